@@ -53,13 +53,13 @@ class ClusterCase:
     steps: int
 
 
-def cases(small: bool, processes: int) -> list[ClusterCase]:
-    """Return the runs for a number of processes."""
+def cases(small: bool, processes: int, deep: int = 20) -> list[ClusterCase]:
+    """Return the runs for a number of processes; models that are not trained are so many layers deep."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
-    layers, trained, micro = (6, 4, 1) if small else (20, 12 if processes == 1 else 6, 2)
+    layers, trained, micro = (6, 4, 1) if small else (deep, 12 if processes == 1 else 6, 2)
 
-    def model(name: str, count: int, batch: int) -> Transformer:
-        return Transformer(name, count, hidden, heads, sequence, batch * micro, precision="single")
+    def model(name: str, count: int, batch: int, precision: str = "single") -> Transformer:
+        return Transformer(name, count, hidden, heads, sequence, batch * micro, precision=precision)
 
     if processes == 1:
         whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
@@ -83,9 +83,26 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
                 True,
                 2,
             ),
+            ClusterCase(
+                "mixed inference PR",
+                model("mixed", layers, 8, "mixed"),
+                Way(1, 1, 1, "PR", micro),
+                whole,
+                False,
+                3,
+            ),
+            ClusterCase(
+                "mixed training PR",
+                model("mixed-training", trained // 2, 4, "mixed"),
+                Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload"),
+                back,
+                True,
+                2,
+            ),
         ]
     p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
     group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
+    parts = Way(1, processes, 1, "PR", micro)
     both = [evolve(p, resident="weights"), evolve(group, policy="AR", resident="weights", activations="recompute")]
     return [
         ClusterCase(
@@ -100,6 +117,17 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
         ClusterCase(
             "training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2
         ),
+        ClusterCase(
+            "inference parts PR", model("parts", layers, 8), parts, evolve(parts, resident="weights"), False, 2
+        ),
+        ClusterCase(
+            "training parts PR",
+            model("trained-parts", trained, 8),
+            evolve(parts, activations="recompute+offload"),
+            evolve(parts, policy="AR", resident="weights", activations="recompute"),
+            True,
+            2,
+        ),
     ]
 
 
@@ -109,7 +137,7 @@ def engine_of(way: Way) -> Any:
         return None
     from cuts.cluster.torch_engine import TorchEngine
 
-    return lambda device: TorchEngine(device, way.p)
+    return lambda device: TorchEngine(device, way.p, way.wp)
 
 
 def cap_of(case: ClusterCase, machine: Machine) -> float:
@@ -124,6 +152,8 @@ def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kerne
     """Return a plan's kernels; runs of one shape share them."""
     key = (
         plan.training,
+        plan.model.precision,
+        plan.way.wp,
         plan.way.micro,
         plan.model.batch * plan.training,
         plan.way.activations.startswith("recompute") and plan.training,
@@ -192,7 +222,7 @@ def taken(runner: Runner, case: ClusterCase, cap: float) -> dict[str, Any]:
         "losses": report.losses,
         "memory": report.memory,
         "cap": cap,
-        "weights": 4 * case.model.parameters // case.way.p,
+        "weights": case.model.value_bytes * case.model.parameters // (case.way.p * case.way.wp),
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
         "kernels": report.compute / len(report.seconds),
@@ -243,7 +273,10 @@ def weights_of(runner: Runner) -> dict[int, Any]:
     made = runner.store.weights
     generation = runner.done % 2
     paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
-    return {layer: np.fromfile(path, np.float32, offset=made.start) for layer, path in paths.items()}
+    return {
+        layer: np.fromfile(path, made.dtype.numpy, offset=made.start).astype(np.float32)
+        for layer, path in paths.items()
+    }
 
 
 def pairs(mine: dict[int, Any], other: dict[int, Any]) -> list[tuple[Any, Any]]:
@@ -275,6 +308,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
     parser.add_argument("--folder", help="where files go (default a temporary folder)")
     parser.add_argument("--only", help="run the cases whose name has this in it")
+    parser.add_argument("--case", action="append", help="run the case of this very name (repeatable)")
+    parser.add_argument("--layers", type=int, default=20, help="how deep models are that are not trained (default 20)")
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -284,8 +319,9 @@ def main() -> None:
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
     rows, begin = [], time.perf_counter()
     known: dict[Any, Kernels] = {}
-    for case in cases(arguments.small, processes):
-        if (arguments.only and arguments.only not in case.name) or time.perf_counter() - begin > arguments.seconds:
+    for case in cases(arguments.small, processes, arguments.layers):
+        wanted = case.name in arguments.case if arguments.case else (arguments.only or "") in case.name
+        if not wanted or time.perf_counter() - begin > arguments.seconds:
             continue
         if rank == 0:
             print(f"{time.perf_counter() - begin:6.1f} s: {case.name}", flush=True)

@@ -81,7 +81,7 @@ def _values(plan: ClusterPlan, runner: Runner, predicted: RunPrediction) -> dict
         "first_step": report.first_step,
         "memory": report.memory,
         "cap": runner.arena.cap,
-        "model_bytes": 4 * plan.model.parameters,
+        "model_bytes": plan.model.value_bytes * plan.model.parameters,
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
     }

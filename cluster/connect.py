@@ -24,6 +24,6 @@ def connect(way: Way) -> Callable[[Device], Engine]:
     def made(device: Device) -> Engine:
         from .torch_engine import TorchEngine
 
-        return TorchEngine(device, way.p)
+        return TorchEngine(device, way.p, way.wp)
 
     return made

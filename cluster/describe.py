@@ -9,7 +9,7 @@ import math
 
 from attrs import field, frozen
 
-from ..ir import UsageError
+from ..ir import DType, UsageError
 
 #: Values that an optimiser keeps of a parameter besides the parameter.
 MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
@@ -68,9 +68,16 @@ class Transformer:
         return self.hidden // self.heads * self.groups
 
     @property
+    def dtype(self) -> DType:
+        """The type of parameters, gradients and activations: of the types of 2 bytes the one with the range of fp32, so
+        that no gradient has to be scaled.
+        """
+        return DType.BF16 if self.precision == "mixed" else DType.F32
+
+    @property
     def value_bytes(self) -> int:
         """Bytes of a parameter, a gradient or an activation while layers are computed."""
-        return 2 if self.precision == "mixed" else 4
+        return self.dtype.size
 
     @property
     def state_bytes(self) -> int:

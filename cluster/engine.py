@@ -8,19 +8,25 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..backends import Pointer
+from ..ir import DType
 
 #: Waits until something that was sent is gone.
 Wait = Callable[[], None]
 
 
 class Engine(Protocol):
-    """A process's place among the others; ranks count stages first, then groups: `rank = group * p + stage`."""
+    """A process's place among the others; ranks count the GPUs of a layer first, then stages, then groups:
+    `rank = (group * p + stage) * wp + part`.
+    """
 
     rank: int
     size: int
 
-    def sum(self, place: Pointer, elements: int) -> None:
-        """Add up fp32 elements over the groups of this stage, in place."""
+    def sum(self, place: Pointer, elements: int, dtype: DType) -> None:
+        """Add up over the groups of this stage, in place."""
+
+    def join(self, place: Pointer, elements: int, dtype: DType) -> None:
+        """Add up over the GPUs that share this stage's layers, in place."""
 
     def total(self, value: float) -> float:
         """Add a number up over all processes."""
@@ -28,11 +34,11 @@ class Engine(Protocol):
     def least(self, value: int) -> int:
         """Return the least of a number over all processes; it also waits for all of them."""
 
-    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
-        """Begin to send fp32 elements to another stage of this group."""
+    def send(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> Wait:
+        """Begin to send to another stage of this group."""
 
-    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
-        """Receive fp32 elements from another stage of this group."""
+    def receive(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> None:
+        """Receive from another stage of this group."""
 
 
 class Alone:
@@ -40,8 +46,11 @@ class Alone:
 
     rank, size = 0, 1
 
-    def sum(self, place: Pointer, elements: int) -> None:
+    def sum(self, place: Pointer, elements: int, dtype: DType) -> None:
         """One group's sum is what it has."""
+
+    def join(self, place: Pointer, elements: int, dtype: DType) -> None:
+        """A layer of one GPU is whole."""
 
     def total(self, value: float) -> float:
         """Return the number."""
@@ -51,10 +60,10 @@ class Alone:
         """Return the number."""
         return value
 
-    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
+    def send(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> Wait:
         """Never called: there is one stage."""
         raise AssertionError("a single process has no other stage")
 
-    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
+    def receive(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> None:
         """Never called: there is one stage."""
         raise AssertionError("a single process has no other stage")

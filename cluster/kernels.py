@@ -10,7 +10,7 @@ from ..backends import find_target
 from ..compile import build_graph
 from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
-from .blocks import adam_graph, block_passes, loss_graph, parameter_shapes
+from .graphs import adam_graph, block_passes, loss_graph, parameter_shapes
 from .layer_files import layout
 from .plan_file import ClusterPlan
 
@@ -20,24 +20,30 @@ CHUNK = 1 << 20
 
 @frozen
 class Kernels:
-    """The compiled plans of a run."""
+    """The compiled plans of a run; a block has one plan a pass, or one for each half where GPUs share layers, and so
+    has what is saved of it for the backward pass.
+    """
 
-    forward: Plan
-    backward: Plan | None
+    forward: tuple[Plan, ...]
+    backward: tuple[Plan, ...]
+    saved: tuple[tuple[str, ...], ...]
     loss: Plan | None
     adam: Plan | None
     rest: Plan | None
-    saved: tuple[str, ...]
 
 
 def check_runnable(plan: ClusterPlan) -> None:
     """Raise `UsageError` where the runner can not run a plan."""
     model, way = plan.model, plan.way
     limits = (
-        (model.precision == "single", "precision", '"single": blocks compute in fp32', model.precision),
         (model.vocabulary == 0, "vocabulary", "0: blocks run without an embedding and a head", model.vocabulary),
         (not plan.training or model.optimiser == "adam", "optimiser", "adam", model.optimiser),
-        (way.wp == 1, "wp", "1: no layer is split between GPUs when a plan runs", way.wp),
+        (
+            model.groups % way.wp == 0 and model.width % way.wp == 0,
+            "wp",
+            f"a number that divides {model.groups} heads and {model.width} neurons",
+            way.wp,
+        ),
         (model.layers % way.p == 0, "p", f"a number that divides {model.layers} layers", way.p),
         (
             model.batch % (way.dp * way.micro) == 0,
@@ -57,22 +63,23 @@ def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
     if machine.dialect not in ("opencl", "cuda"):
         raise UsageError(f"target '{target}' launches no kernels", hint="use opencl or cuda")
     options = CompileOptions()
-    passes = block_passes(model, way.micro, training=plan.training, recompute=way.activations.startswith("recompute"))
+    recompute = way.activations.startswith("recompute")
+    passes = block_passes(model, way.micro, training=plan.training, recompute=recompute, parts=way.wp)
 
     def built(graph: Any, spec: Any) -> Plan:
         return build_graph(graph, spec, machine, options).plan
 
-    forward = built(passes.forward, passes.spec)
-    if passes.backward is None:
-        return Kernels(forward, None, None, None, None, ())
-    whole = layout(parameter_shapes(model)).nbytes // 4
-    chunk, rest = min(CHUNK, whole), whole % CHUNK
-    elements = model.batch * model.sequence * model.hidden
+    forward = tuple(built(each.forward, each.spec) for each in passes)
+    if not plan.training:
+        return Kernels(forward, (), tuple(() for _ in passes), None, None, None)
+    whole = layout(parameter_shapes(model, way.wp), model.dtype)
+    elements = whole.nbytes // model.dtype.size
+    chunk, rest = min(CHUNK, elements), elements % CHUNK
     return Kernels(
         forward,
-        built(passes.backward, passes.spec),
-        built(*loss_graph(model, way.micro, elements)),
-        built(*adam_graph(chunk)),
-        built(*adam_graph(rest)) if rest and rest != chunk else None,
-        passes.saved,
+        tuple(built(each.backward, each.spec) for each in passes),
+        tuple(each.saved for each in passes),
+        built(*loss_graph(model, way.micro, model.batch * model.sequence * model.hidden)),
+        built(*adam_graph(chunk, model.dtype)),
+        built(*adam_graph(rest, model.dtype)) if rest and rest != chunk else None,
     )

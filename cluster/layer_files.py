@@ -16,7 +16,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..ir import PlanError
+from ..ir import DType, PlanError
 
 #: Bytes of a page, and at which multiples of bytes tensors begin, so that vectors may be loaded.
 PAGE, ALIGNED = 4096, 256
@@ -31,23 +31,26 @@ def paged(nbytes: int) -> int:
 
 @frozen
 class FileLayout:
-    """What a layer's file holds: shapes of fp32 tensors by name, in order, and where each begins behind the header, in
-    bytes; `nbytes` are all, with the zeros between tensors.
+    """What a layer's file holds: shapes of tensors of one type by name, in order, and where each begins behind the
+    header, in bytes; `nbytes` are all, with the zeros between tensors.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     offsets: Mapping[str, int]
     nbytes: int
+    dtype: DType = DType.F32
 
     @property
     def header(self) -> bytes:
         """The file's first page or pages."""
         entries: dict[str, object] = {}
-        for name, shape in self.shapes.items():
-            begin, end = self.offsets[name], self.offsets[name] + 4 * math.prod(shape)
-            entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
-            if after := -end % ALIGNED:
-                room = {"dtype": "F32", "shape": [after // 4], "data_offsets": [end, end + after]}
+        kind, width = self.dtype.value.upper(), self.dtype.size
+        following = [*list(self.offsets.values())[1:], self.nbytes]
+        for (name, shape), near in zip(self.shapes.items(), following, strict=True):
+            begin, end = self.offsets[name], self.offsets[name] + width * math.prod(shape)
+            entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+            if near > end:
+                room = {"dtype": kind, "shape": [(near - end) // width], "data_offsets": [end, near]}
                 entries[f"{FILLING}.{name}"] = room
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-(len(text) + 8) % PAGE)
@@ -64,13 +67,19 @@ class FileLayout:
         return self.start + self.nbytes
 
 
-def layout(shapes: Mapping[str, tuple[int, ...]]) -> FileLayout:
-    """Lay tensors out one after another, each where vectors may be loaded."""
+def layout(
+    shapes: Mapping[str, tuple[int, ...]], dtype: DType = DType.F32, narrowest: DType | None = None
+) -> FileLayout:
+    """Lay tensors out one after another, each where vectors may be loaded.
+
+    An element has the same number in files of all types of a model whose `narrowest` type they are told.
+    """
     offsets, cursor = {}, 0
+    room = ALIGNED // (narrowest or dtype).size  # elements
     for name, shape in shapes.items():
-        offsets[name] = cursor
-        cursor += -(-4 * math.prod(shape) // ALIGNED) * ALIGNED
-    return FileLayout(dict(shapes), offsets, cursor)
+        offsets[name] = cursor * dtype.size
+        cursor += -(-math.prod(shape) // room) * room
+    return FileLayout(dict(shapes), offsets, cursor * dtype.size, dtype)
 
 
 def create(path: Path, made: FileLayout) -> None:

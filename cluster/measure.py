@@ -48,7 +48,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     forward, backward = time_block(runner)
     reads, writes = time_storage(runner)
     values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
-    measured = Measured(model.name, way.micro, values[0], values[1], values[1])
+    measured = Measured(model.name, way.micro, values[0], values[1], values[1], way.wp)
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
     found = evolve(
@@ -85,12 +85,11 @@ def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
 
 
 def time_block(runner: Runner) -> tuple[float, float]:
-    """Return the seconds of one block's forward and backward pass for a micro-batch, on memory that holds random
-    numbers.
+    """Return the seconds that the kernels of one block's forward and backward pass take for a micro-batch, on memory
+    that holds random numbers.
     """
     x, y, dy = (runner.acts.take() for _ in range(3))
-    generator = np.random.default_rng(0)
-    values = generator.standard_normal(runner.boundary // 4, np.float32)
+    values = np.random.default_rng(0).standard_normal(runner.elements, np.float32).astype(runner.dtype.numpy)
     for buffer in (x, dy):
         runner.device.upload(Pointer(buffer), values)
     layer = runner.names[0]
@@ -98,18 +97,13 @@ def time_block(runner: Runner) -> tuple[float, float]:
     if loaded:
         runner.weights[layer] = runner.weight_slots.take()
         runner.move_weights(layer).wait()
-    places = {**runner.places(layer), "x": Pointer(x), "y": Pointer(y)}
-    inner = runner.saved_slots.take() if runner.kernels.saved else None
-    if inner is not None:
-        places |= {name: Pointer(inner, offset) for name, offset in runner.saved_offsets.items()}
-    forward = _seconds(lambda: runner.launch(runner.forward, places))
+    inner = runner.saved_slots.take() if runner.keeps else None
+    forward = _computing(runner, lambda: runner.block_forward(layer, Pointer(x), Pointer(y), inner))
     backward = 0.0
     if runner.plan.training:
         dx, total = runner.acts.take(), runner.sum_slots.take()
-        places |= {"dy": Pointer(dy), "dx": Pointer(dx)}
-        for name, offset in runner.store.weights.offsets.items():
-            places |= {f"{name}.sum": Pointer(runner.zeros, offset), f"{name}.next": Pointer(total, offset)}
-        backward = _seconds(lambda: runner.launch(runner.backward, places))
+        places, sums = (Pointer(x), Pointer(dy), Pointer(dx)), (runner.zeros, total)
+        backward = _computing(runner, lambda: runner.block_backward(layer, places, sums, inner))
         runner.acts.give(dx)
         runner.sum_slots.give(total)
     for buffer in (x, y, dy):
@@ -120,6 +114,19 @@ def time_block(runner: Runner) -> tuple[float, float]:
         runner.weight_slots.give(runner.weights.pop(layer))
     runner.report.compute = 0.0
     return forward, backward
+
+
+def _computing(runner: Runner, run: Callable[[], None], repeats: int = 3) -> float:
+    """Return the median seconds of the kernels of a few runs after one to warm up, without sums over GPUs between
+    them.
+    """
+    run()
+    found = []
+    for _ in range(repeats):
+        begin = runner.report.compute
+        run()
+        found.append(runner.report.compute - begin)
+    return float(np.median(found))
 
 
 def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
@@ -152,33 +159,35 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
 
 
 def time_link(runner: Runner) -> float | None:
-    """Return the bytes a second between GPUs: of a sum of gradients between groups, else from stage to stage; None for
-    one process.
+    """Return the bytes a second between GPUs: of a sum over a layer's GPUs, else from stage to stage, else of a sum of
+    gradients between groups; None for one process.
     """
     way, engine = runner.way, runner.engine
-    if way.gpus == 1:
-        return None
-    if way.p > 1:
+    if way.wp > 1:
+        place, nbytes = Pointer(runner.acts.take()), runner.boundary
+        seconds = _seconds(lambda: engine.join(place, runner.elements, runner.dtype), 5)
+        runner.acts.give(place.buffer)
+        rate = 2 * (way.wp - 1) / way.wp * nbytes / max(seconds, 1e-9)
+    elif way.p > 1:
         seconds = _seconds(lambda: _pass_on(runner), 3)
         rate = runner.boundary * (way.p - 1) / max(seconds, 1e-9)
-    else:
-        total = runner.sum_slots.take() if runner.plan.training else None
-        if total is None:
-            return None
-        nbytes = runner.store.weights.nbytes
-        seconds = _seconds(lambda: engine.sum(Pointer(total), nbytes // 4), 3)
+    elif way.dp > 1 and runner.plan.training:
+        total, nbytes = runner.sum_slots.take(), runner.store.weights.nbytes
+        seconds = _seconds(lambda: engine.sum(Pointer(total), runner.store.elements, runner.dtype), 3)
         runner.sum_slots.give(total)
         rate = 2 * (way.dp - 1) / way.dp * nbytes / max(seconds, 1e-9)
+    else:
+        return None
     return float(engine.least(round(rate)))
 
 
 def _pass_on(runner: Runner) -> None:
     """Send one activation from the first stage through all to the last, and wait for everybody."""
     buffer = runner.acts.take()
-    elements, stage = runner.boundary // 4, runner.stage
+    nbytes, stage = runner.boundary, runner.stage
     if stage > 0:
-        runner.engine.receive(Pointer(buffer), elements, stage - 1, backward=False)
+        runner.engine.receive(Pointer(buffer), nbytes, stage - 1, backward=False)
     if stage < runner.way.p - 1:
-        runner.engine.send(Pointer(buffer), elements, stage + 1, backward=False)()
+        runner.engine.send(Pointer(buffer), nbytes, stage + 1, backward=False)()
     runner.engine.least(0)
     runner.acts.give(buffer)

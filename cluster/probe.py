@@ -18,12 +18,12 @@ from attrs import define, frozen
 from ..backends import Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ..compile import build_graph, load_spec
 from ..ir import CompileOptions, Graph, Node, UsageError
-from .blocks import f32
 from .bound import BoundPlan
 from .buffers import Arena, HostPool
 from .describe import Machine
 from .disk import Disk
 from .engine import Alone
+from .graphs import f32
 from .layer_files import paged, reserve, storage_error
 from .mover import Move, Mover
 from .storage_rate import SHARED, storage_rate

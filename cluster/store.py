@@ -7,42 +7,53 @@ an atomic rename. So whenever a process ends, what `progress.json` names is whol
     model.json                       what the folder was made for
     progress-STAGE.json              finished steps
     weights-G/layer-003.safetensors  parameters after an even (G = 0) or odd number of steps
-    mean-G/, square-G/               the optimiser's values
+    mean-G/, square-G/               the optimiser's values; in mixed precision master-G/, the parameters in fp32
     gradients/, activations-STAGE/   what a step moves out of memory meanwhile
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 
-import numpy as np
 from attrs import asdict, frozen
 
 from ..backends import Array
-from ..ir import PlanError
-from .blocks import parameter_shapes
+from ..ir import DType, PlanError
 from .describe import Transformer
+from .graphs import initial_weights, parameter_shapes, part_of
 from .layer_files import FileLayout, check, create, layout, storage_error
 
-#: What is kept of each parameter, besides gradients.
-STATE = ("mean", "square")
+
+def state_kinds(model: Transformer) -> tuple[str, ...]:
+    """Return what the optimiser keeps of each parameter, by the names of the files."""
+    return ("mean", "square", "master") if model.precision == "mixed" else ("mean", "square")
 
 
 @frozen
 class LayerStore:
-    """The folder of one data-parallel group; stages have different layers of it."""
+    """The folder of one data-parallel group, or of one of the GPUs that share its layers; stages have different layers
+    of it.
+
+    `weights` is how weights and gradients lie in a file, `state` how the optimiser's values do.
+    """
 
     folder: Path
     model: Transformer
     weights: FileLayout
+    state: FileLayout
+    part: int = 0
+    parts: int = 1
 
     @property
     def elements(self) -> int:
         """Elements of a layer's file, what fills it up among them: that stays zero whatever is computed of it."""
-        return self.weights.nbytes // 4
+        return self.weights.nbytes // self.weights.dtype.size
+
+    def layout(self, kind: str) -> FileLayout:
+        """Return how a kind of values lies in its files."""
+        return self.state if kind in state_kinds(self.model) else self.weights
 
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
         """Return where a kind of a layer's values lies."""
@@ -72,12 +83,21 @@ class LayerStore:
 
 
 def open_store(
-    folder: str | os.PathLike[str], model: Transformer, layers: list[int], *, training: bool, seed: int = 0
+    folder: str | os.PathLike[str],
+    model: Transformer,
+    layers: list[int],
+    *,
+    training: bool,
+    seed: int = 0,
+    part: int = 0,
+    parts: int = 1,
 ) -> LayerStore:
     """Open a model's folder, or make it with random weights; raise `PlanError` where it is another model's or
     damaged.
     """
-    store = LayerStore(Path(folder), model, layout(parameter_shapes(model)))
+    shapes = parameter_shapes(model, parts)
+    weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))
+    store = LayerStore(Path(folder), model, weights, state, part, parts)
     marker = store.folder / "model.json"
     described = json.dumps(asdict(model), indent=1)
     if marker.exists() and marker.read_text(encoding="utf-8") != described:
@@ -90,21 +110,28 @@ def open_store(
 
 
 def _open_layer(store: LayerStore, layer: int, training: bool, seed: int) -> None:
-    first = store.path("weights", layer)
+    first, state = store.path("weights", layer), state_kinds(store.model)
     if not first.exists():
         if (store.folder / "model.json").exists() and (store.folder / "progress-0.json").exists():
             raise PlanError(f"{first}: is missing", hint="restore it, or begin again in another folder")
-        draft = first.with_name(f"{first.name}.new")
-        create(draft, store.weights)
-        _fill(draft, store.weights, initial_weights(store.model, layer, seed))
-        os.replace(draft, first)
+        arrays = {
+            name: part_of(name, array, store.part, store.parts)
+            for name, array in initial_weights(store.model, layer, seed).items()
+        }
+        # Weights come last: a layer whose weights are there has all that it began with.
+        for path in [store.path(kind, layer) for kind in ("master",) if training and kind in state] + [first]:
+            made = store.layout(path.parent.name.partition("-")[0])
+            draft = path.with_name(f"{path.name}.new")
+            create(draft, made)
+            _fill(draft, made, arrays)
+            os.replace(draft, path)
     check(first, store.weights)
-    wanted = [("weights", 1), *((kind, g) for kind in STATE for g in (0, 1)), ("gradients", 0)] if training else []
+    wanted = [("weights", 1), *((kind, g) for kind in state for g in (0, 1)), ("gradients", 0)] if training else []
     for kind, generation in wanted:
-        path = store.path(kind, layer, generation)
+        path, made = store.path(kind, layer, generation), store.layout(kind)
         if not path.exists():
-            create(path, store.weights)
-        check(path, store.weights)
+            create(path, made)
+        check(path, made)
 
 
 def _fill(path: Path, made: FileLayout, arrays: dict[str, Array]) -> None:
@@ -112,26 +139,11 @@ def _fill(path: Path, made: FileLayout, arrays: dict[str, Array]) -> None:
         with path.open("r+b") as file:
             for name, array in arrays.items():
                 file.seek(made.start + made.offsets[name])
-                file.write(array.tobytes())
+                file.write(array.astype(made.dtype.numpy).tobytes())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise storage_error(error, path, made.file_bytes) from error
-
-
-def initial_weights(model: Transformer, layer: int, seed: int) -> dict[str, Array]:
-    """Return random parameters of a block: matrices of the usual deviation, smaller where results join the residual
-    stream.
-    """
-    generator = np.random.default_rng([seed, layer])
-    found: dict[str, Array] = {}
-    for name, shape in parameter_shapes(model).items():
-        if len(shape) == 2:
-            deviation = 1 / math.sqrt(shape[0]) / (math.sqrt(2 * model.layers) if name in ("output", "down") else 1)
-            found[name] = (generator.standard_normal(shape, np.float32) * np.float32(deviation)).astype(np.float32)
-        else:
-            found[name] = np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
-    return found
 
 
 def _replace(path: Path, text: str) -> None:

@@ -17,9 +17,11 @@ import torch
 import torch.distributed as dist
 
 from ..backends import Device, Pointer
-from ..ir import BackendError
+from ..ir import BackendError, DType
 from .engine import Wait
 
+#: PyTorch's names of what is summed.
+_TYPES = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
 #: Bytes of a copy that is timed.
 _BYTES = 256 << 20
 
@@ -27,11 +29,11 @@ _BYTES = 256 << 20
 class _View:
     """Device memory in the form that PyTorch takes without a copy."""
 
-    def __init__(self, place: Pointer, elements: int) -> None:
+    def __init__(self, place: Pointer, nbytes: int) -> None:
         address = int(place.buffer.handle) + place.offset
         self.__cuda_array_interface__ = {
-            "shape": (elements,),
-            "typestr": "<f4",
+            "shape": (nbytes,),
+            "typestr": "|u1",
             "data": (address, False),
             "strides": None,
             "version": 3,
@@ -43,8 +45,8 @@ class TorchEngine:
     them).
     """
 
-    def __init__(self, device: Device, stages: int, *, seconds: float = 300) -> None:
-        self.device, self.stages = device, stages
+    def __init__(self, device: Device, stages: int, parts: int = 1, *, seconds: float = 300) -> None:
+        self.device, self.stages, self.parts = device, stages, parts
         self._cuda = device.target.dialect == "cuda"
         backend = "nccl" if self._cuda else "gloo"
         try:
@@ -55,10 +57,21 @@ class TorchEngine:
             if not dist.is_initialized():
                 dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            self._stage, self._group = self.rank % stages, self.rank // stages
+            self._part = self.rank % parts
+            self._stage, self._group = self.rank // parts % stages, self.rank // (parts * stages)
+            groups = range(self.size // (stages * parts))
             # Every process makes every group, in the same order.
-            peers = [dist.new_group([s + g * stages for g in range(self.size // stages)]) for s in range(stages)]
-            self._peers = peers[self._stage]
+            peers = {
+                (s, w): dist.new_group([self._rank(g, s, w) for g in groups])
+                for s in range(stages)
+                for w in range(parts)
+            }
+            joined = {
+                (g, s): dist.new_group([self._rank(g, s, w) for w in range(parts)])
+                for g in groups
+                for s in range(stages)
+            }
+            self._peers, self._joined = peers[self._stage, self._part], joined[self._group, self._stage]
             self._ways = self._directions()
         except (RuntimeError, ValueError) as error:
             raise BackendError(
@@ -73,20 +86,24 @@ class TorchEngine:
         wait for.
         """
         found: dict[tuple[bool, int, int], Any] = {}
-        for group in range(self.size // self.stages):
+        chains = [(g, w) for g in range(self.size // (self.stages * self.parts)) for w in range(self.parts)]
+        for group, part in chains:
             for stage in range(self.stages if self.stages > 1 else 0):
                 following = (stage + 1) % self.stages
-                ends = sorted((group * self.stages + stage, group * self.stages + following))
+                ends = sorted((self._rank(group, stage, part), self._rank(group, following, part)))
                 for way in ((False, stage, following), (True, following, stage)):
                     made = dist.new_group(ends)
-                    if group == self._group:
+                    if (group, part) == (self._group, self._part):
                         found[way] = made
         return found
 
-    def _tensor(self, place: Pointer, elements: int) -> Any:
+    def _rank(self, group: int, stage: int, part: int) -> int:
+        return (group * self.stages + stage) * self.parts + part
+
+    def _tensor(self, place: Pointer, nbytes: int) -> Any:
         if self._cuda:
-            return torch.as_tensor(_View(place, elements), device="cuda")
-        host = np.empty(elements, np.float32)
+            return torch.as_tensor(_View(place, nbytes), device="cuda")
+        host = np.empty(nbytes, np.uint8)
         self.device.download(host, place)
         return torch.from_numpy(host)
 
@@ -96,13 +113,20 @@ class TorchEngine:
         else:
             self.device.upload(place, tensor.numpy())
 
-    def sum(self, place: Pointer, elements: int) -> None:
-        """Add up over the groups of this stage."""
-        if self.size == self.stages:
-            return
-        tensor = self._tensor(place, elements)
-        dist.all_reduce(tensor, group=self._peers)
+    def _sum(self, place: Pointer, elements: int, dtype: DType, group: Any) -> None:
+        tensor = self._tensor(place, elements * dtype.size)
+        dist.all_reduce(tensor.view(_TYPES[dtype]), group=group)
         self._back(tensor, place)
+
+    def sum(self, place: Pointer, elements: int, dtype: DType) -> None:
+        """Add up over the groups of this stage."""
+        if self.size > self.stages * self.parts:
+            self._sum(place, elements, dtype, self._peers)
+
+    def join(self, place: Pointer, elements: int, dtype: DType) -> None:
+        """Add up over the GPUs that share this stage's layers."""
+        if self.parts > 1:
+            self._sum(place, elements, dtype, self._joined)
 
     def _scalar(self, value: float, operation: Any) -> float:
         tensor = torch.tensor([value], dtype=torch.float64, device="cuda" if self._cuda else "cpu")
@@ -117,12 +141,11 @@ class TorchEngine:
         """Return the least over all processes."""
         return int(self._scalar(float(value), dist.ReduceOp.MIN))
 
-    def send(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> Wait:
+    def send(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> Wait:
         """Begin to send to another stage of this group."""
-        tensor = self._tensor(place, elements)
-        work: Any = dist.isend(
-            tensor, self._group * self.stages + stage, group=self._ways[backward, self._stage, stage]
-        )
+        tensor = self._tensor(place, nbytes)
+        goal = self._rank(self._group, stage, self._part)
+        work: Any = dist.isend(tensor, goal, group=self._ways[backward, self._stage, stage])
 
         def wait(kept: Any = tensor) -> None:
             work.wait()
@@ -132,10 +155,10 @@ class TorchEngine:
 
         return wait
 
-    def receive(self, place: Pointer, elements: int, stage: int, *, backward: bool) -> None:
+    def receive(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> None:
         """Receive from another stage of this group."""
-        tensor = self._tensor(place, elements)
-        dist.recv(tensor, self._group * self.stages + stage, group=self._ways[backward, stage, self._stage])
+        tensor, source = self._tensor(place, nbytes), self._rank(self._group, stage, self._part)
+        dist.recv(tensor, source, group=self._ways[backward, stage, self._stage])
         self._back(tensor, place)
 
     def close(self) -> None:

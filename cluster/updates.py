@@ -13,7 +13,7 @@ from .buffers import Arena, Slots
 from .describe import Transformer
 from .kernels import CHUNK, Kernels
 from .mover import Move, Mover
-from .store import STATE, LayerStore
+from .store import LayerStore, state_kinds
 
 
 class Trained(Protocol):
@@ -46,7 +46,17 @@ class Updates:
         self.runner = runner
         self.adam = BoundPlan(kernels.adam, runner.device, runner.arena, scratch)
         self.rest = BoundPlan(kernels.rest, runner.device, runner.arena, scratch) if kernels.rest else None
-        self.slots = Slots(runner.arena, 4 * min(CHUNK, runner.store.elements), "optimiser")
+        most = min(CHUNK, runner.store.elements)
+        self.slots = {
+            made.dtype: Slots(runner.arena, made.dtype.size * most, "optimiser")
+            for made in (runner.store.weights, runner.store.state)
+        }
+        #: Where the parameters lie that Adam updates, and what it gives out, by the kind of file.
+        self.master = "master" if "master" in state_kinds(runner.model) else "weights"
+        self.results = {"w.next": self.master} | {f"{kind}.next": kind for kind in ("mean", "square")}
+        if self.master != "weights":
+            self.results["value.next"] = "weights"
+        self.given_out = next(name for name, kind in self.results.items() if kind == "weights")
 
     def step(self, number: int, rate: float) -> None:
         """Update every parameter of this stage: read one generation, write the other."""
@@ -56,28 +66,30 @@ class Updates:
             (layer, start) for layer in self.runner.names for start in range(0, self.runner.store.elements, CHUNK)
         ]
         coming = self._fetch_chunk(*chunks[0], number)
-        leaving: list[tuple[list[Move], list[Buffer]]] = []
+        leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
         for position, (layer, start) in enumerate(chunks):
             moves, held = coming
             for move in moves:
                 move.wait()
             if position + 1 < len(chunks):
                 coming = self._fetch_chunk(*chunks[position + 1], number)
-            made = {f"{kind}.next": self.slots.take() for kind in ("w", *STATE)}
+            made = {name: self._slots(kind).take() for name, kind in self.results.items()}
             count = min(CHUNK, self.runner.store.elements - start)
             bound = self.adam if self.rest is None or count == CHUNK else self.rest
             places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
+            width = self.runner.store.weights.dtype.size
             if self.runner.level >= 1:
-                places["g"] = Pointer(self.runner.sums[layer], 4 * start)
+                places["g"] = Pointer(self.runner.sums[layer], width * start)
             if self.runner.level >= 2:
-                places["w"] = Pointer(self.runner.weights[layer], 4 * start)
+                weights = Pointer(self.runner.weights[layer], width * start)
+                places |= {"w": weights} if self.master == "weights" else {}
             places |= {name: Pointer(self.runner.scalars[name]) for name in ("rate", "step")}
             self.runner.launch(bound, places)
             if self.runner.level >= 2:
-                self.runner.device.copy(places["w"], places["w.next"], 4 * count)
+                self.runner.device.copy(weights, places[self.given_out], width * count)
                 self.runner.device.synchronize()
-            self._retire((), list(held.values()))
-            leaving.append((self.store_chunk(layer, start, count, number, made), list(made.values())))
+            self._retire((), held)
+            leaving.append((self.store_chunk(layer, start, count, number, made), made))
             while len(leaving) > 1:
                 self._retire(*leaving.pop(0))
         for each in leaving:
@@ -91,26 +103,36 @@ class Updates:
     def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
         count = min(CHUNK, self.runner.store.elements - start)
         kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
-        kinds |= {"w": "weights"} if self.runner.level < 2 else {}
-        held, moves, begin = {}, [], self.runner.store.weights.start + 4 * start
+        kinds |= {"w": self.master} if self.runner.level < 2 or self.master != "weights" else {}
+        held, moves = {}, []
         for name, kind in kinds.items():
-            held[name] = self.slots.take()
-            path = self.runner.store.path(kind, layer, number % 2)
-            moves.append(self.runner.mover.fetch(path, begin, 4 * count, Pointer(held[name])))
+            held[name] = self._slots(kind).take()
+            path, (begin, nbytes) = self.runner.store.path(kind, layer, number % 2), self._range(kind, start, count)
+            moves.append(self.runner.mover.fetch(path, begin, nbytes, Pointer(held[name])))
         return moves, held
+
+    def _slots(self, kind: str) -> Slots:
+        return self.slots[self.runner.store.layout(kind).dtype]
+
+    def _range(self, kind: str, start: int, count: int) -> tuple[int, int]:
+        """Return where some elements begin in their file, and how many bytes they are."""
+        made = self.runner.store.layout(kind)
+        return made.start + made.dtype.size * start, made.dtype.size * count
 
     def store_chunk(self, layer: int, start: int, count: int, number: int, made: dict[str, Buffer]) -> list[Move]:
         """Begin to write what became of a piece to the next generation of files."""
-        begin, moves = self.runner.store.weights.start + 4 * start, []
-        for name, kind in (("w.next", "weights"), ("mean.next", "mean"), ("square.next", "square")):
+        moves = []
+        for name, kind in self.results.items():
             path = self.runner.store.path(kind, layer, (number + 1) % 2)
+            begin, nbytes = self._range(kind, start, count)
             key = (kind, layer, start)
-            moves.append(self.runner.mover.store(path, begin, 4 * count, Pointer(made[name]), key))
+            moves.append(self.runner.mover.store(path, begin, nbytes, Pointer(made[name]), key))
             self.runner.mover.leaving.pop(key)
         return moves
 
-    def _retire(self, moves: Sequence[Move], buffers: Sequence[Buffer]) -> None:
+    def _retire(self, moves: Sequence[Move], buffers: dict[str, Buffer]) -> None:
         for move in moves:
             move.wait()
-        for buffer in buffers:
-            self.slots.give(buffer)
+        kinds = self.results | {"mean": "mean", "square": "square", "g": "gradients", "w": self.master}
+        for name, buffer in buffers.items():
+            self._slots(kinds[name]).give(buffer)

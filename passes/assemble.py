@@ -7,10 +7,11 @@ from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, Step, Turns, member_name, print_ir
+from ..ir import CompiledGraph, Graph, KernelFunction, Step, Target, Turns, member_name, print_ir
 from .fusion import Group, Views, form_key, natural
 from .listing import parameters
 from .schedule import Candidate
+from .shared_launches import bound_together, seconds_together
 
 
 def kernel_key(group: Group, views: Views) -> Hashable:
@@ -41,14 +42,16 @@ def facts(candidate: Candidate) -> dict[str, object]:
     return {**found, **candidate.measured}
 
 
-def common_facts(candidates: Sequence[Candidate]) -> dict[str, object]:
-    """Return what the record of a launch says of the points of its members: those of the longest, as a launch takes no
-    less than that.
+def common_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, object]:
+    """Return what the record of a launch says of the points of its members: those of the longest, but what all of them
+    take together.
     """
     longest = max(candidates, key=lambda candidate: candidate.bound)
     if len(candidates) == 1:
         return facts(longest)
-    return {name: value for name, value in facts(longest).items() if name not in longest.measured}
+    own = {name: value for name, value in facts(longest).items() if name not in longest.measured}
+    bound, limit = bound_together(candidates, target)
+    return {**own, "bound": bound, "limit": limit, "estimate": seconds_together(candidates, target)}
 
 
 def assemble(
@@ -60,6 +63,7 @@ def assemble(
     complete: bool,
     algorithms: Mapping[str, str],
     weighed: Mapping[tuple[str, ...], Mapping[str, object]],
+    target: Target,
 ) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments; launches come in execution order, equal ones
     share a kernel.
@@ -74,7 +78,7 @@ def assemble(
         keys = tuple(kernel_key(group, views) for group in groups)
         bound = _tensors(groups)
         steps.append(Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in made[keys].arguments)))
-        records.append(_record(groups, views, [chosen[key] for key in keys], algorithms))
+        records.append(_record(groups, views, common_facts([chosen[key] for key in keys], target), algorithms))
         records[-1] = {**records[-1], **(weighed.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
@@ -112,13 +116,12 @@ def _tensors(groups: Sequence[Group]) -> Mapping[str, str]:
 
 
 def _record(
-    groups: Sequence[Group], views: Views, candidates: Sequence[Candidate], algorithms: Mapping[str, str]
+    groups: Sequence[Group], views: Views, common: Mapping[str, object], algorithms: Mapping[str, str]
 ) -> Mapping[str, object]:
     units = {u.name: u for u in views.programs.every_unit}
     members = [u for group in groups for u in group.units]
     nodes = tuple(dict.fromkeys(units[u].node for u in members))
     repeat = groups[0].repeat
-    limit = common_facts(candidates)["limit"]
     return {
         "nodes": list(nodes),
         "ops": [units[u].op for u in members],
@@ -129,6 +132,6 @@ def _record(
         "form": "\n".join(print_ir(group.named) for group in groups),
         "inputs": list(dict.fromkeys(t for group in groups for t in group.inputs)),
         "outputs": [t for group in groups for t in group.outputs],
-        "why": f"the model expects {limit} to limit it",
-        **common_facts(candidates),
+        "why": f"the model expects {common['limit']} to limit it",
+        **common,
     }

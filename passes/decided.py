@@ -19,9 +19,9 @@ def decided(work: Compilation) -> Decisions:
     assert work.workshop is not None, "groups were formed"
     places = {node.name: n for n, node in enumerate(work.considered)}
     algorithms = tuple((places[name], algorithm) for name, algorithm in work.replaced.items())
-    return Decisions(
-        digest_of(work.workshop.views.programs), algorithms, tuple(_groups(work, work.workshop)), tuple(work.places)
-    )
+    programs = work.workshop.views.programs
+    groups, launches = tuple(_groups(work, work.workshop)), tuple(work.places)
+    return Decisions(digest_of(programs), algorithms, groups, launches, bool(programs.orders))
 
 
 def apart(work: Compilation) -> float:

@@ -38,13 +38,15 @@ class Decisions:
     """What was decided about a graph whose units have this `digest`.
 
     `algorithms` are places of nodes and what took their place; `groups` come in the order in which they were formed,
-    `launches` are the places of those that are launched together, in order of execution.
+    `launches` are the places of those that are launched together, in order of execution. `ordered` says whether tensors
+    between kernels lie with other dims innermost than the graph has them, which was not so before there was a choice.
     """
 
     digest: str
     algorithms: tuple[tuple[int, str], ...]
     groups: tuple[GroupDecision, ...]
     launches: tuple[tuple[int, ...], ...]
+    ordered: bool = False
 
     def algorithm_of(self) -> Mapping[int, str]:
         """Return which algorithm takes the place of a node, by the node's place."""

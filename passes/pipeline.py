@@ -77,8 +77,9 @@ STAGES: tuple[Stage[Any], ...] = (
            "fusion/scatters.py", "fusion/residues.py", "fusion/pieces.py", "fusion/scans.py", "fusion/orders.py",
            "fusion/fold_lookups.py")),
     Stage("layouts", order_dims, show_programs, verify_statements,
-          "tensors between kernels -> stored with the dims innermost that make accesses wide, where matrix atoms "
-          "multiply; constants that they multiply likewise", ("layout/choose_layouts.py", "fusion/reorder.py")),
+          "tensors between kernels -> stored with the dims innermost that make accesses wide: channels where matrix "
+          "atoms multiply, images elsewhere; constants that atoms multiply likewise",
+          ("layout/choose_layouts.py", "layout/runs.py", "fusion/reorder.py")),
     Stage("pack", pack, show_programs, verify_statements,
           "constants -> constants stored as threads want to read them", ("layout/pack.py", "layout/constants.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
@@ -164,6 +165,7 @@ def compile_graph(
         work.complete,
         work.algorithms,
         weighed(work),
+        target,
     )
 
 

@@ -29,6 +29,7 @@ from .decisions import Decisions, ForeignDecisionsError
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
 from .schedule import Candidate, assess, check_schedule, choose
+from .shared_launches import seconds_together
 from .workload import Selector
 
 #: Bytes of parameters that a pointer takes in a launch, whatever the dialect.
@@ -121,7 +122,7 @@ def with_others(launch: Launch, target: Target, count: int, known: MutableMappin
     """
     ((group,), (candidate,)) = launch.groups, launch.candidates
     form = group.form
-    if form.adds_to_memory or any(segment.reductions for segment in form.segments):
+    if any(segment.reductions for segment in form.segments):
         return launch
     schedule = known.get(axes := form.segments[-1].axes)
     if schedule is None or check_schedule(form, schedule, target):
@@ -269,8 +270,8 @@ def _packed(
     result = []
     by_level: dict[Hashable, list[Launch]] = {}
     for launch in launches:
-        fixed = any(group.form.adds_to_memory for group in launch.groups)
-        by_level.setdefault(None if fixed else found[launch.places[0]], []).append(launch)
+        adds, own = any(group.form.adds_to_memory for group in launch.groups), found[launch.places[0]]
+        by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result += by_level.pop(None, [])
     for members in by_level.values():
         result += _together(members, keys, work)
@@ -295,8 +296,11 @@ def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Com
 
 
 def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
-    """Yield launches, or their members as they are by themselves where the clock has not found them faster together."""
-    several = [launch for launch in launches if len(launch.groups) > 1]
+    """Yield launches, or their members as they are by themselves where the clock has not found them faster together.
+    Of those that add to memory, which a second run would change, the model's word counts.
+    """
+    adding = {launch for launch in launches if any(group.form.adds_to_memory for group in launch.groups)}
+    several = [launch for launch in launches if len(launch.groups) > 1 and launch not in adding]
     asked = [
         [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
         for launch in several
@@ -304,7 +308,7 @@ def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Select
     faster = {launch for launch, yes in zip(several, selector.faster_together(asked), strict=True) if yes}
     own = {place: launch for launch in apart for place in launch.places}
     for launch in launches:
-        yield from [launch] if launch in faster else [own[place] for place in launch.places]
+        yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]
 
 
 def allowed(launch: Launch, target: Target) -> bool:
@@ -325,25 +329,8 @@ def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:
 
 
 def seconds(launch: Launch, target: Target) -> float:
-    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer.
-
-    A kernel of few blocks leaves room for others. With fewer blocks on an SM, because another member needs more of it,
-    a kernel takes as much longer, which is the worst that may happen.
-    """
-    resident = min(c.features["occupancy"] for c in launch.candidates)
-    longest = whole = 0.0
-    for candidate in launch.candidates:
-        work = max(0.0, _alone(candidate) - target.launch_time)
-        work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
-        longest = max(longest, work)
-        whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
-    return target.launch_time + max(longest, whole)
-
-
-def _alone(candidate: Candidate) -> float:
-    """Return what a kernel takes by itself: as measured, else by the model."""
-    measured = candidate.measured.get("measured")
-    return float(measured) if isinstance(measured, (int, float)) else candidate.score
+    """Return about what a launch takes."""
+    return seconds_together(launch.candidates, target)
 
 
 # ---- their normal form

@@ -134,18 +134,20 @@ def choose_algorithms(work: Compilation) -> Graph:
     selector, graph = work.selector, work.graph
     if selector is None:
         return graph
-    if work.told is None and work.budget.limited:
-        _plan_alone(work)
     step = ChooseAlgorithms(
         work.instances,
         work.evaluator,
         work.target,
         work.options.mode,
         selector.plan,
+        selector.plan_ahead,
         work.math,
         lambda form: all(map(selector.knows, work.evaluator.kernels(form))),
         _orders(work),
     )
+    if work.told is None and work.budget.limited:
+        step.begin(graph)
+        _plan_alone(work)
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
@@ -189,10 +191,13 @@ def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[l
 
 def _orders(work: Compilation) -> Mapping[str, Order]:
     """Return how the dims of values lie where every node keeps its own declaration."""
-    if not orders_dims(work.graph.types.values(), work.target, work.math):
+    if work.told is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
         return {}
-    work.programs = work.known("programs", lambda: _programs(work.graph, work.registry))
-    return work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)).orders
+    graph = work.graph
+    write_programs(work)
+    found = order_dims(work).orders
+    work.graph = graph
+    return found
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:
@@ -216,7 +221,10 @@ def write_programs(work: Compilation) -> Programs:
 
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
-    return _written(work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math)))
+    threads = work.told is None or work.told.ordered
+    return _written(
+        work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
+    )
 
 
 def pack(work: Compilation) -> Programs:
@@ -349,7 +357,7 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     kernels = tuple(work.threads[key] for key in keys)
     made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys]))
+    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys], work.target))
 
 
 # ---- what must hold behind them

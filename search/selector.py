@@ -21,6 +21,7 @@ from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofl
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .deeper import search_deeper
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
@@ -154,10 +155,19 @@ class MeasuredSelector:
         """Return the kernels of small graphs, which the workers find side by side;
         what the model says of them is kept.
         """
-        found = self.tuner.plan(fragments)
-        for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
-            self._costs.setdefault(form_key(form), seconds)
-        return found
+        return self.plan_ahead(fragments)()
+
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Have the workers find the kernels of small graphs, and return what waits for them."""
+        wait = self.tuner.plan(fragments)
+
+        def waited() -> Sequence[Priced]:
+            found = wait()
+            for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
+                self._costs.setdefault(form_key(form), seconds)
+            return found
+
+        return waited
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""
@@ -233,8 +243,9 @@ class MeasuredSelector:
         return self.evaluate and not self.settings.libraries
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch whether it was measured to be faster than its groups by themselves. The model's word,
-        which proposed it, counts where the budget left no time to measure it, or one of them.
+        """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
+        model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
+        left no time to measure it and little can be lost by it.
         """
         asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
         found = self.tuner.together(asked)
@@ -243,12 +254,10 @@ class MeasuredSelector:
     def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
+        guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
         if seconds is None:  # what a launch costs is known, what its members cost one another is not
-            guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
             return (len(members) - 1) * self.target.launch_time > DOUBTED * sum((*known, *guessed))
-        if len(known) < len(times):
-            return seconds != inf
-        return self._alone(seconds) < (1 - self.settings.tie) * sum(known)
+        return self._alone(seconds) < (1 - self.settings.tie) * sum((*known, *guessed))
 
     def _joint(self, members: Sequence[Member]) -> Problem:
         """Return what the groups of a launch compute together."""
@@ -318,6 +327,8 @@ class MeasuredSelector:
         if unseen and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
             looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
             found |= dict(zip(unseen, looked, strict=True))
+        if not told:
+            found = search_deeper(self.problems, found, self.tuner, self.settings, share)
         return [found[n] for n in range(len(weights))]
 
     def _gain(self, problem: Problem) -> float:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
+import numpy as np
 from attrs import define, field
 
 from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
@@ -69,15 +70,21 @@ class Process:
             raise UsageError(
                 f"the plan takes {self.way.gpus} processes, {self.engine.size} run", hint="start them with torchrun"
             )
-        self.stage, self.group = self.engine.rank % self.way.p, self.engine.rank // self.way.p
+        chain, self.part = divmod(self.engine.rank, self.way.wp)
+        self.group, self.stage = divmod(chain, self.way.p)
         self.layers = placement(self.model, self.way)[self.stage]
         self.names = [each.layer for each in self.layers]
+        #: Whether values inside layers are kept for the backward pass.
+        self.keeps = plan.training and not self.way.activations.startswith("recompute")
         self.micros = self.model.batch // (self.way.dp * self.way.micro)
         self.level = RESIDENT.index(self.way.resident)
         self.offload = self.way.activations.endswith("offload")
         self.batches = batches or random_batches(self.model, self.way.micro, seed)
         own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
-        self.store: LayerStore = open_store(own, self.model, self.names, training=plan.training, seed=seed)
+        own = os.path.join(own, f"part-{self.part}") if self.way.wp > 1 else own
+        self.store: LayerStore = open_store(
+            own, self.model, self.names, training=plan.training, seed=seed, part=self.part, parts=self.way.wp
+        )
         self.engine.least(0)
         self.kernels = kernels or compile_kernels(plan, target)
         self.transfers: Transfers = open_transfers(self.device)
@@ -95,13 +102,14 @@ class Process:
 
     def _allocate(self) -> None:
         model, kernels = self.model, self.kernels
-        boundary = 4 * self.way.micro * model.sequence * model.hidden
-        self.boundary = boundary
-        self.acts = Slots(self.arena, boundary, "activations between layers")
+        self.dtype = model.dtype
+        self.elements = self.way.micro * model.sequence * model.hidden  # of an activation between layers
+        self.boundary = self.dtype.size * self.elements
+        self.acts = Slots(self.arena, self.boundary, "activations between layers")
         self.weights: dict[int, Buffer] = {}
         nbytes = self.store.weights.nbytes
         self.weight_slots = Slots(self.arena, nbytes, "weights")
-        plans = [p for p in (kernels.forward, kernels.backward, kernels.loss) if p is not None]
+        plans = [*kernels.forward, *kernels.backward, *([kernels.loss] if kernels.loss else [])]
         bound: list[BoundPlan] = []
         scratch: Buffer | None = None
         for plan in sorted(plans, key=lambda p: -p.arena):
@@ -109,21 +117,34 @@ class Process:
             scratch = scratch or made.arena
             bound.append(made)
         by_plan = {id(made.plan): made for made in bound}
-        self.forward = by_plan[id(kernels.forward)]
-        if kernels.backward is None or kernels.loss is None or kernels.adam is None:
+        self.forward, self.backward = (
+            [by_plan[id(each)] for each in plans] for plans in (kernels.forward, kernels.backward)
+        )
+        self.fixed: dict[str, Pointer] = {}
+        if self.way.wp > 1:
+            self.fixed["share"] = Pointer(self.arena.allocate(_ROOM, "scalars"))
+            self.device.upload(self.fixed["share"], np.asarray([self.part == 0]).astype(self.dtype.numpy))
+        if kernels.loss is None or kernels.adam is None:
             return
-        self.backward, self.loss = by_plan[id(kernels.backward)], by_plan[id(kernels.loss)]
+        self.loss = by_plan[id(kernels.loss)]
         self.updates = Updates(self, kernels, scratch)
         self.sum_slots = Slots(self.arena, nbytes, "gradients")
         self.zeros = self.arena.allocate(nbytes, "gradients")
-        types = kernels.forward.types
-        self.saved_offsets, cursor = {}, 0
-        for name in kernels.saved:
-            self.saved_offsets[name] = cursor
-            cursor += -(-types[name].nbytes // 256) * 256
-        self.saved_bytes = cursor
-        self.saved_slots = Slots(self.arena, max(cursor, 1), "values inside layers")
+        self._lay_out_saved()
+        self.saved_slots = Slots(self.arena, max(self.saved_bytes, 1), "values inside layers")
         self.scalars = {name: self.arena.allocate(_ROOM, "scalars") for name in ("rate", "step", "loss")}
+
+    def _lay_out_saved(self) -> None:
+        """Say where the values inside a layer lie that its backward pass needs: each half's own, and what the second
+        half reads.
+        """
+        self.saved_offsets: list[dict[str, int]] = []
+        self.saved_bytes = 0
+        for half, (plan, names) in enumerate(zip(self.kernels.forward, self.kernels.saved, strict=True)):
+            self.saved_offsets.append({})
+            for name in ("x", *names) if half and self.keeps else names:
+                self.saved_offsets[-1][name] = self.saved_bytes
+                self.saved_bytes += -(-plan.types[name].nbytes // 256) * 256
 
     def _reserve(self) -> None:
         """Take the room on the disk that activations need, so that a full disk shows before anything is computed."""
@@ -131,7 +152,7 @@ class Process:
             return
         kinds = {"inputs": self.boundary}
         if self.plan.training:
-            kinds |= {"inner": self.saved_bytes} if self.kernels.saved else {}
+            kinds |= {"inner": self.saved_bytes} if self.keeps else {}
             kinds |= {"grads": self.boundary} if self.way.policy == "PR" else {}
         for kind, nbytes in kinds.items():
             reserve(self.store.scratch(self.stage, kind), len(self.names) * self.micros * paged(nbytes))
@@ -142,8 +163,9 @@ class Process:
         self.disk.close()
 
     def places(self, layer: int) -> dict[str, Pointer]:
-        """Return where the parameters of a layer lie in device memory."""
-        return {name: Pointer(self.weights[layer], offset) for name, offset in self.store.weights.offsets.items()}
+        """Return where the parameters of a layer lie in device memory, and what all layers read."""
+        offsets = self.store.weights.offsets
+        return {name: Pointer(self.weights[layer], offset) for name, offset in offsets.items()} | self.fixed
 
     def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:
         """Run a plan and wait for it."""

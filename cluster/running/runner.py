@@ -7,18 +7,20 @@ layers.
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
 
-from ...backends import Array, Pointer
+from ...backends import Array, Buffer, Pointer
 from ..buffers import HeldBuffer
+from ..graphs import held_whole
 from ..schedule import LayerPass, order, upcoming
+from .layer import LayerKernels
 from .process import Report
-from .traffic import Traffic
 
 
-class Runner(Traffic):
+class Runner(LayerKernels):
     """One process of a run, step by step."""
 
     # One mini-batch's passes.
@@ -55,11 +57,16 @@ class Runner(Traffic):
         held = HeldBuffer(self.acts, self.acts.take())
         if step.layer == 0:
             x, _ = self.batches(number, self.group, step.micro)
-            self.transfers.upload(held.place, np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint8))
+            self._upload(held, x)
         else:
-            self.engine.receive(held.place, self.boundary // 4, self._stage_of(step.layer - 1), backward=False)
+            self.engine.receive(held.place, self.boundary, self._stage_of(step.layer - 1), backward=False)
         self.inputs[key] = held
         return held
+
+    def _upload(self, held: HeldBuffer, values: Array | None) -> None:
+        """Bring a batch's values to the device, rounded to the model's type."""
+        rounded = np.ascontiguousarray(np.asarray(values, np.float32).astype(self.dtype.numpy))
+        self.transfers.upload(held.place, rounded.reshape(-1).view(np.uint8))
 
     def _stage_of(self, layer: int) -> int:
         return layer % self.way.p if self.way.policy == "PR" else layer // (self.model.layers // self.way.p)
@@ -67,12 +74,8 @@ class Runner(Traffic):
     def _forward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
         x, y = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
-        places = {**self.places(layer), "x": x.place, "y": y.place}
-        inner: HeldBuffer | None = None
-        if self.kernels.saved:
-            inner = HeldBuffer(self.saved_slots, self.saved_slots.take())
-            places |= {name: Pointer(inner.buffer, offset) for name, offset in self.saved_offsets.items()}
-        self.launch(self.forward, places)
+        inner = HeldBuffer(self.saved_slots, self.saved_slots.take()) if self.keeps else None
+        self.block_forward(layer, x.place, y.place, inner.buffer if inner else None)
         if inner is not None and self.turns:
             self.inner[layer, micro] = inner
         elif inner is not None:
@@ -101,19 +104,20 @@ class Runner(Traffic):
 
     def _end(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
         if not self.plan.training:
-            host = np.empty(self.boundary // 4, np.float32)
+            host = np.empty(self.elements, self.dtype.numpy)
             self.transfers.download(host.view(np.uint8), y.place)
-            self.outputs[step.micro] = host.reshape(self.way.micro, self.model.sequence, self.model.hidden)
+            shape = (self.way.micro, self.model.sequence, self.model.hidden)
+            self.outputs[step.micro] = host.astype(np.float32).reshape(shape)
             y.release()
             return
         _, target = self.batches(number, self.group, step.micro)
         goal, dy = HeldBuffer(self.acts, self.acts.take()), HeldBuffer(self.acts, self.acts.take())
-        self.transfers.upload(goal.place, np.ascontiguousarray(target, np.float32).reshape(-1).view(np.uint8))
+        self._upload(goal, target)
         loss = Pointer(self.scalars["loss"])
         self.launch(self.loss, {"y": y.place, "target": goal.place, "dy": dy.place, "loss": loss})
         value = np.empty(1, np.float32)
         self.device.download(value, loss)
-        self.lost += float(value[0])
+        self.lost += float(value[0]) * (self.part == 0)  # the GPUs of a layer all have it
         y.release()
         goal.release()
         self._keep("grads", self.grads, (step.layer, step.micro), dy, self.boundary, only_pr=True)
@@ -124,19 +128,15 @@ class Runner(Traffic):
         x, dx = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
         if key not in self.grads:
             held = HeldBuffer(self.acts, self.acts.take())
-            self.engine.receive(held.place, self.boundary // 4, self._stage_of(layer + 1), backward=True)
+            self.engine.receive(held.place, self.boundary, self._stage_of(layer + 1), backward=True)
             self.grads[key] = held
         before = self.sums.pop(layer, self.zeros) if micro else self.zeros
         after = self.sum_slots.take()
-        places = {**self.places(layer), "x": x.place, "dy": self.grads[key].place, "dx": dx.place}
-        for name, offset in self.store.weights.offsets.items():
-            places |= {f"{name}.sum": Pointer(before, offset), f"{name}.next": Pointer(after, offset)}
-        if self.kernels.saved:
-            places |= {name: Pointer(self.inner[key].buffer, offset) for name, offset in self.saved_offsets.items()}
-        self.launch(self.backward, places)
+        inner = self.inner[key].buffer if self.keeps else None
+        self.block_backward(layer, (x.place, self.grads[key].place, dx.place), (before, after), inner)
         self.inputs.pop(key).release()
         self.grads.pop(key).release()
-        if self.kernels.saved:
+        if self.keeps:
             self.inner.pop(key).release()
         if before is not self.zeros:
             self.sum_slots.give(before)
@@ -152,13 +152,20 @@ class Runner(Traffic):
     def _finish_gradient(self, layer: int, micro: int) -> None:
         last, pr = micro == self.micros - 1, self.way.policy == "PR"
         if last:
-            self.engine.sum(Pointer(self.sums[layer]), self.store.weights.nbytes // 4)
+            self._sum_gradients(self.sums[layer])
         if self.level == 0 and (last or not pr):
             buffer, made = self.sums.pop(layer), self.store.weights
             name = ("sum", layer)
             self._settle_sums()
             self.mover.store(self.store.path("gradients", layer), made.start, made.nbytes, Pointer(buffer), name)
             self.leaving_sums.append((name, buffer))
+
+    def _sum_gradients(self, buffer: Buffer) -> None:
+        """Add a layer's gradients up over groups; those of parameters that several GPUs hold whole over these first."""
+        shapes, offsets = self.store.weights.shapes, self.store.weights.offsets
+        for name in held_whole(self.model) if self.way.wp > 1 else ():
+            self.engine.join(Pointer(buffer, offsets[name]), math.prod(shapes[name]), self.dtype)
+        self.engine.sum(Pointer(buffer), self.store.elements, self.dtype)
 
     # What a user calls.
 

@@ -50,7 +50,7 @@ class Traffic(Process):
             moves += self._fetch_held(("inputs", *key), self.inputs, key, self.acts, self.boundary)
         if not step.backward:
             return moves
-        if self.offload and self.kernels.saved:
+        if self.offload and self.keeps:
             moves += self._fetch_held(("inner", *key), self.inner, key, self.saved_slots, self.saved_bytes)
         if self.offload and pr and key not in self.grads:
             moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
@@ -163,7 +163,7 @@ class Traffic(Process):
             self.sum_slots.give(buffer)
 
     def _send(self, held: HeldBuffer, stage: int, *, backward: bool) -> None:
-        self.sending.append((self.engine.send(held.place, self.boundary // 4, stage, backward=backward), held))
+        self.sending.append((self.engine.send(held.place, self.boundary, stage, backward=backward), held))
         while len(self.sending) > self.micros:  # with PR, the other stage may take a layer's results only later
             wait, old = self.sending.pop(0)
             wait()

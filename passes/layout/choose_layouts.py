@@ -18,15 +18,15 @@ Without atoms that multiply in the types and the math mode at hand only componen
 through a window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that nothing is
 added up along: threads multiply numbers, and want neighbours that they have results for. That is the dim of images,
 where there are several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, whatever the
-taps and strides.
+taps and strides. Where no windows are read, what lies between products of constants may have the dims outermost that
+the next product adds up along (`number_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ...ir import MATRIX_ATOMS, Target, TensorType, Var, as_index, is_affine, linearise
 from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
@@ -35,45 +35,101 @@ from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dim
 from .components import Component, components
 from .constants import order_constants
 from .fixed import fixed_tensors, known_tensors, turned_outputs
+from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
+from .runs import Run, find_runs, turn_runs
 
 #: What another order has to save, as part of the instructions that the tensors take at least.
 MARGIN = 0.01
 #: Most times that all components are looked at.
 ROUNDS = 3
-#: Statements by unit and position.
-Place: TypeAlias = tuple[str, int]
 
 
 def choose_layouts(
-    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None
+    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None, threads: bool = True
 ) -> Programs:
     """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`.
+    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`. Without
+    `threads` nothing changes where no atoms multiply.
     """
     programs = reorder(programs, orders) if orders else programs
     multiplied = _multiplied(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
-    if not products and (multiplied or not _moves_neighbours(target)):
+    if products:
+        return _for_products(programs, products)
+    if multiplied or not threads or not _moves_neighbours(target):
         return programs
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs)))) if products else programs
+    windowed = _for_windows(programs, frozenset(orders or ()))
+    return windowed if windowed is not programs else _between_products(programs, target)
+
+
+def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
+    """Return programs whose tensors lie as atoms want them that multiply some of the statements."""
+    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
-    lines = {
+    lines = _lines(programs, aliases, products)
+    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    ordered = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
+
+
+def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:
+    """Return programs whose tensors lie as threads want them, where windows are read, or tensors that are `given` in an
+    order: the windows are in the programs then that these are a part of.
+    """
+    fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
+    plain, runs = _in_parallel(programs, fixed, (), given), tuple(find_runs(programs, fixed))
+    while runs:
+        turned = _in_parallel(turn_runs(programs, runs), fixed, runs, given)
+        if len(turned.well) == len(runs):
+            return min(plain, turned, key=lambda each: each.cost).programs
+        runs = turned.well
+    return plain.programs
+
+
+@frozen
+class _Ordered:
+    """Programs with their layouts, the instructions that they take, and the runs that lie well in them."""
+
+    programs: Programs
+    cost: float
+    well: tuple[Run, ...]
+
+
+def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run], given: frozenset[str]) -> _Ordered:
+    """Return programs with dims innermost that statements are parallel in."""
+    aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
+    lines = tuple(_lines(programs, aliases, ()).values())
+    every = components(lines, programs.types, fixed)
+    parts = tuple(part for part in every if part.has_windows or part.touches(given))
+    apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
+    orders = _settled(tuple(part.in_parallel(apart) for part in parts), costs)
+    well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
+    cost = sum(costs.of(line, orders) for line in lines)
+    if orders:
+        programs = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return _Ordered(programs, cost, well)
+
+
+def _between_products(programs: Programs, target: Target) -> Programs:
+    """Return programs whose tensors between products of constants lie as threads multiply them fastest."""
+    aliases = find_aliases(programs)
+    products, known = tuple(number_products(programs)), known_tensors(programs)
+    fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
+    every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
+    parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
+    orders = _settled(parts, NumberCosts(programs.types), worth)
+    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))}) if orders else programs
+
+
+def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
+    """Return what the statements outside of loops read and write."""
+    return {
         (unit.name, n): line
         for unit in programs.units
         if unit.repeat is None
         for n, line in enumerate(lines_of(unit, aliases, {n for name, n in products if name == unit.name}))
     }
-    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    fixed = fixed if products else fixed | known_tensors(programs)
-    parts = tuple(components(lines.values(), programs.types, fixed))
-    if not products and not (parts := tuple(part.in_parallel() for part in parts if part.has_windows)):
-        return programs
-    orders = _settled(parts, costs)
-    if not products and not orders:
-        return programs
-    shown = dict(_views(aliases, programs, orders, fixed))
-    ordered = reorder(programs, {**orders, **shown})
-    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
@@ -105,24 +161,32 @@ def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
             yield unit.name, sums[0]
 
 
-def _settled(parts: Sequence[Component], costs: InstructionCosts) -> dict[str, Order]:
-    """Return the orders of all components: each is looked at knowing those of the others, until none changes."""
+def _nothing(part: Component) -> float:
+    return 0.0
+
+
+def _settled(
+    parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _nothing
+) -> dict[str, Order]:
+    """Return the orders of all components: each is looked at knowing those of the others, until none changes. `saves`
+    says how many instructions another order has to save at least.
+    """
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
     for _ in range(ROUNDS):
         before = dict(found)
         for part in parts:
             others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
-            found[part] = _best(part, costs, others)
+            found[part] = _best(part, costs, others, saves(part))
         if found == before:
             break
     return {t: o for orders in found.values() for t, o in orders.items()}
 
 
-def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order]) -> dict[str, Order]:
+def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order], saving: float) -> dict[str, Order]:
     """Return the orders of a component that its statements take fewest instructions with, of equal ones those that
     leave most dims where they are; none where the given ones do.
     """
-    enough = part.cost(costs, others) - MARGIN * part.least(costs)
+    enough = part.cost(costs, others) - max(saving, MARGIN * part.least(costs))
     every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
     return min(better, key=lambda each: (each[0], _moved(each[1])))[1] if better else {}

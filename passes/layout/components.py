@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import Index, TensorType, Var, variables
+from ...ir import Index, Mod, Primary, TensorType, Var, variables
 from ..fusion import Order
 from .accesses import Access, InstructionCosts, StatementAccesses
 
@@ -23,6 +23,7 @@ class Component:
     tensors: frozenset[str]
     lines: tuple[StatementAccesses, ...]
     alike: tuple[frozenset[Dim], ...]
+    outermost: bool = False  #: whether each set may come outermost, too
 
     def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
         """Return the instructions of its statements."""
@@ -42,9 +43,13 @@ class Component:
             for index in access.indices
         )
 
-    def in_parallel(self) -> Component:
-        """Return the component with the sets of dims that run through all of its tensors, and nothing is added up along
-        them.
+    def touches(self, tensors: frozenset[str]) -> bool:
+        """Whether a statement of it reads or writes one of some tensors."""
+        return any(access.tensor in tensors for line in self.lines for access in line.accesses)
+
+    def in_parallel(self, apart: frozenset[Dim] = frozenset()) -> Component:
+        """Return the component with the sets of dims that run through all of its tensors, nothing is added up along
+        them, and none of them is `apart`.
         """
         reduced = {
             (access.tensor, d)
@@ -54,15 +59,16 @@ class Component:
             if not set(line.statement.reduce).isdisjoint(variables(index))
         }
         through = (dims for dims in self.alike if {tensor for tensor, _ in dims} == self.tensors)
-        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced)))
+        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | apart)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
-        """Yield the orders with the dims of one such set innermost, for each set."""
+        """Yield the orders with the dims of one such set innermost, for each set, or outermost."""
         for dims in self.alike:
             last = dict(sorted(dims))
-            found = {t: _innermost(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
-            if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
-                yield found
+            for place in (_innermost, _outermost) if self.outermost else (_innermost,):
+                found = {t: place(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
+                if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
+                    yield found
 
 
 def _is_window(index: Index, line: StatementAccesses) -> bool:
@@ -72,6 +78,10 @@ def _is_window(index: Index, line: StatementAccesses) -> bool:
 
 def _innermost(dim: int, rank: int) -> Order:
     return (*(d for d in range(rank) if d != dim), dim)
+
+
+def _outermost(dim: int, rank: int) -> Order:
+    return (dim, *(d for d in range(rank) if d != dim))
 
 
 def components(
@@ -90,9 +100,9 @@ def components(
             together.append([a.tensor for a in free])
             same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
-    for dims in _connected(same):
+    for dims in connected(same):
         alike.setdefault(dims[0][0], []).append(frozenset(dims))
-    for tensors in _connected([*together, *((t,) for t in touching)]):
+    for tensors in connected([*together, *((t,) for t in touching)]):
         every = dict.fromkeys(line for t in tensors for line in touching[t])
         yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
 
@@ -107,7 +117,7 @@ def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
     return found
 
 
-def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     """Return the unions of sets that have members in common, in order of their first members."""
     home: dict[T, list[T]] = {}
     for members in sets:
@@ -120,6 +130,11 @@ def _connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
 
 
 def running(index: Index) -> Var | None:
-    """Return the only variable that an index moves along by itself, one element a step."""
-    found = [atom for atom, factor in index.terms if factor == 1]
+    """Return the only variable that an index moves along by itself, one element a step, if only up to some element."""
+    found = [_moving(atom) for atom, factor in index.terms if factor == 1]
     return found[0] if len(found) == 1 and isinstance(found[0], Var) else None
+
+
+def _moving(atom: Primary) -> Primary:
+    inner = atom.num.terms if isinstance(atom, Mod) and not atom.num.const else ()
+    return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 else atom

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from attrs import asdict
 from cuts.cluster.kernels import Kernels
@@ -12,19 +13,30 @@ from cuts.runtime.plan_file import load_plan, save_plan
 
 
 def saved(made: Kernels, folder: Path) -> Path:
-    """Write kernels into a folder, each plan by the name of its field."""
+    """Write kernels into a folder, each plan by the name of its field and its place there."""
     parts = asdict(made, recurse=False)
+    folder.mkdir(exist_ok=True)
     for name, value in parts.items():
-        if isinstance(value, Plan) and not (folder / name).exists():
-            folder.mkdir(exist_ok=True)
-            save_plan(value, folder / name)
-    (folder / "kernels.json").write_text(
-        json.dumps({name: isinstance(value, Plan) or value for name, value in parts.items()})
-    )
+        for place, plan in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(plan, Plan) and not (folder / f"{name}-{place}").exists():
+                save_plan(plan, folder / f"{name}-{place}")
+    marks = {name: [isinstance(each, Plan) or each for each in value] if isinstance(value, tuple)
+             else isinstance(value, Plan) or value for name, value in parts.items()}  # fmt: skip
+    (folder / "kernels.json").write_text(json.dumps(marks))
     return folder
 
 
 def opened(folder: Path) -> Kernels:
     """Return the kernels that a folder has."""
-    parts = json.loads((folder / "kernels.json").read_text())
-    return Kernels(**{name: load_plan(folder / name) if value is True else value for name, value in parts.items()})
+
+    def part(name: str, place: int, mark: object) -> object:
+        if mark is True:
+            return load_plan(folder / f"{name}-{place}")
+        return tuple(mark) if isinstance(mark, list) else mark
+
+    found: dict[str, Any] = {}
+    for name, marks in json.loads((folder / "kernels.json").read_text()).items():
+        several = isinstance(marks, list)
+        parts = [part(name, place, mark) for place, mark in enumerate(marks if several else [marks])]
+        found[name] = tuple(parts) if several else parts[0]
+    return Kernels(**found)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from cuts.cluster.describe import Transformer
-from cuts.cluster.store import initial_weights
+from cuts.cluster.graphs import initial_weights
 
 
 def parameters(model: Transformer, seed: int) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, wi
         value = make.node(op, make.input(n, c, 3, 3), tile=tile)
     else:
         rows, columns = -(-height // tile), -(-width // tile)
-        value = make.node(op, make.input(tile + 2, tile + 2, c, rows, columns, n), make.input(c), sizes=(height, width))
+        value = make.node(op, make.input(tile + 2, tile + 2, c, n, rows, columns), make.input(c), sizes=(height, width))
     return whole(make.programs(), value)
 
 

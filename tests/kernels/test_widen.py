@@ -30,7 +30,7 @@ def output_transform(width: int) -> FusedGroup:
     """Return Winograd's output transform of 4 x 4 tiles to results of some width."""
     make = builder()
     tiles = -(-width // 4)
-    value = make.node("winograd_output", make.input(6, 6, 2, 2, tiles, 1), sizes=(8, width))
+    value = make.node("winograd_output", make.input(6, 6, 2, 1, 2, tiles), sizes=(8, width))
     return whole(make.programs(), value)
 
 

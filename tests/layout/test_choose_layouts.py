@@ -16,6 +16,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.index import as_index
 from cuts.ir.precision import PRECISIONS
+from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops.language import Instances
 from cuts.ops.reference import evaluate_graph
@@ -45,9 +46,9 @@ def half(*shape: int) -> TensorType:
     return TensorType(DType.F16, shape)
 
 
-def laid_out(made: Graph, math: str = "") -> Programs:
+def laid_out(made: Graph, math: str = "", target: Target = GPU) -> Programs:
     """The programs of a graph with their layouts."""
-    return choose_layouts(build_programs(made, REGISTRY), GPU, math)
+    return choose_layouts(build_programs(made, REGISTRY), target, math)
 
 
 def with_constants(made: Graph, *names: str) -> Graph:
@@ -276,9 +277,9 @@ def networks(draw: st.DrawFn) -> Graph:
     return with_constants(made, *draw(st.sets(st.sampled_from([n for n in shapes if n != "x"] or ["x"]))) - {"x"})
 
 
-def check(made: Graph, mode: Any, math: str = "") -> None:
+def check(made: Graph, mode: Any, math: str = "", target: Target = GPU) -> None:
     """Compare the groups of a graph with layouts with the reference, in float64."""
-    programs = laid_out(made, math)
+    programs = laid_out(made, math, target)
     verify_programs(programs)
     views = find_views(programs)
     groups = partition(Partitioner(Workshop(views, Policy()), Roofline(GPU)), mode)

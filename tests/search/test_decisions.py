@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -194,6 +195,23 @@ def test_decisions_about_other_units_are_foreign() -> None:
     told.decisions = selector.made
     with pytest.raises(ForeignDecisionsError):
         compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+
+
+def test_decisions_of_before_there_was_a_choice_of_layouts_keep_dims_in_the_order_of_the_graph() -> None:
+    types = {value: TensorType(DType.F32, (8, 2, 5 - n, 5 - n)) for n, value in enumerate("xay")}
+    nodes = tuple(Node(y, "max_pool", (x,), (y,), {"kernel_shape": (2, 2)}) for x, y in ("xa", "ay"))
+    made, database = Graph("pools", ("x",), ("y",), types, nodes, {}), Database(None)
+    warps = evolve(OPENCL, lockstep=True, on_host=False)
+    _, fresh = tuned(made, database, lambda kernel: 1e-4, warps)
+    assert fresh.made is not None and fresh.made.ordered
+    old = json.loads(database.answers()[0].decisions)
+    del old["ordered"]
+    earlier = evolve(database.answers()[0], decisions=json.dumps(old)).read()
+    assert earlier is not None and not earlier.ordered
+    told = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+    told.decisions = earlier
+    with pytest.raises(ForeignDecisionsError):  # these were made about the other order
+        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, told)
 
 
 def test_launches_in_an_order_that_cannot_run_are_foreign() -> None:

@@ -139,7 +139,13 @@ def test_without_time_to_measure_long_groups_are_launched_apart() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "launch", "faster"),
-    [(1e-3, None, False), (1e-7, None, True), (1e-3, 2e-3, True), (1e-7, math.inf, False)],
+    [
+        (1e-3, None, False),
+        (1e-7, None, True),
+        (1e-3, 1.8e-3, True),
+        (1e-3, 2.2e-3, False),  # slower than the model has its groups apart
+        (1e-7, math.inf, False),
+    ],
 )
 def test_of_groups_that_no_clock_has_seen_only_short_ones_share_a_launch_that_none_has_seen(
     seconds: float, launch: float | None, faster: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,19 @@
+"""What a run's kernels compute: blocks of a transformer and their parameters, the loss, the optimiser's step."""
+
+from .blocks import BlockGraphs, block_passes
+from .drafts import GraphDraft, f32
+from .parameters import held_whole, initial_weights, parameter_shapes, part_of
+from .step_graphs import adam_graph, loss_graph
+
+__all__ = [
+    "BlockGraphs",
+    "GraphDraft",
+    "adam_graph",
+    "block_passes",
+    "f32",
+    "held_whole",
+    "initial_weights",
+    "loss_graph",
+    "parameter_shapes",
+    "part_of",
+]

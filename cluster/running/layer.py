@@ -1,0 +1,69 @@
+"""One layer's kernels: a block's plans, or those of its halves where several GPUs share the layer.
+
+Attention and what follows it each end with a sum over the layer's GPUs, backward as well as forward.
+"""
+
+from __future__ import annotations
+
+from ...backends import Buffer, Pointer
+from .traffic import Traffic
+
+
+class LayerKernels(Traffic):
+    """A process that computes layers."""
+
+    def block_forward(self, layer: int, x: Pointer, y: Pointer, inner: Buffer | None) -> None:
+        """Compute a layer, and keep what its backward pass needs in `inner`, where it is given."""
+        given, (source, *middles) = self.places(layer), self._sources(x, inner)
+        goals = [*middles, y]
+        for half, goal in enumerate(goals):
+            self._half_forward(half, given, source, goal, inner)
+            source = goal
+        self._free(middles, inner)
+
+    def _half_forward(
+        self, half: int, given: dict[str, Pointer], source: Pointer, goal: Pointer, inner: Buffer | None
+    ) -> None:
+        self.launch(self.forward[half], {**given, **self._saved(half, inner), "x": source, "y": goal})
+        self.engine.join(goal, self.elements, self.dtype)
+
+    def block_backward(
+        self, layer: int, places: tuple[Pointer, Pointer, Pointer], sums: tuple[Buffer, Buffer], inner: Buffer | None
+    ) -> None:
+        """Compute a layer's gradients from `x` and `dy` to `dx` (the places) and from one sum to the next; what was not
+        kept is computed again.
+        """
+        (x, dy, dx), given, (before, after) = places, self.places(layer), sums
+        for name, offset in self.store.weights.offsets.items():
+            given |= {f"{name}.sum": Pointer(before, offset), f"{name}.next": Pointer(after, offset)}
+        sources = self._sources(x, inner)
+        if inner is None:
+            for half, goal in enumerate(sources[1:]):
+                self._half_forward(half, given, sources[half], goal, None)
+        slope = dy
+        for half in reversed(range(len(sources))):
+            goal = Pointer(self.acts.take()) if half else dx
+            self.launch(
+                self.backward[half], {**given, **self._saved(half, inner), "x": sources[half], "dy": slope, "dx": goal}
+            )
+            self.engine.join(goal, self.elements, self.dtype)
+            if slope is not dy:
+                self.acts.give(slope.buffer)
+            slope = goal
+        self._free(sources[1:], inner)
+
+    def _saved(self, half: int, inner: Buffer | None) -> dict[str, Pointer]:
+        """Return where a half's kept values lie."""
+        if inner is None:
+            return {}
+        return {name: Pointer(inner, offset) for name, offset in self.saved_offsets[half].items()}
+
+    def _sources(self, x: Pointer, inner: Buffer | None) -> list[Pointer]:
+        """Return where each half reads from: between halves that is a kept value, or memory for the while."""
+        if inner is None:
+            return [x, *(Pointer(self.acts.take()) for _ in self.forward[1:])]
+        return [x, *(Pointer(inner, offsets["x"]) for offsets in self.saved_offsets[1:])]
+
+    def _free(self, middles: list[Pointer], inner: Buffer | None) -> None:
+        for each in middles if inner is None else ():
+            self.acts.give(each.buffer)

@@ -1,0 +1,121 @@
+"""Layouts where threads multiply numbers: a product reads a factor along its own axis faster than along the depth.
+
+    y[m, n] = sum x[m, k] * w[k, n] over k      ->      x in the order (k, m)
+
+What is added up in registers is an outer product: of x a few neighbouring m, of w a few neighbouring n for each k.
+Where x lies along k, a thread fetches vectors of k instead and keeps them until all are used, which takes an eighth
+longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf, prod
+from typing import TypeAlias
+
+from attrs import frozen
+
+from ...ir import Index, Statement, Target, Var, expr_variables, factors, reads, variables
+from ..fusion import Order, Programs
+from .accesses import Access, InstructionCosts, StatementAccesses
+from .components import Component, Dim
+
+#: Statements by unit and position.
+Place: TypeAlias = tuple[str, int]
+
+#: What a product of many numbers takes longer for each factor that lies along the reduced axis (measured: 43 to 44
+#: TFLOP/s of f32 with one, 41 with two, 49 with none, of 2,048 and 8,192 rows).
+ALONG_DEPTH = 0.12
+#: Multiplications of a thread that take as long as moving 16 bytes through memory does.
+PER_VECTOR = 128
+#: What more an access takes whose neighbours lie apart: a sector for each number.
+SCATTERED = 8
+#: What more rows take that are added up across memory: no lanes hold them.
+ACROSS_ROWS = 2.0
+#: The part of its products' time that another order of a component has to save.
+WORTH = 0.03
+#: Products have work for all SMs from this many elements of results on, for each of them.
+TILE = 64 * 64
+
+
+def number_products(programs: Programs) -> Iterator[Place]:
+    """Yield the sums of products of two factors, each with axes of its own."""
+    for unit in programs.units:
+        for n, statement in enumerate(unit.statements if unit.repeat is None else ()):
+            if _own_extent(statement):
+                yield unit.name, n
+
+
+def _own_extent(statement: Statement) -> int:
+    """Return how many results each product of matrices in a statement has, 0 where it is none."""
+    parts = factors(statement.body)
+    if statement.combine != "sum" or len(parts) != 2 or not all(any(reads(part)) for part in parts):
+        return 0
+    left, right = (expr_variables(part) for part in parts)
+    own = [axis for axis in statement.axes if (axis in left) != (axis in right)]
+    outer = any(axis in left for axis in own) and any(axis in right for axis in own)
+    return prod(axis.extent for axis in own) if outer and not (left & right).isdisjoint(statement.reduce) else 0
+
+
+def shared_dims(lines: Iterable[StatementAccesses], given: Collection[str]) -> frozenset[Dim]:
+    """Return the dims that select one of several products, of which neighbours share nothing: no thread multiplies one
+    number of one by many of another. `given` are constants.
+    """
+    found: set[Dim] = set()
+    for line in lines:
+        accesses = [a for a in line.accesses[:-1] if a.tensor not in given]
+        if len(accesses) == 2 and _own_extent(line.statement):
+            left, right = (expr_variables(part) for part in factors(line.statement.body))
+            shared = left & right & frozenset(line.statement.axes)
+            dims = ((a.tensor, d, frozenset(variables(i))) for a in accesses for d, i in enumerate(a.indices))
+            found |= {(tensor, d) for tensor, d, moving in dims if shared & moving}
+    return frozenset(found)
+
+
+@frozen
+class NumberCosts(InstructionCosts):
+    """Instructions where threads multiply numbers."""
+
+    def _counted(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+        if not line.product:
+            rows = self._rows(line, orders) if line.statement.reduce else 1.0
+            return rows * super()._counted(line, orders)
+        *fetched, (stored, target) = [(a, self.address(a, orders)) for a in line.accesses]
+        total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
+        depth = ALONG_DEPTH / PER_VECTOR * multiplications(line)
+        return total + sum(self._factor(a, address, line.statement.reduce, depth) for a, address in fetched)
+
+    def _along(self, var: Var, access: Access, address: Index) -> float:
+        steps = any(var in variables(Index(0, (term,))) for term in address.terms)
+        apart = steps and address.coefficient(var) != 1
+        return float(SCATTERED * access.count) if apart else super()._along(var, access, address)
+
+    def _rows(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+        """Return what longer a sum takes for how its rows lie."""
+        largest = max(line.accesses[:-1], key=lambda a: a.count, default=None)
+        held = largest is None or any(self.address(largest, orders).coefficient(r) == 1 for r in line.statement.reduce)
+        return 1.0 if held else ACROSS_ROWS
+
+    def _factor(self, access: Access, address: Index, reduce: Iterable[Var], depth: float) -> float:
+        """Return the instructions that fetch a factor, along an axis of its own or along the depth."""
+        own = min((self._along(v, access, address) for v in access.own), default=inf)
+        return min(own, min((self._along(v, access, address) for v in reduce), default=inf) + depth)
+
+
+def is_between(part: Component, given: Collection[str], target: Target) -> bool:
+    """Whether products touch a component that keep all SMs busy with arithmetic, each with one factor of those `given`,
+    which may lie in any order.
+    """
+    products = [line for line in part.lines if line.product]
+    large = all(_own_extent(line.statement) >= target.NUM_SM * TILE for line in products)
+    return bool(products) and large and all(any(a.tensor in given for a in line.accesses[:-1]) for line in products)
+
+
+def multiplications(line: StatementAccesses) -> int:
+    """Return how many numbers a product multiplies."""
+    return prod(v.extent for v in (*line.statement.axes, *line.statement.reduce))
+
+
+def worth(part: Component) -> float:
+    """Return the instructions that another order of a component has to save."""
+    return WORTH / PER_VECTOR * sum(multiplications(line) for line in part.lines if line.product)

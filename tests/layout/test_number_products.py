@@ -1,0 +1,75 @@
+"""What lies between products of constants, where threads multiply numbers."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.ir.graph import Graph
+from cuts.ir.types import DType, TensorType
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.layout import choose_layouts
+from cuts.passes.verify import verify_programs
+
+from ..fusion.build import REGISTRY, graph, op
+from .test_choose_layouts import check, with_constants
+
+#: A GPU of one SM, so that few rows are work enough.
+SMALL = evolve(find_target("cuda:sm_90"), NUM_SM=1)
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
+
+
+def network(rows: int = 64, batch: int = 1) -> Graph:
+    """Two dense layers with a function between them, whose rows are those of several samples."""
+    types = {"x": f32(rows, 64), "u": f32(64, 128), "b": f32(128), "v": f32(128, 64)}
+    return graph(types, op("h", "gemm", "x", "u", "b"), op("r", "reshape", "h", shape=(batch, rows // batch, 128)),
+                 op("g", "gelu", "r"), op("s", "reshape", "g", shape=(rows, 128)),
+                 op("y", "gemm", "s", "v"), out="y")  # fmt: skip
+
+
+def laid_out(made: Graph, sms: int = 1) -> Programs:
+    programs = choose_layouts(build_programs(made, REGISTRY), evolve(SMALL, NUM_SM=sms))
+    verify_programs(programs)
+    return programs
+
+
+def test_what_the_next_product_adds_up_along_lies_outermost() -> None:
+    """The rows of all samples stay on end."""
+    orders = laid_out(with_constants(network(batch=4), *"ubv")).orders
+    assert {name: orders[name] for name in "hrgs"} == {"h": (1, 0), "r": (2, 0, 1), "g": (2, 0, 1), "s": (1, 0)}
+    assert {"x", "y"}.isdisjoint(orders)
+
+
+@pytest.mark.parametrize("mode", ["no-fusion", "fusion", "mixed"])
+def test_networks_compute_the_reference(mode: str) -> None:
+    check(with_constants(network(batch=4), *"ubv"), mode, target=SMALL)
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    assert not laid_out(with_constants(network(), *"ubv"), sms=3).orders
+
+
+def test_weights_that_change_leave_everything_as_it_is() -> None:
+    assert not laid_out(network()).orders, "the gradient of the second adds up along the rows"
+
+
+def attention(*before: object, **types: TensorType) -> Graph:
+    """Scores of all pairs of rows, and the sums that they weigh."""
+    lines = (op("k", "transpose", "t", perm=(0, 2, 1)), op("s", "matmul", "t", "k"), op("p", "softmax", "s"),
+             op("y", "matmul", "p", "t"))  # fmt: skip
+    return graph(types, *before, *lines, out="y")
+
+
+def test_products_of_two_computed_factors_stay_as_they_are() -> None:
+    made = attention(op("t", "relu", "x"), x=f32(4, 128, 64))
+    assert not laid_out(made).orders
+
+
+def test_samples_whose_rows_are_compared_do_not_come_innermost() -> None:
+    """A window is read, images run through all tensors, and yet every one has a product of its own."""
+    patches = op("c", "conv", "x", "w", pads=(1, 1, 1, 1)), op("t", "reshape", "c", shape=(8, 16, 49))
+    made = attention(*patches, x=f32(8, 3, 7, 7), w=f32(16, 3, 3, 3))
+    assert all(order[-1] != 0 for order in laid_out(with_constants(made, "w")).orders.values())
