@@ -31,7 +31,8 @@ def _layers(values: Mapping[str, Any]) -> Iterator[str]:
             shares = [_percent(row[key]) for key in ("within", "within_5")]
             errors = [_percent(row[key]) for key in ("median", "p90")]
             right = _percent(row["right"]) if "right" in row else ""
-            yield f"| {name} | {row['count']} | {' | '.join([*shares, f'{row["rmse"]:.3f}', *errors, right])} |"
+            cells = [name, str(row["count"]), *shares, f"{row['rmse']:.3f}", *errors, right]
+            yield f"| {' | '.join(cells)} |"
         yield ""
 
 
