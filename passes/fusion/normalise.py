@@ -285,6 +285,7 @@ class _Normaliser:
         places: Places,
         registers: dict[str, Expr],
     ) -> Output:
+        inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
         limit = self.limits.get(statement.target)
         named = (*write, *([values[limit[0]]] if limit else []))

@@ -180,7 +180,8 @@ class _Rows:
         rows = cls(keys, dims, tuple(type_.shape[n] for n in dims), tuple(statement.write[n] for n in dims))
         plain = all(rows._looked_up(number) or not indirects(index) for number, index in enumerate(rows.write))
         saved = (prod(rows.extents) - rows.count) * prod(type_.shape[n] for n in own)
-        return rows if plain and any(map(indirects, rows.write)) and saved >= FEWER else None
+        plain = plain and any(map(indirects, rows.write)) and statement.step is None
+        return rows if plain and saved >= FEWER else None
 
     @property
     def count(self) -> int:

@@ -35,6 +35,7 @@ from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.compilation import Compilation
 from cuts.passes.fusion import scatters
 from cuts.passes.pipeline import all_stages
+from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import Phase, example, given, settings
@@ -139,7 +140,7 @@ def test_the_reference_combines_as_numpy(case: Any) -> None:
 @needs_opencl
 @pytest.mark.usefixtures("no_comparisons")
 @given(CASES)
-@settings(max_examples=12)
+@settings(max_examples=examples(8, 100))
 def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -> None:
     check(case, "opencl", 2)
 
@@ -148,7 +149,7 @@ def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -
 @pytest.mark.usefixtures("numbered_rows")
 @given(CASES, st.sampled_from([DType.F32, DType.F64]))
 @example(("add", DType.F32, 4, 1, 1, 0, ""), DType.F32)  # of one axis, as where they arrive
-@settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(2, 60), phases=(Phase.explicit, Phase.generate))
 def test_kernels_that_number_rows_combine_as_numpy(case: Any, dtype: DType) -> None:
     check(("add", dtype, *case[2:]), "opencl", 2)
 
@@ -349,3 +350,21 @@ def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DT
     """Whether something changes, the table's function says: as an integer a NaN whose sign bit is set is the least."""
     text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
     assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text
+
+
+@needs_opencl
+def test_places_that_are_computed_are_in_memory_before_anything_is_scattered_there(no_comparisons: None) -> None:
+    """The gradient of a cross entropy with an ignored class: a kernel computed the places and scattered to them."""
+    nodes = (
+        Node("n0", "abs", ("at",), ("places",)),
+        Node("n1", "neg", ("dy",), ("moved",)),
+        Node("n2", "scatter_elements", ("zeros", "places", "moved"), ("y",), {"axis": 0, "reduction": "add"}),
+    )
+    floats, places = TensorType(DType.F32, (40,)), TensorType(DType.I64, (40,))
+    types = {"dy": floats, "at": places, "places": places, "moved": floats}
+    types |= {name: TensorType(DType.F32, (90,)) for name in ("zeros", "y")}
+    model = Graph("computed", ("dy", "at"), ("y", "places"), types, nodes, {"zeros": np.zeros(90, np.float32)})
+    plan = cuts.build(model, target="opencl")
+    rng = np.random.default_rng(2)
+    given_ = {"dy": rng.standard_normal(40).astype(np.float32), "at": rng.integers(-89, 90, 40)}
+    assert all(each.ok for each in plan.verify(given_))
