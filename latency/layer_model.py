@@ -113,11 +113,14 @@ class LayerModel:
         return self.answers(layers)[:3]
 
     def answers(self, layers: Convolutions) -> tuple[Floats, Strings, Floats, Floats]:
-        """Return what `predict` does, and the mean of the times that are likely: what counts in a sum over layers."""
+        """Return what `predict` does, and the geometric mean of the times that are likely: what counts in a sum over
+        layers. (Some choices are tens of times slower than others; in an arithmetic mean they count though they hardly
+        ever run.)
+        """
         features = self._features(layers)
         options, shares = self._choose(features, layers)
         every = np.stack([self._time(features, layers, each) for each in options.T], axis=1)
-        means = (every * shares).sum(axis=1) / shares.sum(axis=1)
+        means = np.exp((np.log(every) * shares).sum(axis=1) / shares.sum(axis=1))
         return *_agreed(every, options, shares), means
 
     def _time(self, features: Floats, layers: Convolutions, chosen: Strings) -> Floats:
