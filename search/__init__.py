@@ -3,6 +3,7 @@
 from .database import Trial, database_path, open_database, remove_database
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
+from .memory import seldom_collected
 from .problem import machine_of
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
@@ -29,6 +30,7 @@ __all__ = [
     "open_database",
     "question_of",
     "remove_database",
+    "seldom_collected",
     "summary_lines",
     "summary_values",
     "tried",

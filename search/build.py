@@ -24,6 +24,7 @@ from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
+from .memory import collect_seldom
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
@@ -110,6 +111,7 @@ class Worker(Factory):
 
     def __init__(self) -> None:
         os.nice(5)
+        collect_seldom()
 
 
 def _built(problem: Problem, make: Callable[[], KernelFunction]) -> Built:
