@@ -21,12 +21,11 @@ from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofl
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
-from .deeper import search_deeper
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
-from .tuner import Tuner
+from .tuner import Tuner, search_deeper
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
 CHUNK, LEAST_CHUNK = 64, 8
