@@ -1,6 +1,6 @@
 """Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
 
-from .database import Trial, database_path, open_database, remove_database
+from .database import Trial, database_path, explain, open_database, remove_database, summary_of
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .problem import machine_of
@@ -21,6 +21,7 @@ __all__ = [
     "Trial",
     "database_path",
     "decisions_text",
+    "explain",
     "export_pack",
     "export_results",
     "import_results",
@@ -30,6 +31,7 @@ __all__ = [
     "question_of",
     "remove_database",
     "summary_lines",
+    "summary_of",
     "summary_values",
     "tried",
     "tuning_session",
