@@ -3,6 +3,8 @@
 from .database import Trial, database_path, explain, open_database, remove_database, summary_of
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
+from .learned.judgement import Lesson
+from .learned.local import local_lesson
 from .problem import machine_of
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
@@ -15,6 +17,7 @@ __all__ = [
     "STRATEGIES",
     "DecidedGraph",
     "Findings",
+    "Lesson",
     "MeasuredSelector",
     "Question",
     "Settings",
@@ -26,6 +29,7 @@ __all__ = [
     "export_results",
     "import_results",
     "known_answer",
+    "local_lesson",
     "machine_of",
     "open_database",
     "question_of",

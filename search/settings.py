@@ -11,6 +11,7 @@ from attrs import asdict, define, evolve, field, frozen
 
 from ..passes.schedule import Candidate
 from .curve import Search
+from .learned.correction import Correction
 from .proof import Proof
 
 
@@ -22,7 +23,8 @@ class Settings:
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
     slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower.
+    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower. A `correction`
+    that was learned from measurements puts the model's points into another order.
     """
 
     strategy: str = "rank"
@@ -41,6 +43,7 @@ class Settings:
     prove: bool = True
     libraries: bool = False
     seed: int = 0
+    correction: Correction | None = None
 
 
 #: A short search, good enough to compare groups with each other.

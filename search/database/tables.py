@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import astuple
 
@@ -72,6 +72,19 @@ class Database(DatabaseFile):
         with self.errors() as db:
             rows = db.execute(query, (work,)).fetchall()
         return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
+
+    def measured(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
+        """Return the label, the work and the seconds by schedule of every problem of a machine."""
+        with self.errors() as db:
+            rows = db.execute(
+                "select p.key, p.label, p.work, p.description, t.schedule, t.seconds from problems p join trials t "
+                "on t.problem = p.key where t.outcome = 'ok' and t.seconds is not null order by p.key, t.schedule"
+            ).fetchall()
+        found: dict[str, tuple[str, str, dict[str, float]]] = {}
+        for key, label, work, description, schedule, seconds in rows:
+            if _machine(description) == dict(machine) and isinstance(seconds, (int, float)):
+                found.setdefault(key, (label, work, {}))[2][schedule] = float(seconds)
+        return list(found.values())
 
     def record(self, problem: Problem, trials: Sequence[Trial]) -> None:
         """Keep results; a later one of the same schedule replaces the earlier."""
@@ -189,3 +202,12 @@ class Database(DatabaseFile):
         """Keep a cost."""
         with self.errors() as db:
             db.execute("insert or replace into costs values (?, ?)", (key, seconds))
+
+
+def _machine(description: object) -> object:
+    """Return the machine that a description names; nothing where it is none of ours."""
+    try:
+        found = json.loads(description) if isinstance(description, str) else None
+    except ValueError:
+        return None
+    return found.get("machine") if isinstance(found, dict) else None
