@@ -57,7 +57,7 @@ class MeasuredOperation:
     points: RankPoints
 
 
-def rank_points(rows: Sequence[Sequence[float]]) -> RankPoints:
+def rank_points(rows: Sequence[Sequence[float]] | Array) -> RankPoints:
     """Return points of rows: the counts, bank conflicts, seconds, the number of the operation."""
     table = np.asarray(rows, dtype=np.float64)
     columns = dict(zip(NUMBERS, table.T, strict=False))
