@@ -19,22 +19,24 @@ from .convolution import Convolutions, Floats
 from .dataset import Profile, known_tables, load_profile, read_table
 from .features import selection_features
 from .fitting import library
+from .kept import kept
 from .predictor import Prediction
 from .ranges import Ranges
+from .trees import Trees
 
 #: Strict fp32 on this GPU: operations per microsecond, bytes per microsecond, and what a launch takes.
 _FLOPS, _BYTES, _LAUNCH = 66.9e6, 4.72e6, 0.5
+#: Trees of the forest.
+_TREES = 60
 #: The part of tuned layers that an interval should hold.
 _COVERED = 0.9
 
 
 @frozen(eq=False)
 class OwnKernels:
-    """Tuned convolutions of one machine, the trees over them, and half the width of an interval."""
+    """What was learned of the tuned convolutions of one machine: trees, and half the width of an interval."""
 
-    layers: Convolutions
-    us: Floats
-    trees: Any
+    trees: Trees
     ranges: Ranges
     width: float
 
@@ -55,14 +57,14 @@ def roofline(layers: Convolutions) -> Floats:
     return np.asarray(np.maximum(layers.flops / _FLOPS, moved / _BYTES) + _LAUNCH)
 
 
-def _grown(layers: Convolutions, us: Floats) -> Any:
+def _grown(layers: Convolutions, us: Floats) -> Trees:
     ensemble = library("sklearn.ensemble")
-    trees = ensemble.ExtraTreesRegressor(300, max_features=0.5, min_samples_leaf=2, random_state=0)
-    return trees.fit(selection_features(layers, {}), np.log(us / roofline(layers)))
+    trees = ensemble.ExtraTreesRegressor(_TREES, max_features=0.5, min_samples_leaf=2, random_state=0)
+    return Trees.of_forest(trees.fit(selection_features(layers, {}), np.log(us / roofline(layers))))
 
 
-def _predicted(trees: Any, layers: Convolutions) -> Floats:
-    return np.asarray(roofline(layers) * np.exp(trees.predict(selection_features(layers, {}))))
+def _predicted(trees: Trees, layers: Convolutions) -> Floats:
+    return np.asarray(roofline(layers) * np.exp(trees.means(selection_features(layers, {}))))
 
 
 def unseen_own(layers: Convolutions, us: Floats, folds: int = 5) -> Floats:
@@ -89,6 +91,15 @@ def read_own(profile: Profile) -> tuple[Convolutions, Floats]:
 @cache
 def own_kernels(name: str) -> OwnKernels:
     """Return the model of the kernels that `cuts` would tune for a machine."""
-    layers, us = read_own(load_profile(name))
-    width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED))
-    return OwnKernels(layers, us, _grown(layers, us), Ranges.of(layers), width)
+    profile = load_profile(name)
+
+    def fit() -> dict[str, Any]:
+        layers, us = read_own(profile)
+        width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED))
+        return {"width": width, "ranges": Ranges.of(layers).bounds} | _grown(layers, us).arrays("")
+
+    if f"{name}-own" not in known_tables():
+        read_own(profile)
+    found = kept((profile.digest, "kernels of cuts"), fit)
+    ranges = Ranges(tuple((size, least, most) for size, least, most in found["ranges"]))
+    return OwnKernels(Trees.of_arrays(found, ""), ranges, found["width"])

@@ -1,21 +1,23 @@
 """Asks the models of one machine: operations in, microseconds with an interval, the kernels expected, and warnings out.
 
 Models are fitted to the profile when they are first asked for, which takes half a minute to a minute on two cores, and
-kept as long as the process runs.
+kept for later processes (`kept.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import asdict, frozen
 
 from ..ir import UsageError
 from .calibration import Calibration, half_widths
 from .convolution import FIELDS, Convolutions, Floats
-from .dataset import Profile, Samples, Strings, load_profile
+from .dataset import Profile, Samples, Strings, load_profile, trained_on
+from .kept import kept
 from .layer_model import LayerModel, Options
 from .operations import LayerOperation
 from .ranges import Ranges
@@ -94,9 +96,8 @@ class Predictor:
         model = self._models[kind]
         us = model.predict(shapes)
         largest = np.add(*moved(kind, shapes))
-        most = np.add(*moved(kind, self.profile.simple(kind).shapes)).max()
         found = [_symmetric(float(t), np.log1p(model.spread)) for t in us]
-        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > most else each
+        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > model.most else each
                 for each, n in zip(found, largest, strict=True)]  # fmt: skip
 
     def _widened(self, each: Prediction, warning: str) -> Prediction:
@@ -128,28 +129,43 @@ class Predictor:
 
     @cached_property
     def _dense(self) -> Part:
-        samples = self.profile.convolutions(self.precision)
-        return self._fitted(samples.of("edges", "general"), "dense")
+        return self._fitted(lambda: trained_on(self.profile.convolutions(self.precision)), "dense")
 
     @cached_property
     def _depthwise(self) -> Part:
-        return self._fitted(self.profile.convolutions("fp32", depthwise=True), "depthwise")
+        return self._fitted(lambda: self.profile.convolutions("fp32", depthwise=True), "depthwise")
 
     @cached_property
     def _linear(self) -> Part:
-        return self._fitted(self.profile.products(self.precision), "linear")
+        return self._fitted(lambda: self.profile.products(self.precision), "linear")
 
     @cached_property
     def _models(self) -> dict[str, SimpleModel]:
         """Return the models of simple operations; what is concatenated was mostly written long ago, so it is never
         warm.
         """
-        cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
-        return fit_all(self.profile, self.state) | cold
 
-    def _fitted(self, samples: Samples, name: str) -> Part:
-        model = LayerModel(Options()).fit(samples, self.state, self.profile.kernels)
-        return Part(model, Ranges.of(samples.layers), Calibration.load(self.profile, self.precision, self.state, name))
+        def fit() -> dict[str, Any]:
+            cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
+            return {op: asdict(each) for op, each in (fit_all(self.profile, self.state) | cold).items()}
+
+        found = kept((self.profile.digest, "operations", self.state), fit)
+        return {op: SimpleModel(**{**each, "coefficients": tuple(each["coefficients"])}) for op, each in found.items()}
+
+    def _fitted(self, samples: Callable[[], Samples], name: str) -> Part:
+        options = Options()
+
+        def fit() -> dict[str, Any]:
+            seen = samples()
+            model = LayerModel(options).fit(seen, self.state, self.profile.kernels)
+            return model.state() | {"ranges": Ranges.of(seen.layers).bounds}
+
+        # Depthwise convolutions compute no products that could be rounded in another way.
+        precision = "fp32" if name == "depthwise" else self.precision
+        values = kept((self.profile.digest, name, precision, self.state, repr(options)), fit)
+        ranges = Ranges(tuple((size, least, most) for size, least, most in values["ranges"]))
+        calibration = Calibration.load(self.profile, self.precision, self.state, name)
+        return Part(LayerModel.of_state(options, values), ranges, calibration)
 
 
 def _symmetric(us: float, width: float) -> Prediction:

@@ -56,6 +56,7 @@ class Rounds:
         record = Search(tasks)
         if self._settings.final:
             self._resources.statistics.searches.append(record)
+        self._resources.let_go()
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self._begin(task)
@@ -75,6 +76,7 @@ class Rounds:
         is at least what it is without a search. That is worth what was kept back of the budget, and a little more.
         """
         missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
+        self._resources.let_go()
         with self._resources.interruptible():
             for key, problem in missing.items():
                 self._resources.builder.submit(

@@ -387,7 +387,7 @@ def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
     graphs = [Graph("g", ("x",), ("y",), t, (Node("r", "relu", ("x",), ("y",)),)) for t in types]
     fragments = [Fragment(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
     builder = Starting(asked)
-    found = tuner_of(FakeBench(by_threads), builder).plan(fragments)
+    found = tuner_of(FakeBench(by_threads), builder).plan(fragments)()
     assert found == [cut_fragment(fragment) for fragment in fragments]
     assert not builder.load, "nobody waits for what is left"
 
