@@ -24,8 +24,7 @@ from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
-from .learned.correction import Correction
-from .learned.rescoring import rescored
+from .learned import LearnedOrder, rescored
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
@@ -69,7 +68,7 @@ class Built:
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
-    def rank(self, problem: Problem, model: str, count: int, correction: Correction | None = None) -> list[Scored]:
+    def rank(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None = None) -> list[Scored]:
         """Return the best points of a problem by a model, best first; those of a wider choice where what was learned
         corrects the model.
         """

@@ -11,7 +11,7 @@ from attrs import asdict, define, evolve, field, frozen
 
 from ..passes.schedule import Candidate
 from .curve import Search
-from .learned.correction import Correction
+from .learned import LearnedOrder
 from .proof import Proof
 
 
@@ -44,7 +44,7 @@ class Settings:
     prove: bool = True
     libraries: bool = False
     seed: int = 0
-    correction: Correction | None = None
+    correction: LearnedOrder | None = None
     deeper: int = 2
 
     def deepened(self, times: int) -> Settings:

@@ -80,7 +80,10 @@ class DatabaseFile:
 
     @contextmanager
     def errors(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection; what SQLite refuses is one error that names the file."""
+        """Yield the connection.
+
+        Raises `BackendError`, which names the file, for what SQLite refuses.
+        """
         try:
             yield self._connection
         except sqlite3.DatabaseError as error:

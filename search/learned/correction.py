@@ -40,7 +40,7 @@ class Tree:
 
 
 @frozen
-class Correction:
+class LearnedOrder:
     """Estimates points with other constants, and corrects the logarithms by what the trees say."""
 
     costs: RankConstants

@@ -12,19 +12,19 @@ from attrs import frozen
 
 from ...ir import Target
 from ...passes.model import FITTED
-from .correction import Correction
+from .correction import LearnedOrder
 from .rank_fit import fit_constants
 from .rank_points import MeasuredOperation, RankPoints, rank_points
 from .residual import fit_trees
 
 #: The plain estimate, and what is tried in its place: other constants, and trees on top of the plain or of those.
-PLAIN = Correction(FITTED)
+PLAIN = LearnedOrder(FITTED)
 VARIANTS = ("constants", "trees", "both")
 #: Parts in which operations are left out, and fewest operations that a judgement takes.
 FOLDS, FEWEST_OPERATIONS = 10, 4
 #: Steps of a fit of constants; within which part of the best a point is as good.
 ROUNDS, CLOSE = 5, 0.05
-Learner = Callable[[Sequence[MeasuredOperation], str], Correction]
+Learner = Callable[[Sequence[MeasuredOperation], str], LearnedOrder]
 
 
 @frozen
@@ -77,7 +77,7 @@ class Lesson:
     by_operation: Mapping[str, Judged]
     by_machine: Mapping[str, Judged]
     chosen: str
-    correction: Correction | None
+    correction: LearnedOrder | None
 
     def lines(self) -> list[str]:
         """Return the judgement for people."""
@@ -94,11 +94,11 @@ class Lesson:
         return [*lines, used]
 
 
-def learn(operations: Sequence[MeasuredOperation], variant: str) -> Correction:
+def learn(operations: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
     """Return what a variant learns of operations."""
     parts = grouped(operations)
     costs = FITTED if variant == "trees" else fit_constants(parts, rounds=ROUNDS)
-    return Correction(costs, () if variant == "constants" else fit_trees(parts, costs))
+    return LearnedOrder(costs, () if variant == "constants" else fit_trees(parts, costs))
 
 
 def grouped(operations: Sequence[MeasuredOperation]) -> list[tuple[RankPoints, Target]]:
@@ -114,7 +114,7 @@ def joined(each: Sequence[RankPoints]) -> RankPoints:
     )
 
 
-def standing(operation: MeasuredOperation, correction: Correction) -> Standing:
+def standing(operation: MeasuredOperation, correction: LearnedOrder) -> Standing:
     """Return how an order does for an operation."""
     points = operation.points
     order = np.argsort(correction.seconds(points.features, points.conflicts, operation.target), kind="stable")

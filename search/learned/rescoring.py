@@ -8,10 +8,10 @@ import numpy as np
 
 from ...passes.model import conflict_factor
 from ...passes.schedule import Point, Space, columns_of, evaluate
-from .correction import Correction
+from .correction import LearnedOrder
 
 
-def rescored(space: Space, points: Sequence[Point], correction: Correction) -> list[Point]:
+def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) -> list[Point]:
     """Return points with what is expected of them as their scores."""
     scores = np.zeros(len(points))
     for position in sorted({p.structure for p in points}):

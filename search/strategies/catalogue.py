@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...ir import UsageError
 from ...passes.schedule import Space
 from ..build import Scored
-from ..learned.correction import Correction
+from ..learned import LearnedOrder
 from .bayes import Bayes
 from .corrected import CorrectedSpace
 from .frugal import Frugal
@@ -36,7 +36,7 @@ def make_strategy(
     model: str = "bound",
     seed: int = 0,
     aided: bool = True,
-    correction: Correction | None = None,
+    correction: LearnedOrder | None = None,
 ) -> Strategy:
     """Return a strategy over a space by its name; `first` are the best points by the model, which what was learned may
     correct.

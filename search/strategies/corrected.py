@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from ...passes.schedule import Point
-from ..learned.correction import Correction
-from ..learned.rescoring import rescored
+from ..learned import LearnedOrder, rescored
 from .ground import FullSpace, Place
 
 
@@ -18,7 +17,7 @@ from .ground import FullSpace, Place
 class CorrectedSpace(FullSpace):
     """All points of a space, scored by the model `bound` and corrected."""
 
-    correction: Correction = field(kw_only=True)
+    correction: LearnedOrder = field(kw_only=True)
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
         """Return legal points in a random order, about the same number from each structure."""

@@ -14,7 +14,7 @@ from cuts.passes.model import FITTED
 from cuts.passes.schedule import make_space
 from cuts.search.build import Factory
 from cuts.search.database import Database, Trial
-from cuts.search.learned.correction import Correction, Tree
+from cuts.search.learned.correction import LearnedOrder, Tree
 from cuts.search.learned.judgement import FEWEST_OPERATIONS, PLAIN, held_out, learn, lesson_of, standing
 from cuts.search.learned.rank_fit import estimate
 from cuts.search.learned.rank_points import (
@@ -88,7 +88,7 @@ def test_few_operations_teach_nothing(plain: list[MeasuredOperation]) -> None:
 def test_an_operation_is_judged_by_what_was_learned_without_it(plain: list[MeasuredOperation]) -> None:
     met: list[tuple[set[str], str]] = []
 
-    def learner(rest: Sequence[MeasuredOperation], variant: str) -> Correction:
+    def learner(rest: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
         met.append(({o.work for o in rest}, variant))
         return PLAIN
 
@@ -104,7 +104,7 @@ def test_what_does_not_hold_on_a_machine_left_out_is_not_used(plain: list[Measur
     there = [evolve(o, machine="another") for o in plain]
     better = learn(here, "trees")
 
-    def learner(rest: Sequence[MeasuredOperation], variant: str) -> Correction:
+    def learner(rest: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
         return better if {o.machine for o in rest} != {"another"} else PLAIN
 
     assert lesson_of(here, learner).chosen
