@@ -110,10 +110,18 @@ class LayerModel:
 
     def predict(self, layers: Convolutions) -> tuple[Floats, Strings, Floats]:
         """Return microseconds, choices, how sure the times are: the probability of all that take as long."""
+        return self.answers(layers)[:3]
+
+    def answers(self, layers: Convolutions) -> tuple[Floats, Strings, Floats, Floats]:
+        """Return what `predict` does, and the geometric mean of the times that are likely: what counts in a sum over
+        layers. (Some choices are tens of times slower than others; in an arithmetic mean they count though they hardly
+        ever run.)
+        """
         features = self._features(layers)
         options, shares = self._choose(features, layers)
         every = np.stack([self._time(features, layers, each) for each in options.T], axis=1)
-        return _agreed(every, options, shares)
+        means = np.exp((np.log(every) * shares).sum(axis=1) / shares.sum(axis=1))
+        return *_agreed(every, options, shares), means
 
     def _time(self, features: Floats, layers: Convolutions, chosen: Strings) -> Floats:
         """Return the microseconds that choices take, corrected."""
@@ -227,7 +235,8 @@ def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, St
 def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     """Return the kernels that run in at least that part of samples: those that have columns among the features."""
     counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
-    return tuple(part for part, count in counts.items() if count >= share * len(samples))
+    # In one order, whatever order a set has: columns that change places make other trees.
+    return tuple(sorted(part for part, count in counts.items() if count >= share * len(samples)))
 
 
 def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: KernelFit) -> dict[str, KernelModel]:

@@ -29,7 +29,12 @@ STATES = ("cold", "warm")
 
 @frozen
 class Prediction:
-    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful."""
+    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful.
+
+    `us` is the time that most probability agrees on; `mean`, where it is another, is that of all that is likely, which
+    is the better term of a sum: one layer whose choice is close then costs a sum part of the difference, not all of it
+    or nothing.
+    """
 
     us: float
     low: float
@@ -38,6 +43,12 @@ class Prediction:
     blocks: int = 0
     confidence: float = 1.0
     warnings: tuple[str, ...] = ()
+    mean: float | None = None
+
+    @property
+    def term(self) -> float:
+        """What it adds to a sum."""
+        return self.us if self.mean is None else self.mean
 
 
 @frozen(eq=False)
@@ -106,13 +117,13 @@ class Predictor:
         )
 
     def _ask(self, part: Part, layers: Convolutions) -> tuple[Prediction, ...]:
-        us, choices, confidence = part.model.predict(layers)
+        us, choices, confidence, means = part.model.answers(layers)
         widths = half_widths(part.calibration, confidence)
         outside = part.ranges.outside(layers)
         blocks = _blocks(part.model, layers, choices)
         return tuple(
             _judged(
-                float(us[i]),
+                (float(us[i]), float(means[i])),
                 float(widths[i]),
                 self.profile.kernel_names(str(choices[i])),
                 int(blocks[i]),
@@ -174,7 +185,12 @@ def _symmetric(us: float, width: float) -> Prediction:
 
 
 def _judged(
-    us: float, width: float, kernels: tuple[str, ...], blocks: int, confidence: float, outside: tuple[str, float]
+    times: tuple[float, float],
+    width: float,
+    kernels: tuple[str, ...],
+    blocks: int,
+    confidence: float,
+    outside: tuple[str, float],
 ) -> Prediction:
     """Return a prediction; outside of what was profiled its interval is at least a factor of two, more the further away
     it is.
@@ -182,8 +198,8 @@ def _judged(
     text, distance = outside
     if text:
         width = max(2 * width, float(np.log(2))) + distance
-    plain = _symmetric(us, width)
-    return Prediction(us, plain.low, plain.high, kernels, blocks, confidence, (text,) if text else ())
+    plain = _symmetric(times[0], width)
+    return Prediction(times[0], plain.low, plain.high, kernels, blocks, confidence, (text,) if text else (), times[1])
 
 
 def _blocks(model: LayerModel, layers: Convolutions, choices: Strings) -> Floats:

@@ -5,6 +5,7 @@ from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .learned.judgement import Lesson
 from .learned.local import local_lesson
+from .memory import seldom_collected
 from .problem import machine_of
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
@@ -34,6 +35,7 @@ __all__ = [
     "open_database",
     "question_of",
     "remove_database",
+    "seldom_collected",
     "summary_lines",
     "summary_of",
     "summary_values",

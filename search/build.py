@@ -25,6 +25,7 @@ from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
+from .memory import collect_seldom
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
@@ -119,6 +120,7 @@ class Worker(Factory):
 
     def __init__(self) -> None:
         os.nice(5)
+        collect_seldom()
 
 
 def _built(problem: Problem, make: Callable[[], KernelFunction]) -> Built:

@@ -6,16 +6,18 @@ The same problem gets the same data in every process. Outputs begin with a value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import log2, prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import define, field, frozen
 from numpy.lib.stride_tricks import as_strided
 
+from ..backends import Device, Pointer
 from ..ir import (
     Call,
     DType,
@@ -43,6 +45,10 @@ PERIOD = 4_194_301
 AWAY = 0.5
 #: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
 _KEPT = 6
+#: Sequences of numbers that are kept on a device at most; the one that was not used for the longest time is dropped.
+_SENT = 24
+#: Elements below which memory is filled from the host: not worth a whole period.
+_FEW = PERIOD // 16
 #: What outputs hold before a kernel runs.
 _POISON = {DType.F16: -60000.0, DType.BF16: -7.75e29, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
@@ -78,7 +84,7 @@ def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
 
 
 @frozen
-class Numbers:
+class DrawnNumbers:
     """Random numbers of a type, the same ones for all that is equal here: normal ones, away from zero or positive where
     that is asked for, times a scale; or integers from 0 to `high` - 1.
     """
@@ -102,7 +108,7 @@ class Numbers:
         return (values * np.float32(self.scale)).astype(self.dtype.numpy)
 
 
-def numbers_of(problem: Problem, positive: bool) -> dict[str, Numbers]:
+def numbers_of(problem: Problem, positive: bool) -> dict[str, DrawnNumbers]:
     """Return what each input is filled with."""
     ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisors(problem.form)
     found = {}
@@ -110,9 +116,9 @@ def numbers_of(problem: Problem, positive: bool) -> dict[str, Numbers]:
         dtype = problem.form.tensors[tensor].dtype
         if dtype.is_float:
             seed, away = number % _KEPT, tensor in below and not positive
-            found[tensor] = Numbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
+            found[tensor] = DrawnNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
         else:
-            found[tensor] = Numbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
+            found[tensor] = DrawnNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
     return found
 
 
@@ -212,3 +218,39 @@ def poison(dtype: DType, count: int) -> Array:
 def host_dtype(dtype: DType) -> np.dtype[Any]:
     """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
     return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy
+
+
+# ---- on a device
+
+
+@define
+class KeptNumbers:
+    """Sequences on a device, each of a period, by what tells them apart: memory of many problems is filled from them.
+
+    To draw them again and send them for each problem took 16 ms, ten times as long as to check a kernel.
+    """
+
+    device: Device
+    _sequences: OrderedDict[Hashable, Pointer] = field(factory=OrderedDict, init=False)
+
+    def filled(self, key: Hashable, dtype: DType, count: int, values: Callable[[int], Array]) -> Pointer:
+        """Return new memory of `count` elements that a sequence is repeated in; `values` returns its first elements."""
+        size = host_dtype(dtype).itemsize
+        place = Pointer(self.device.allocate(count * size))
+        if count < _FEW:
+            self.device.upload(place, values(count))
+            return place
+        source, period = self._sequence(key, size, values), PERIOD * size
+        for start in range(0, count * size, period):
+            part = Pointer(place.buffer, start)
+            self.device.copy(part, source, min(period, count * size - start))
+        return place
+
+    def _sequence(self, key: Hashable, size: int, values: Callable[[int], Array]) -> Pointer:
+        if key not in self._sequences:
+            if len(self._sequences) >= _SENT:
+                self._sequences.popitem(last=False)
+            self._sequences[key] = Pointer(self.device.allocate(PERIOD * size))
+            self.device.upload(self._sequences[key], values(PERIOD))
+        self._sequences.move_to_end(key)
+        return self._sequences[key]

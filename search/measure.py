@@ -21,8 +21,7 @@ from ..backends import Launch, Pointer, open_device
 from ..backends.cuda import empty_kernel
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
 from .compare import BLOCK, SMALL, Comparer
-from .data import Reference, addresses, elements, host_dtype, make_reference, numbers_of, poison, span
-from .kept_numbers import KeptNumbers
+from .data import KeptNumbers, Reference, addresses, elements, host_dtype, make_reference, numbers_of, poison, span
 from .oracle import Sample, allowed_error
 from .problem import Problem
 

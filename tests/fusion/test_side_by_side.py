@@ -198,6 +198,8 @@ def test_a_record_of_a_launch_says_what_all_its_members_take() -> None:
     assert (bound, limit) == (pytest.approx(12 * 140e-6 * 108 / 132, rel=0.02), "math")
     assert bound < seconds(launch(*members), GPU) == pytest.approx(12 * 208e-6 * 108 / 132, rel=0.02)
     assert bound_together(members[:1], GPU) == (143e-6, "math")
+    roomy = [evolve(member, features={**numbers, "occupancy": 2.0}) for member in members]
+    assert seconds(launch(*roomy), GPU) >= bound
 
 
 def test_kernels_of_other_widths_are_launched_apart() -> None:

@@ -232,5 +232,20 @@ def test_a_model_is_predicted_layer_by_layer(
     assert list(times) == ["conv", "relu", "sin", "pool", "flatten", "dense"]
     assert times["flatten"] == 0
     assert values["low"] < values["us"] < values["high"]
-    assert values["us"] >= sum(times.values())
+    terms = [layer["us"] if layer["mean"] is None else layer["mean"] for layer in values["layers"]]
+    assert values["us"] >= sum(terms)
     assert "no such operation was profiled" in values["warnings"][0]
+
+
+def test_a_model_by_kernels_of_cuts_has_what_is_fused_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "small.onnx")
+    assert main(["predict", str(tmp_path / "small.onnx"), "--kernels", "cuts", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    times = {layer["name"]: layer["us"] for layer in values["layers"]}
+    assert times["relu"] == times["flatten"] == 0
+    assert all(times[name] > 0 for name in ("conv", "sin", "pool", "dense"))
+    assert values["us"] == pytest.approx(sum(times.values()))
+    assert main(["predict", str(tmp_path / "small.onnx"), "--kernels", "cuts", "--precision", "tf32"]) == 2
+    assert "strict fp32" in capsys.readouterr().err

@@ -275,6 +275,14 @@ def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
     assert sum(budget.spent.values()) <= budget.elapsed
 
 
+def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    write = stages._programs
+    monkeypatch.setattr(stages, "_programs", lambda graph, registry: written.append(graph) or write(graph, registry))
+    tuned(layers(2), 20.0)
+    assert len(written) == len({id(graph) for graph in written})
+
+
 def test_stages_are_timed_and_add_up() -> None:
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
