@@ -31,7 +31,7 @@ def kept(parts: tuple[str, ...], fit: Callable[[], Mapping[str, Any]]) -> Mappin
     known = _unpacked(store.get(key))
     if known is not None:
         return known
-    _LOG.info("fitting %s to the profile, once: what is found is kept for the next time", " ".join(parts[1:]))
+    _LOG.info("fitting the model '%s' to the profile; it is kept for the next time", parts[1])
     found = fit()
     store.put(key, _packed(found))
     return found

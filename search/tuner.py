@@ -231,8 +231,9 @@ class Tuner:
                     if alone and asking.waiting:
                         number = min(asking.waiting)
                         asking.answer(number, here(asked[number]))
-                for done in resources.builder.collect(0.0) if asking in resources.asking and asking.waiting else ():
-                    resources.take_in(done)  # what came while this process was at an answer
+                while asking in resources.asking and asking.waiting and (came := resources.builder.collect(0.0)):
+                    for done in came:  # while this process was at an answer
+                        resources.take_in(done)
             resources.close_asking(asking)
             return asking.found
 
