@@ -34,7 +34,7 @@ from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, addresses, elements, index_ranges, make_reference, random_inputs, view
-from cuts.search.database import Database
+from cuts.search.database import Database, summary_of
 from cuts.search.measure import MeasuringDevice
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
@@ -433,7 +433,7 @@ def test_ctrl_c_keeps_the_best_found_so_far(cuts: Cuts, tmp_path: Path) -> None:
     database = tmp_path / "cache" / "tuning.sqlite3"
     start = time.monotonic()
     while time.monotonic() < start + 60 and not (
-        database.exists() and int(str(Database(database).info()["trials"])) > 0
+        database.exists() and int(str(summary_of(Database(database))["trials"])) > 0
     ):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
