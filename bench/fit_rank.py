@@ -37,8 +37,8 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
     for name, text, points in (each for path in paths for each in measured(path)):
         group = parse_ir(text)
         assert isinstance(group, FusedGroup), "the text of a group"
-        counted = [(counted(group, parse_ir(schedule), target), seconds) for schedule, seconds in points]
-        found = [[*row, seconds, len(names)] for row, seconds in counted if row]
+        rows_of_points = [(counted(group, parse_ir(schedule), target), seconds) for schedule, seconds in points]
+        found = [[*row, seconds, len(names)] for row, seconds in rows_of_points if row]
         if len(found) >= FEWEST:
             rows += found
             names.append(name)
