@@ -8,7 +8,7 @@ NIGHTLY = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
 
 
 #: The part of its usual examples that a property is tried on by day: all tests together have a quarter of an hour.
-BY_DAY = 0.6
+BY_DAY = 0.45
 
 
 def examples(usually: int, night: int) -> int:
