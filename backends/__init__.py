@@ -1,6 +1,6 @@
 """How kernels run: targets as data, devices, the cache of compiled code, the reference."""
 
-from .cache import cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
+from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied
 from .device import Array, Buffer, Device, Launch, Pointer, Timing
 from .devices import find_target, open_chains, open_device, open_transfers
@@ -19,6 +19,7 @@ __all__ = [
     "Chains",
     "Copied",
     "Device",
+    "KernelStore",
     "Launch",
     "Pointer",
     "Timing",

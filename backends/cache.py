@@ -19,8 +19,8 @@ from attrs import frozen
 
 from ..ir import BackendError
 
-#: The kinds of entries: cubins, what PoCL keeps for itself, and sources that a compiler refused.
-KINDS = ("cubin", "pocl", "refused")
+#: The kinds of entries: cubins, what PoCL keeps for itself, sources that a compiler refused, fitted latency models.
+KINDS = ("cubin", "pocl", "refused", "latency")
 _DIGEST = 64
 
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from cuts.bench.gradient_rows import GradientOperation
 from cuts.bench.peers import load_torch
-from cuts.bench.suite import ROWS
+from cuts.bench.suite import EVERY
 from cuts.bench.vocabulary import SizedOperation
 from cuts.frontends.torch import read_torch
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
+from cuts.ir.source import Source
 
 
 def load_settled_torch() -> Any:
@@ -56,27 +58,39 @@ class Ready:
     failure: str = ""
     compile_failure: str = ""
     seconds: float = 0.0
+    sources: tuple[Source, ...] = ()
 
 
 def graph_of(row: SizedOperation) -> Graph:
-    """Return a row as a graph of our vocabulary.
+    """Return a row as a graph of our vocabulary; of a gradient's the function that it is the gradient of.
 
     Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
     """
-    examples = tuple(torch.zeros(g.shape, dtype=_dtype(g.draw)) for g in row.given)
-    return read_torch(Calling(row.operation.call), examples)
+    operation = row.operation
+    given, call = (
+        (operation.operands(row.given), operation.forward)
+        if isinstance(operation, GradientOperation)
+        else (row.given, operation.call)
+    )
+    return read_torch(Calling(call), tuple(torch.zeros(g.shape, dtype=_dtype(g.draw)) for g in given))
+
+
+def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
+    """Return a row as a graph of our vocabulary, and the declarations that it needs besides: those of gradients."""
+    graph, operation = graph_of(row), row.operation
+    return operation.derived(graph) if isinstance(operation, GradientOperation) else (graph, ())
 
 
 def ready(number: int, compiles: bool) -> Ready:
     """Read a row of the suite by its number and, where asked for, let torch.compile compile it on the GPU."""
     load_settled_torch()
-    begin, row = perf_counter(), ROWS[number]
+    begin, row = perf_counter(), EVERY[number]
     try:
-        graph = graph_of(row)
+        graph, sources = read(row)
     except CutsError as error:
         return Ready(None, error.message.splitlines()[0], seconds=perf_counter() - begin)
     failure = _compiled(row) if compiles else ""
-    return Ready(graph, "", failure, perf_counter() - begin)
+    return Ready(graph, "", failure, perf_counter() - begin, sources)
 
 
 def _compiled(row: SizedOperation) -> str:

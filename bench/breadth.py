@@ -26,6 +26,7 @@ from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.contenders import Peers
+from cuts.bench.gradient_rows import GradientOperation
 from cuts.bench.records import (
     Row,
     add_row_options,
@@ -38,7 +39,7 @@ from cuts.bench.records import (
     read_rows,
     write_rows,
 )
-from cuts.bench.suite import ROWS
+from cuts.bench.suite import EVERY
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, together, tune
 from cuts.bench.vocabulary import TorchCase
@@ -97,7 +98,7 @@ class Breadth:
         peers, comes first.
         """
         known = {key_of(row): row for row in self.rows}
-        found = {n: known.get(f"{ROWS[n].operation.family}/{ROWS[n].name}/b1") for n in numbers}
+        found = {n: known.get(f"{EVERY[n].operation.family}/{EVERY[n].name}/b1") for n in numbers}
         if None in found.values():
             return list(numbers)
         each = sorted(numbers, key=lambda n: figure(found[n] or {}, "speed") or 0.0)
@@ -122,8 +123,12 @@ class Breadth:
         later = self._begin(following, ahead)
         for number, each in found.items():
             if each.graph is None:
-                self._keep(self._row(ROWS[number].operation.family, ROWS[number].name) | {"failure": each.failure})
-        cases = {number: ROWS[number].case(each.graph) for number, each in found.items() if each.graph is not None}
+                self._keep(self._row(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
+        cases = {
+            number: EVERY[number].case(each.graph, each.sources)
+            for number, each in found.items()
+            if each.graph is not None
+        }
         tuned = list(self._tuned(list(cases.values())))
         self._say(f"{len(cases)} rows are tuned")
         wait(later, timeout=max(0.0, self.left))
@@ -149,7 +154,7 @@ class Breadth:
 
     def _known(self, number: int) -> dict[str, float]:
         """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
-        key = (ROWS[number].operation.family, ROWS[number].name, self.device.name)
+        key = (EVERY[number].operation.family, EVERY[number].name, self.device.name)
         found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["gpu"]) == key and r["peers"])
         return dict(next(found, {})) if self.options.reuse else {}
 
@@ -194,7 +199,7 @@ class Breadth:
         known = self._known(number)
         wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
         if self.torch is not None:
-            peers = Peers(tuned, self.device, self.torch, sets, ROWS[number].operation.call)
+            peers = Peers(tuned, self.device, self.torch, sets, EVERY[number].operation.call)
             wrong = peers.difference()
             ways = {"torch": peers.eager, **({"compile": peers.compiled} if self.options.compile else {})}
             for name, make in ways.items() if not known else ():
@@ -301,11 +306,12 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
     """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
     known = {key_of(row): row for row in rows}
     found = []
-    for number, row in enumerate(ROWS):
+    for number, row in enumerate(EVERY):
         old = known.get(f"{row.operation.family}/{row.name}/b1")
         again = old is None or options.again or (options.below and speed(old) < options.below)
+        wanted = isinstance(row.operation, GradientOperation) == options.gradients
         named = not options.only or any(text in f"{row.operation.family}/{row.name}" for text in options.only)
-        if again and named:
+        if wanted and again and named:
             found.append(number)
     turn, turns = options.share
     return found[turn::turns]
@@ -323,6 +329,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose family or name contains this")
+    parser.add_argument("--gradients", action="store_true", help="the suite of gradients (bench/gradient_rows.py)")
     parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")

@@ -53,10 +53,10 @@ class ClusterCase:
     steps: int
 
 
-def cases(small: bool, processes: int) -> list[ClusterCase]:
-    """Return the runs for a number of processes."""
+def cases(small: bool, processes: int, deep: int = 20) -> list[ClusterCase]:
+    """Return the runs for a number of processes; models that are not trained are so many layers deep."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
-    layers, trained, micro = (6, 4, 1) if small else (20, 12 if processes == 1 else 6, 2)
+    layers, trained, micro = (6, 4, 1) if small else (deep, 12 if processes == 1 else 6, 2)
 
     def model(name: str, count: int, batch: int, precision: str = "single") -> Transformer:
         return Transformer(name, count, hidden, heads, sequence, batch * micro, precision=precision)
@@ -308,7 +308,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
     parser.add_argument("--folder", help="where files go (default a temporary folder)")
     parser.add_argument("--only", help="run the cases whose name has this in it")
-    parser.add_argument("--exact", action="store_true", help="run the one case of that very name")
+    parser.add_argument("--case", action="append", help="run the case of this very name (repeatable)")
+    parser.add_argument("--layers", type=int, default=20, help="how deep models are that are not trained (default 20)")
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -318,8 +319,8 @@ def main() -> None:
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
     rows, begin = [], time.perf_counter()
     known: dict[Any, Kernels] = {}
-    for case in cases(arguments.small, processes):
-        wanted = arguments.only == case.name if arguments.exact else (arguments.only or "") in case.name
+    for case in cases(arguments.small, processes, arguments.layers):
+        wanted = case.name in arguments.case if arguments.case else (arguments.only or "") in case.name
         if not wanted or time.perf_counter() - begin > arguments.seconds:
             continue
         if rank == 0:

@@ -1,10 +1,11 @@
 """How good the latency models are: layers, whole cases, sweeps, networks, against baselines and with parts switched
 off.
 
-    python -m cuts.bench.layer_report [--intervals] [--quick]
+    python -m cuts.bench.layer_report [--intervals] [--quick] [-o bench/results/latency.json]
 
 Nothing that is scored was trained on: `held` has numbers of input channels that training sweeps of the same case have
-not; whole cases are left out in turn. `--intervals` writes the table that intervals are made of.
+not; whole cases are left out in turn. `--intervals` writes the table that intervals are made of, `-o` all that is
+printed, which tests hold documents and smaller models to.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from attrs import asdict, define, evolve, field
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Profile, Samples, load_profile, trained_on
@@ -23,17 +27,41 @@ from cuts.latency.layer_model import LayerModel, Options, ablations, unseen
 from cuts.latency.metrics import Score, score
 from cuts.latency.models import fitted_gap, predict_layers
 from cuts.latency.networks import KNOWN, load_networks
+from cuts.latency.operations import LayerOperation
+from cuts.latency.own_kernels import learned, read_own
 from cuts.latency.predictor import PRECISIONS, STATES, predictor
 
+#: Networks that `bench/networks` measures with kernels of cuts, by their names among the profiled ones.
+_NAMES = {
+    "ResNet-50": "resnet50",
+    "Inception-v3": "inception_v3",
+    "DenseNet-121": "densenet121",
+    "MobileNetV2": "mobilenet_v2",
+}
 HEADER = f"{'':52}{'rows':>6}  {'<10 %':>6}   {'<5 %':>6}      {'RMSE':>6}     {'median':>6}   {'p90':>6}"
 
 
-def show(name: str, found: Score) -> None:
-    """Print one line of a table."""
-    print(f"{name:<52}{found.line()}", flush=True)
+@define
+class LatencyReport:
+    """What was found, by precision and kind of table; written anew whenever something is added."""
+
+    path: Path | None
+    values: dict[str, dict[str, dict[str, Any]]] = field(factory=dict)
+
+    def add(self, precision: str, kind: str, name: str, values: Mapping[str, Any]) -> None:
+        """Add one line of a table."""
+        known = self.values.setdefault(precision, {}).setdefault(kind, {}).setdefault(name, {})
+        known |= {key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()}
+        if self.path:
+            self.path.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")
+
+    def show(self, precision: str, name: str, found: Score) -> None:
+        """Print one line of a table of layers, and add it."""
+        print(f"{name:<52}{found.line()}", flush=True)
+        self.add(precision, "layers", name.strip(), asdict(found))
 
 
-def layers(profile: Profile, precision: str, quick: bool) -> None:
+def layers(profile: Profile, precision: str, quick: bool, report: LatencyReport) -> None:
     """Score layers whose case with that number of input channels was not trained on."""
     samples = profile.convolutions(precision)
     train, test = trained_on(samples), samples.of("held")
@@ -42,27 +70,43 @@ def layers(profile: Profile, precision: str, quick: bool) -> None:
         begin = time.monotonic()
         model = LayerModel(options).fit(train, "cold", profile.kernels)
         us, chosen, confidence = model.predict(test.layers)
-        show(name, score(us, test.cold))
-        print(
-            f"    the kernels are right in {100 * np.mean(chosen == test.choices):.1f} %; "
-            f"{time.monotonic() - begin:.1f} s"
-        )
+        report.show(precision, name, score(us, test.cold))
+        right = float(np.mean(chosen == test.choices))
+        report.add(precision, "layers", name, {"right": right})
+        print(f"    the kernels are right in {100 * right:.1f} %; {time.monotonic() - begin:.1f} s")
         if name == "all":
-            details(model, test, us, confidence, Calibration.load(profile, precision, "cold", "dense"))
-            show(
+            calibration = Calibration.load(profile, precision, "cold", "dense")
+            report.add(
+                precision, "layers", name, details(model, test, (us, confidence), calibration, precision, report)
+            )
+            report.show(
+                precision,
                 "sweeps of one case with unseen C",
                 score(model.predict(samples.of("sweep").layers)[0], samples.of("sweep").cold),
             )
         if quick:
             break
     for baseline in all_baselines():
-        show(
-            baseline.name, score(baseline.fit(train.layers, train.choices, train.cold).predict(test.layers), test.cold)
-        )
+        us = baseline.fit(train.layers, train.choices, train.cold).predict(test.layers)
+        report.show(precision, baseline.name, score(us, test.cold))
 
 
-def details(model: LayerModel, test: Samples, us: np.ndarray, confidence: np.ndarray, calibration: Calibration) -> None:
-    """Print what the whole number hides: each network's cases, the true kernels given, sure and unsure, coverage."""
+def details(
+    model: LayerModel,
+    test: Samples,
+    found: tuple[np.ndarray, np.ndarray],
+    calibration: Calibration,
+    precision: str,
+    report: LatencyReport,
+) -> dict[str, float]:
+    """Print what the whole number hides: each network's cases, the true kernels given, sure and unsure; return the part
+    that lies in its interval.
+    """
+    us, confidence = found
+
+    def show(name: str, found: Score) -> None:
+        report.show(precision, name, found)
+
     for network, mark in (("ResNet-50 V2", "r"), ("Inception v3", "i")):
         own = np.char.startswith(test.cases, mark)
         show(f"    cases of {network}", score(us[own], test.cold[own]))
@@ -76,9 +120,10 @@ def details(model: LayerModel, test: Samples, us: np.ndarray, confidence: np.nda
     show("    where it is sure (0.8 and above)", score(us[sure], test.cold[sure]))
     inside = np.abs(np.log(us / test.cold)) <= half_widths(calibration, confidence)
     print(f"    {100 * inside.mean():.1f} % lie in their 90 % interval")
+    return {"inside": float(inside.mean())}
 
 
-def timed(profile: Profile, precision: str) -> None:
+def timed(profile: Profile, precision: str, report: LatencyReport) -> None:
     """Compare with layers for which cuDNN timed its algorithms: how much faster its choice is, and what the argmin
     makes of it.
     """
@@ -95,10 +140,10 @@ def timed(profile: Profile, precision: str) -> None:
     model = LayerModel(Options(select="argmin", correct=False)).fit(trained_on(samples), "cold", profile.kernels)
     us, kernels, _ = model.predict(chosen.layers)
     print(f"    the argmin names the timed kernels in {100 * np.mean(kernels == chosen.choices):.0f} %")
-    show("    the argmin's time against the timed choice", score(us, chosen.cold))
+    report.show(precision, "    the argmin's time against the timed choice", score(us, chosen.cold))
 
 
-def whole_cases(profile: Profile, precision: str, turns: int = 4) -> None:
+def whole_cases(profile: Profile, precision: str, report: LatencyReport, turns: int = 4) -> None:
     """Score cases of which nothing was trained on, a quarter of all cases at a time."""
     samples = profile.convolutions(precision)
     cases = sorted(set(samples.of("held").cases))
@@ -109,10 +154,10 @@ def whole_cases(profile: Profile, precision: str, turns: int = 4) -> None:
         test = samples.where(out).of("held")
         predicted.append(model.predict(test.layers)[0])
         measured.append(test.cold)
-    show(f"{precision}: whole cases never seen", score(np.concatenate(predicted), np.concatenate(measured)))
+    report.show(precision, "whole cases never seen", score(np.concatenate(predicted), np.concatenate(measured)))
 
 
-def networks(profile: Profile, precision: str) -> None:
+def networks(profile: Profile, precision: str, report: LatencyReport) -> None:
     """Compare whole networks with what was measured as one recorded graph."""
     measured = [each for each in load_networks(profile.name) if each.precision == precision]
     gap = fitted_gap(measured)
@@ -127,8 +172,43 @@ def networks(profile: Profile, precision: str) -> None:
                 f"{each.name:<18} batch {batch:<3} measured {each.whole * 1e-3:7.3f} ms  "
                 f"predicted {found.us * 1e-3:7.3f} ms  {100 * error:+6.1f} %{mark}"
             )
+            ours = {"measured": each.whole * 1e-3, "predicted": found.us * 1e-3, "off": error}
+            report.add(precision, f"networks, batch {batch}", each.name, ours)
             good += [] if each.name in KNOWN else [abs(error) <= 0.1]
         print(f"batch {batch}: {sum(good)} of {len(good)} within 10 %", flush=True)
+
+
+def own_networks(profile: Profile, report: LatencyReport) -> None:
+    """Compare whole networks by kernels of cuts, as `bench/networks` measured them, with predictions by trees that have
+    seen none of a network's convolutions.
+    """
+    results = json.loads((Path(__file__).parent / "results" / "evaluation.json").read_text(encoding="utf-8"))["rows"]
+    known = {each.name: each for each in load_networks(profile.name) if (each.batch, each.precision) == (16, "fp32")}
+    tuned, us = read_own(profile)
+    good = []
+    for row in results:
+        name = _NAMES.get(row["model"])
+        if name is None or not row["system"].startswith("cuts") or row["task"] != "inference":
+            continue
+        layers = [evolve(each, operations=tuple(at_batch(one, row["batch"]) for one in each.operations))
+                  for each in known[name].layers]  # fmt: skip
+        own = {one.shape[1:] for each in layers for one in each.operations if one.kind == "conv2d"}
+        unseen_rows = np.array([tuple(int(size) for size in each[1:]) not in own for each in tuned.table])
+        found = predict_layers(layers, learned(tuned[np.flatnonzero(unseen_rows)], us[unseen_rows]), 0.0)
+        error = found.us * 1e-3 / row["ms"] - 1
+        ours = {"measured": row["ms"], "predicted": found.us * 1e-3, "off": error}
+        report.add("fp32", "networks, kernels of cuts", f"{row['model']}, batch {row['batch']}", ours)
+        print(f"{name:<18} batch {row['batch']:<3} measured {row['ms']:7.3f} ms  predicted {found.us * 1e-3:7.3f} ms  "
+              f"{100 * error:+6.1f} %")  # fmt: skip
+        good.append(abs(error) <= 0.1)
+    print(f"kernels of cuts: {sum(good)} of {len(good)} within 10 %")
+
+
+def at_batch(operation: LayerOperation, batch: int, measured: int = 16) -> LayerOperation:
+    """Return an operation of another batch."""
+    if operation.kind == "move":
+        return evolve(operation, shape=tuple(size * batch // measured for size in operation.shape))
+    return evolve(operation, shape=(max(1, operation.shape[0] * batch // measured), *operation.shape[1:]))
 
 
 def intervals(profile: Profile, path: Path) -> None:
@@ -140,7 +220,7 @@ def intervals(profile: Profile, path: Path) -> None:
             for state in STATES:
                 test, us, confidence = unseen(samples, state, profile.kernels, Options())
                 found[f"{name}/{precision}/{state}"] = Calibration.of(us, test.us(state), confidence).widths
-                show(f"{name} {precision} {state}, a fifth held out", score(us, test.us(state)))
+                LatencyReport(None).show(precision, f"{name} {state}, a fifth held out", score(us, test.us(state)))
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
@@ -153,21 +233,29 @@ def main() -> int:
         "--intervals", action="store_true", help="write the table that intervals are made of, and no more"
     )
     parser.add_argument("--quick", action="store_true", help="leave out ablations, whole cases and networks")
-    parser.add_argument("--only", choices=("layers", "cases", "networks", "timed"))
+    parser.add_argument("--only", choices=("layers", "cases", "networks", "timed", "own"))
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="JSON", help="write what is printed; what the file has stays"
+    )
     options = parser.parse_args()
+    report = LatencyReport(options.output)
+    if options.output and options.output.exists():
+        report.values = json.loads(options.output.read_text(encoding="utf-8"))
     profile = load_profile(options.profile)
     if options.intervals:
         intervals(profile, Path(__file__).parents[1] / "latency" / "data" / f"{profile.name}-intervals.json")
         return 0
-    for precision in options.precision.split(","):
+    if options.only in (None, "own"):
+        own_networks(profile, report)
+    for precision in options.precision.split(",") if options.only != "own" else ():
         if options.only in (None, "layers"):
-            layers(profile, precision, options.quick)
+            layers(profile, precision, options.quick, report)
         if options.only in (None, "cases") and not options.quick:
-            whole_cases(profile, precision)
+            whole_cases(profile, precision, report)
         if options.only in (None, "timed") and not options.quick:
-            timed(profile, precision)
+            timed(profile, precision, report)
         if options.only in (None, "networks") and not options.quick:
-            networks(profile, precision)
+            networks(profile, precision, report)
     return 0
 
 

@@ -109,7 +109,7 @@ class Suite:
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
             return nullcontext(None)
-        return tuning_session(self.target, budget=budget)
+        return tuning_session(self.target, budget=budget, devices=self.options.devices)
 
     def _keep(self, row: Row) -> None:
         self.rows = merged(self.rows, row)
@@ -226,6 +226,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=4.0,
         metavar="SECONDS",
         help="tuning time per operation; 0 takes the model's choice",
+    )
+    parser.add_argument(
+        "--devices", type=lambda text: text.split(","), default=(), metavar="0,1", help="GPUs of this host to tune with"
     )
     parser.add_argument(
         "--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time"

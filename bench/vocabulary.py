@@ -132,9 +132,10 @@ class SizedOperation:
         """The tensors that it is given."""
         return self.operation.given(*self.size)
 
-    def case(self, graph: Graph) -> TorchCase:
+    def case(self, graph: Graph, sources: tuple[Source, ...] = ()) -> TorchCase:
         """Return it as a case of the benchmark, by its graph, whose inputs lie in the function's order."""
-        return TorchCase(self.operation.family, self.name, graph, dict(zip(graph.inputs, self.given, strict=True)))
+        given = dict(zip(graph.inputs, self.given, strict=True))
+        return TorchCase(self.operation.family, self.name, graph, given, sources)
 
 
 @frozen
@@ -142,12 +143,14 @@ class TorchCase:
     """A row that the harness can tune: a function of PyTorch that was read as a graph of our vocabulary.
 
     It offers what `bench.shapes.Case` does; tensors lie as they are and are stored in strict f32, or are integers.
+    `sources` are declarations that it needs besides the vocabulary.
     """
 
     kind: str
     name: str
     traced: Graph
     given: dict[str, Given]
+    sources: tuple[Source, ...] = ()
     batch: int = 1
     precision: str = "fp32"
     channels_last: bool = field(default=False, init=False)
@@ -171,11 +174,6 @@ class TorchCase:
     def outputs(self) -> tuple[str, ...]:
         """The results, in order."""
         return self.traced.outputs
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Declarations that it needs besides the vocabulary: none."""
-        return ()
 
     def type_of(self, tensor: str) -> TensorType:
         """Return the type of an input."""

@@ -15,11 +15,13 @@ from ..compile import clear_plans, plans_info
 from ..ir import UsageError
 from ..search import (
     database_path,
+    explain,
     export_pack,
     export_results,
     import_results,
     open_database,
     remove_database,
+    summary_of,
 )
 from . import console
 from .options import add_json
@@ -79,7 +81,7 @@ def _tuning() -> dict[str, object]:
         return {"path": None if path is None else str(path), "problems": 0, "trials": 0}
     database = open_database(console.note)
     try:
-        return database.info()
+        return summary_of(database)
     finally:
         database.close()
 
@@ -110,7 +112,7 @@ def _explain(arguments: Namespace) -> int:
         )
     database = open_database(console.note)
     try:
-        records = database.explain(key)
+        records = explain(database, key)
     finally:
         database.close()
     if not records:

@@ -16,6 +16,7 @@ from ..runtime import Comparison
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
 from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
+from .learning import learned_order
 from .models import compile_parts, load_graph
 from .options import refuse, settle
 from .page import write_page
@@ -30,6 +31,9 @@ def run_tuned(arguments: Namespace) -> int:
 
     Raises `UsageError` for the target `reference`, which has no kernels.
     """
+    lesson = learned_order(arguments)
+    if lesson is not None and arguments.model is None and arguments.op is None:
+        return 0
     _check(arguments)
     budget = Budget.of(arguments.budget)
     target = find_target(arguments.target)
@@ -41,6 +45,7 @@ def run_tuned(arguments: Namespace) -> int:
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
         libraries=getattr(arguments, "libraries", False),
+        correction=lesson.correction if lesson is not None else None,
     )
     with tuning_session(
         target,

@@ -18,6 +18,7 @@ from ..latency import (
     Curve,
     Line,
     ModelPrediction,
+    OwnKernels,
     Plateau,
     Prediction,
     buckets,
@@ -72,7 +73,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--kernels",
         default="library",
         choices=("library", "cuts"),
-        help="whose kernels: the vendor library's (default), or those that cuts would tune (conv2d, strict fp32, cold)",
+        help="whose kernels: the vendor library's (default), or those that cuts would tune (conv2d, models)",
     )
     parser.add_argument(
         "--buckets", action="store_true", help="say which sizes of the varied dimension deserve a kernel of their own"
@@ -110,12 +111,7 @@ def command(arguments: Namespace) -> int:
 
 def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     state = arguments.state or "cold"
-    own = arguments.kernels == "cuts"
-    if own and (arguments.precision, state) != ("fp32", "cold"):
-        raise UsageError(
-            "kernels of cuts were tuned in strict fp32 with a cold cache", hint="leave out --precision and --state"
-        )
-    asked = find_own_kernels(arguments.target) if own else find_predictor(arguments.target, arguments.precision, state)
+    asked = _own(arguments) or find_predictor(arguments.target, arguments.precision, state)
     found = [(curve, asked.convolutions(curve.layers)) for curve in curves]
     for text in dict.fromkeys(text for _, each in found for one in each for text in one.warnings[:1]):
         console.note(f"cuts: warning: {text}")
@@ -130,6 +126,17 @@ def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     for curve, each in found:
         _print_curve(arguments, state, curve, each)
     return 0
+
+
+def _own(arguments: Namespace) -> OwnKernels | None:
+    """Return the model of our own kernels, where it is asked for."""
+    if arguments.kernels == "library":
+        return None
+    if arguments.precision != "fp32" or arguments.state == "warm":
+        raise UsageError(
+            "kernels of cuts were tuned in strict fp32 with a cold cache", hint="leave out --precision and --state"
+        )
+    return find_own_kernels(arguments.target)
 
 
 def _steps(curve: Curve, found: Sequence[Prediction]) -> tuple[Plateau, ...]:
@@ -221,6 +228,8 @@ def _operation(arguments: Namespace) -> int:
         if not equals or not value.isdigit():
             raise UsageError(f"expected sizes like rows=16, found '{token}'", hint="ranges are for conv2d")
         sizes[name] = int(value)
+    if arguments.kernels == "cuts":
+        raise UsageError(f"kernels of cuts were tuned for conv2d, not for {arguments.what}", hint="leave out --kernels")
     shape, state = tuple(sizes.values()), arguments.state or "cold"
     found = predict(arguments.what, shape, arguments.target, precision=arguments.precision, state=state)
     if arguments.json:
@@ -240,10 +249,11 @@ def _model(arguments: Namespace) -> int:
         raise UsageError(
             f"a model takes no sizes, found '{arguments.sizes[0]}'", hint="fix its inputs by --shape NAME=1x3x224x224"
         )
-    asked = find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
+    own = _own(arguments)
+    asked = own or find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
     spec = load_spec([])
     graph = Canonicalise(spec.instances).run(load_model(arguments.what, spec, dict(arguments.shape)))
-    found = predict_model(graph, asked)
+    found = predict_model(graph, asked, 0.0) if own else predict_model(graph, asked)
     if arguments.json:
         layers = [{"name": each.layer.name, "op": each.layer.op, **asdict(each.prediction)} for each in found.layers]
         values = {
@@ -263,11 +273,11 @@ def _model(arguments: Namespace) -> int:
             }
         )
         return 0
-    _print_model(arguments, found)
+    _print_model(arguments, found, own is not None)
     return 0
 
 
-def _print_model(arguments: Namespace, found: ModelPrediction) -> None:
+def _print_model(arguments: Namespace, found: ModelPrediction, own: bool) -> None:
     rows = []
     for each in found.layers:
         one, share = each.prediction, each.prediction.us / found.us if found.us else 0.0
@@ -291,5 +301,5 @@ def _print_model(arguments: Namespace, found: ModelPrediction) -> None:
         console.note(f"cuts: warning: {text}")
     print(
         f"{found.us * 1e-3:.3f} ms ({found.low * 1e-3:.3f} to {found.high * 1e-3:.3f}), {found.launches} kernels, "
-        f"each layer as the library runs it by itself"
+        + ("each layer with what is fused to it" if own else "each layer as the library runs it by itself")
     )

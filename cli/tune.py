@@ -19,6 +19,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="search without the model: begin anywhere, discard nothing (says what its help is worth)",
     )
     parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="learn from what was measured on this machine, and search in that order where it beats the model's on "
+        "operations left out; without a MODEL only say whether it does",
+    )
+    parser.add_argument(
+        "--recorded", action="append", default=[], metavar="FILE", help="recorded spaces to learn from too"
+    )
+    parser.add_argument(
         "--trials", type=positive(int), metavar="N", help="candidates to try of each kernel at most (default 40)"
     )
     parser.add_argument(

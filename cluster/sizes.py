@@ -111,7 +111,8 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
         forward, backward = _measured(ways, model, machine, forward, backward)
     boundary = value * ways.micro * model.hidden * model.sequence * ring(wp)
     first = layer.reduces[0] * boundary
-    second = (layer.reduces[1] + ways.recompute * layer.reduces[0]) * boundary
+    # Computing again stops before a layer's last sum, which gives its result.
+    second = (layer.reduces[1] + ways.recompute * max(layer.reduces[0] - 1, 0)) * boundary
     gathered = ring(ways.dp) * weights
     return Sizes(
         weights=weights,

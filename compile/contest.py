@@ -37,12 +37,20 @@ class Rival:
         """What its kernels take, one by one."""
         return self.decided.seconds
 
+    @property
+    def guessed(self) -> bool:
+        """Whether some of its kernels were never timed, so that the sum is partly the model's word."""
+        return any(choice.seconds is None for choice in self.findings.choices)
+
 
 def better(first: Rival, second: Rival, wholes: Wholes, tie: float) -> Rival:
-    """Return the one that is faster as a whole, the first within a tie; by the sums of their kernels where wholes
-    cannot be timed.
+    """Return the one that is faster as a whole, the first within a tie. Where wholes cannot be timed, return the one
+    that was timed kernel by kernel if the other was not, else the one with the smaller sum.
     """
-    times = wholes(first, second) or (first.seconds, second.seconds)
+    times = wholes(first, second)
+    if times is None and first.guessed != second.guessed:
+        return second if first.guessed else first
+    times = times or (first.seconds, second.seconds)
     return second if times[1] < (1 - tie) * times[0] else first
 
 

@@ -17,7 +17,7 @@ from ..ir import (
     UsageError,
 )
 from ..passes import Selector
-from ..search import MeasuredSelector, tuning_session, with_libraries
+from ..search import MeasuredSelector, seldom_collected, tuning_session, with_libraries
 from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
@@ -80,6 +80,7 @@ def compile_model(
     return evolve(compiled, checks=checked.checks)
 
 
+@seldom_collected()
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:

@@ -64,7 +64,8 @@ def _rivals(
 ) -> Iterator[Rival]:
     """Yield what may be faster than what a search found: what was known before, and what nothing is fused in."""
     apart = selector.apart
-    if known is not None and known.seconds < NEAR * fresh.seconds and not selector.budget.overdue():
+    close = known is not None and (known.seconds < NEAR * fresh.seconds or fresh.guessed)
+    if known is not None and close and not selector.budget.overdue():
         before = _told(known, selector, lambda: run(options))
         if before is not None:
             yield evolve(_rival(before, question, selector), decided=known)

@@ -6,6 +6,7 @@ cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h
 from .ask import find_own_kernels, find_predictor, predict
 from .buckets import Bucket, Plateau, buckets, plateaus
 from .models import ModelPrediction, predict_model
+from .own_kernels import OwnKernels
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction, Predictor
 from .simple_model import POINTWISE, POOLS
@@ -20,6 +21,7 @@ __all__ = [
     "Curve",
     "Line",
     "ModelPrediction",
+    "OwnKernels",
     "Plateau",
     "Prediction",
     "Predictor",

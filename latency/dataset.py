@@ -9,12 +9,13 @@ machine. `bench/layer_data.py` writes them.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import lzma
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any, TypeAlias
 
@@ -91,8 +92,21 @@ class Profile:
 
     name: str
     facts: Mapping[str, Any]
-    rows: tuple[Mapping[str, str], ...]
     kernels: Mapping[int, str]
+
+    @cached_property
+    def rows(self) -> tuple[Mapping[str, str], ...]:
+        """All that was measured, a row for each layer; read when it is first asked for."""
+        return tuple(read_table(f"{self.name}-layers"))
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all tables of the machine."""
+        found = hashlib.sha256()
+        for name in known_tables():
+            if name.partition("-")[0] == self.name:
+                found.update(name.encode() + table_bytes(name))
+        return found.hexdigest()
 
     def convolutions(self, precision: str, depthwise: bool = False) -> Samples:
         """Return the convolutions of one precision, with or without those of one filter a channel."""
@@ -173,8 +187,12 @@ def known_tables() -> tuple[str, ...]:
 
 def read_table(name: str) -> list[dict[str, str]]:
     """Return the rows of a compressed table of the data folder."""
-    packed = resources.files(__package__).joinpath("data", f"{name}.csv.xz").read_bytes()
-    return list(csv.DictReader(io.StringIO(lzma.decompress(packed).decode())))
+    return list(csv.DictReader(io.StringIO(lzma.decompress(table_bytes(name)).decode())))
+
+
+def table_bytes(name: str) -> bytes:
+    """Return a compressed table of the data folder."""
+    return resources.files(__package__).joinpath("data", f"{name}.csv.xz").read_bytes()
 
 
 @cache
@@ -186,7 +204,7 @@ def load_profile(name: str) -> Profile:
         )
     facts = json.loads(resources.files(__package__).joinpath("data", f"{name}.json").read_text(encoding="utf-8"))
     kernels = {int(row["number"]): row["name"] for row in read_table(f"{name}-kernels")}
-    return Profile(name, facts, tuple(read_table(f"{name}-layers")), kernels)
+    return Profile(name, facts, kernels)
 
 
 def trained_on(samples: Samples) -> Samples:

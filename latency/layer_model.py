@@ -19,14 +19,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from .convolution import Convolutions, Floats
 from .dataset import Samples, Strings
 from .features import selection_features
 from .fitting import library, one_thread
 from .kernel_model import KernelFit, KernelModel, has_tile
-from .selection import ChoiceFacets, Selection
+from .selection import LEARNED, ChoiceFacets, Selection
+from .tiles import Tiles
+from .trees import Trees
 
 #: A choice that was seen less often has no model of its own; its samples are left to those that have.
 LEAST = 3
@@ -55,15 +57,15 @@ class Options:
 
 
 @frozen(eq=False)
-class Estimate:
-    """Predictions: microseconds, their interval, the choice of kernels, its probability, blocks of its main kernel."""
+class Correction:
+    """Boosted trees: what they add up to, from `base` on."""
 
-    us: Floats
-    low: Floats
-    high: Floats
-    choices: Strings
-    confidence: Floats
-    blocks: Any
+    base: float
+    trees: Trees
+
+    def values(self, columns: Floats) -> Floats:
+        """Return a logarithm for each row."""
+        return np.asarray(self.base + self.trees.values(columns).sum(axis=1))
 
 
 @define
@@ -81,7 +83,7 @@ class LayerModel:
     usual: tuple[str, ...] = ()
     facets: Mapping[str, ChoiceFacets] = field(factory=dict)
     _selection: Selection | None = None
-    _trees: Any = None
+    _correction: Correction | None = None
 
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
         """KernelFit all parts and return itself."""
@@ -103,22 +105,63 @@ class LayerModel:
         features, modelled = self._features(known.layers), self._modelled(known.layers, known.choices)
         with one_thread():
             columns = self._corrections(features, known.layers, modelled, known.choices)
-            self._trees = _boosted(self.options.rounds).fit(columns, np.log(known.us(state) / modelled))
+            boosted = _boosted(self.options.rounds).fit(columns, np.log(known.us(state) / modelled))
+        self._correction = Correction(float(boosted._baseline_prediction.item()), Trees.of_boosted(boosted))
 
     def predict(self, layers: Convolutions) -> tuple[Floats, Strings, Floats]:
         """Return microseconds, choices, how sure the times are: the probability of all that take as long."""
+        return self.answers(layers)[:3]
+
+    def answers(self, layers: Convolutions) -> tuple[Floats, Strings, Floats, Floats]:
+        """Return what `predict` does, and the geometric mean of the times that are likely: what counts in a sum over
+        layers. (Some choices are tens of times slower than others; in an arithmetic mean they count though they hardly
+        ever run.)
+        """
         features = self._features(layers)
         options, shares = self._choose(features, layers)
         every = np.stack([self._time(features, layers, each) for each in options.T], axis=1)
-        return _agreed(every, options, shares)
+        means = np.exp((np.log(every) * shares).sum(axis=1) / shares.sum(axis=1))
+        return *_agreed(every, options, shares), means
 
     def _time(self, features: Floats, layers: Convolutions, chosen: Strings) -> Floats:
         """Return the microseconds that choices take, corrected."""
         us = self._modelled(layers, chosen)
-        if self._trees is None:
+        if self._correction is None:
             return us
-        with one_thread():
-            return np.asarray(us * np.exp(self._trees.predict(self._corrections(features, layers, us, chosen))))
+        return np.asarray(us * np.exp(self._correction.values(self._corrections(features, layers, us, chosen))))
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was fitted, as arrays and what JSON has."""
+        values: dict[str, Any] = {"choices": self.choices, "common": self.common, "usual": self.usual}
+        values |= {"facets": {choice: asdict(each) for choice, each in self.facets.items()}}
+        values |= {"parts": {part: asdict(each) for part, each in self.parts.items()}}
+        if self._selection is not None:
+            values |= {"selected": self._selection.choices}
+            for number, (forest, places) in enumerate(
+                zip(self._selection.forests, self._selection.places, strict=True)
+            ):
+                values |= {f"forest{number}": places} | forest.arrays(f"forest{number}.")
+        if self._correction is not None:
+            values |= {"base": self._correction.base} | self._correction.trees.arrays("correction.")
+        return values
+
+    @classmethod
+    def of_state(cls, options: Options, values: Mapping[str, Any]) -> LayerModel:
+        """Return the model that `state` was asked of."""
+        parts = {}
+        for part, each in values["parts"].items():
+            tiles, coefficients = Tiles(**each["tiles"]), tuple(each["coefficients"])
+            parts[part] = KernelModel(**{**each, "tiles": tiles, "coefficients": coefficients})
+        facets = {choice: ChoiceFacets(**each) for choice, each in values["facets"].items()}
+        model = cls(options, parts, dict(values["choices"]), tuple(values["common"]), tuple(values["usual"]), facets)
+        if "selected" in values:
+            numbers = [n for n in range(len(LEARNED)) if f"forest{n}" in values]
+            forests = [Trees.of_arrays(values, f"forest{number}.") for number in numbers]
+            places = [values[f"forest{number}"] for number in numbers]
+            model._selection = Selection(options.trees, values["selected"], forests, places)
+        if "base" in values:
+            model._correction = Correction(values["base"], Trees.of_arrays(values, "correction."))
+        return model
 
     def main(self, choice: str) -> KernelModel:
         """Return the model of the kernel that does most of a choice's work: the one that takes longest for each term of
@@ -192,7 +235,8 @@ def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, St
 def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     """Return the kernels that run in at least that part of samples: those that have columns among the features."""
     counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
-    return tuple(part for part, count in counts.items() if count >= share * len(samples))
+    # In one order, whatever order a set has: columns that change places make other trees.
+    return tuple(sorted(part for part, count in counts.items() if count >= share * len(samples)))
 
 
 def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: KernelFit) -> dict[str, KernelModel]:

@@ -7,6 +7,7 @@ from, and nothing else of a network is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from attrs import frozen
@@ -14,11 +15,18 @@ from attrs import frozen
 from ..ir import Graph
 from .graph_layers import graph_layers
 from .networks import KNOWN, Network
-from .operations import ModelLayer
-from .predictor import Prediction, Predictor
+from .operations import LayerOperation, ModelLayer
+from .predictor import Prediction
 
 #: Microseconds between two kernels of a recorded graph, where no network was measured.
 _GAP = 0.45
+
+
+class OperationPredictor(Protocol):
+    """What predicts operations: of a library's kernels or of ours."""
+
+    def operations(self, wanted: Sequence[LayerOperation]) -> tuple[Prediction, ...]:
+        """Predict operations of any kind."""
 
 
 @frozen
@@ -45,12 +53,12 @@ class ModelPrediction:
         return tuple(dict.fromkeys(text for each in self.layers for text in each.prediction.warnings))
 
 
-def predict_model(graph: Graph, asked: Predictor, gap: float = _GAP) -> ModelPrediction:
-    """Predict a graph of ours, node by node as a library runs it."""
+def predict_model(graph: Graph, asked: OperationPredictor, gap: float = _GAP) -> ModelPrediction:
+    """Predict a graph of ours, node by node."""
     return predict_layers(graph_layers(graph), asked, gap)
 
 
-def predict_layers(layers: Sequence[ModelLayer], asked: Predictor, gap: float = _GAP) -> ModelPrediction:
+def predict_layers(layers: Sequence[ModelLayer], asked: OperationPredictor, gap: float = _GAP) -> ModelPrediction:
     """Predict layers in order, all operations of all layers asked at once."""
     predictions = asked.operations([each for layer in layers for each in layer.operations])
     found, position = [], 0
@@ -58,8 +66,8 @@ def predict_layers(layers: Sequence[ModelLayer], asked: Predictor, gap: float = 
         own = predictions[position : position + len(layer.operations)]
         position += len(layer.operations)
         found.append(LayerPrediction(layer, _together(own)))
-    launches = sum(max(1, len(each.kernels)) for each in predictions)
-    us = sum(each.us for each in predictions) + gap * launches
+    launches = sum(max(1, len(each.kernels)) for each in predictions if each.us > 0)
+    us = sum(each.term for each in predictions) + gap * launches
     # errors of layers are not all of one sign: half of the interval is taken as common to all, the rest as independent
     common = sum(each.high - each.us for each in predictions) / 2
     alone = float(np.sqrt(sum((each.high - each.us) ** 2 for each in predictions)))
@@ -78,6 +86,7 @@ def _together(parts: Sequence[Prediction]) -> Prediction:
         parts[0].blocks if parts else 0,
         min((each.confidence for each in parts), default=1.0),
         tuple(text for each in parts for text in each.warnings),
+        sum(each.term for each in parts),
     )
 
 

@@ -8,6 +8,7 @@ cache).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,22 +20,28 @@ from .convolution import Convolutions, Floats
 from .dataset import Profile, known_tables, load_profile, read_table
 from .features import selection_features
 from .fitting import library
-from .predictor import Prediction
+from .kept import kept
+from .operations import LayerOperation
+from .predictor import Prediction, as_convolutions
 from .ranges import Ranges
+from .simple_model import POINTWISE, moved
+from .trees import Trees
 
 #: Strict fp32 on this GPU: operations per microsecond, bytes per microsecond, and what a launch takes.
 _FLOPS, _BYTES, _LAUNCH = 66.9e6, 4.72e6, 0.5
+#: What becomes part of the kernel before it.
+_FUSED = frozenset(POINTWISE) - {"concat", "global_average"}
+#: Trees of the forest.
+_TREES = 60
 #: The part of tuned layers that an interval should hold.
 _COVERED = 0.9
 
 
 @frozen(eq=False)
 class OwnKernels:
-    """Tuned convolutions of one machine, the trees over them, and half the width of an interval."""
+    """What was learned of the tuned convolutions of one machine: trees, and half the width of an interval."""
 
-    layers: Convolutions
-    us: Floats
-    trees: Any
+    trees: Trees
     ranges: Ranges
     width: float
 
@@ -48,6 +55,28 @@ class OwnKernels:
             found.append(Prediction(float(time), low, high, ("cuts",), 0, _COVERED, (text,) if text else ()))
         return tuple(found)
 
+    def operations(self, wanted: Sequence[LayerOperation]) -> tuple[Prediction, ...]:
+        """Predict operations of any kind: convolutions and products by the trees, what works on one element at a time
+        as part of the kernel before it, anything else by the bytes that it moves.
+        """
+        rows = {place: _as_convolution(each) for place, each in enumerate(wanted) if each.kind in ("conv2d", "linear")}
+        asked = self.convolutions(Convolutions(list(rows.values()))) if rows else ()
+        found = dict(zip(rows, asked, strict=True))
+        return tuple(found[place] if place in found else _moving(each) for place, each in enumerate(wanted))
+
+
+def _as_convolution(each: LayerOperation) -> tuple[int, ...]:
+    return each.shape if each.kind == "conv2d" else tuple(int(size) for size in as_convolutions([each.shape]).table[0])
+
+
+def _moving(each: LayerOperation) -> Prediction:
+    """Return how long something takes that computes next to nothing."""
+    if each.kind in _FUSED:
+        return Prediction(0.0, 0.0, 0.0)
+    elements = sum(each.shape) if each.kind == "move" else float(np.add(*moved(each.kind, [each.shape])).item())
+    us = 4.0 * elements / _BYTES + _LAUNCH
+    return Prediction(us, us, 2 * us, ("cuts",))
+
 
 def roofline(layers: Convolutions) -> Floats:
     """Return the least microseconds by operations and by bytes moved once, and a launch."""
@@ -55,14 +84,14 @@ def roofline(layers: Convolutions) -> Floats:
     return np.asarray(np.maximum(layers.flops / _FLOPS, moved / _BYTES) + _LAUNCH)
 
 
-def _grown(layers: Convolutions, us: Floats) -> Any:
+def _grown(layers: Convolutions, us: Floats) -> Trees:
     ensemble = library("sklearn.ensemble")
-    trees = ensemble.ExtraTreesRegressor(300, max_features=0.5, min_samples_leaf=2, random_state=0)
-    return trees.fit(selection_features(layers, {}), np.log(us / roofline(layers)))
+    trees = ensemble.ExtraTreesRegressor(_TREES, max_features=0.5, min_samples_leaf=2, random_state=0)
+    return Trees.of_forest(trees.fit(selection_features(layers, {}), np.log(us / roofline(layers))))
 
 
-def _predicted(trees: Any, layers: Convolutions) -> Floats:
-    return np.asarray(roofline(layers) * np.exp(trees.predict(selection_features(layers, {}))))
+def _predicted(trees: Trees, layers: Convolutions) -> Floats:
+    return np.asarray(roofline(layers) * np.exp(trees.means(selection_features(layers, {}))))
 
 
 def unseen_own(layers: Convolutions, us: Floats, folds: int = 5) -> Floats:
@@ -86,9 +115,23 @@ def read_own(profile: Profile) -> tuple[Convolutions, Floats]:
     return Convolutions(shapes), np.array([float(row["us"]) for row in rows])
 
 
+def learned(layers: Convolutions, us: Floats) -> OwnKernels:
+    """Return what some tuned convolutions tell."""
+    width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED))
+    return OwnKernels(_grown(layers, us), Ranges.of(layers), width)
+
+
 @cache
 def own_kernels(name: str) -> OwnKernels:
     """Return the model of the kernels that `cuts` would tune for a machine."""
-    layers, us = read_own(load_profile(name))
-    width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED))
-    return OwnKernels(layers, us, _grown(layers, us), Ranges.of(layers), width)
+    profile = load_profile(name)
+
+    def fit() -> dict[str, Any]:
+        model = learned(*read_own(profile))
+        return {"width": model.width, "ranges": model.ranges.bounds} | model.trees.arrays("")
+
+    if f"{name}-own" not in known_tables():
+        read_own(profile)
+    found = kept((profile.digest, "kernels of cuts"), fit)
+    ranges = Ranges(tuple((size, least, most) for size, least, most in found["ranges"]))
+    return OwnKernels(Trees.of_arrays(found, ""), ranges, found["width"])

@@ -1,21 +1,23 @@
 """Asks the models of one machine: operations in, microseconds with an interval, the kernels expected, and warnings out.
 
 Models are fitted to the profile when they are first asked for, which takes half a minute to a minute on two cores, and
-kept as long as the process runs.
+kept for later processes (`kept.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import asdict, frozen
 
 from ..ir import UsageError
 from .calibration import Calibration, half_widths
 from .convolution import FIELDS, Convolutions, Floats
-from .dataset import Profile, Samples, Strings, load_profile
+from .dataset import Profile, Samples, Strings, load_profile, trained_on
+from .kept import kept
 from .layer_model import LayerModel, Options
 from .operations import LayerOperation
 from .ranges import Ranges
@@ -27,7 +29,12 @@ STATES = ("cold", "warm")
 
 @frozen
 class Prediction:
-    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful."""
+    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful.
+
+    `us` is the time that most probability agrees on; `mean`, where it is another, is that of all that is likely, which
+    is the better term of a sum: one layer whose choice is close then costs a sum part of the difference, not all of it
+    or nothing.
+    """
 
     us: float
     low: float
@@ -36,6 +43,12 @@ class Prediction:
     blocks: int = 0
     confidence: float = 1.0
     warnings: tuple[str, ...] = ()
+    mean: float | None = None
+
+    @property
+    def term(self) -> float:
+        """What it adds to a sum."""
+        return self.us if self.mean is None else self.mean
 
 
 @frozen(eq=False)
@@ -94,9 +107,8 @@ class Predictor:
         model = self._models[kind]
         us = model.predict(shapes)
         largest = np.add(*moved(kind, shapes))
-        most = np.add(*moved(kind, self.profile.simple(kind).shapes)).max()
         found = [_symmetric(float(t), np.log1p(model.spread)) for t in us]
-        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > most else each
+        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > model.most else each
                 for each, n in zip(found, largest, strict=True)]  # fmt: skip
 
     def _widened(self, each: Prediction, warning: str) -> Prediction:
@@ -105,13 +117,13 @@ class Predictor:
         )
 
     def _ask(self, part: Part, layers: Convolutions) -> tuple[Prediction, ...]:
-        us, choices, confidence = part.model.predict(layers)
+        us, choices, confidence, means = part.model.answers(layers)
         widths = half_widths(part.calibration, confidence)
         outside = part.ranges.outside(layers)
         blocks = _blocks(part.model, layers, choices)
         return tuple(
             _judged(
-                float(us[i]),
+                (float(us[i]), float(means[i])),
                 float(widths[i]),
                 self.profile.kernel_names(str(choices[i])),
                 int(blocks[i]),
@@ -128,28 +140,43 @@ class Predictor:
 
     @cached_property
     def _dense(self) -> Part:
-        samples = self.profile.convolutions(self.precision)
-        return self._fitted(samples.of("edges", "general"), "dense")
+        return self._fitted(lambda: trained_on(self.profile.convolutions(self.precision)), "dense")
 
     @cached_property
     def _depthwise(self) -> Part:
-        return self._fitted(self.profile.convolutions("fp32", depthwise=True), "depthwise")
+        return self._fitted(lambda: self.profile.convolutions("fp32", depthwise=True), "depthwise")
 
     @cached_property
     def _linear(self) -> Part:
-        return self._fitted(self.profile.products(self.precision), "linear")
+        return self._fitted(lambda: self.profile.products(self.precision), "linear")
 
     @cached_property
     def _models(self) -> dict[str, SimpleModel]:
         """Return the models of simple operations; what is concatenated was mostly written long ago, so it is never
         warm.
         """
-        cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
-        return fit_all(self.profile, self.state) | cold
 
-    def _fitted(self, samples: Samples, name: str) -> Part:
-        model = LayerModel(Options()).fit(samples, self.state, self.profile.kernels)
-        return Part(model, Ranges.of(samples.layers), Calibration.load(self.profile, self.precision, self.state, name))
+        def fit() -> dict[str, Any]:
+            cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
+            return {op: asdict(each) for op, each in (fit_all(self.profile, self.state) | cold).items()}
+
+        found = kept((self.profile.digest, "operations", self.state), fit)
+        return {op: SimpleModel(**{**each, "coefficients": tuple(each["coefficients"])}) for op, each in found.items()}
+
+    def _fitted(self, samples: Callable[[], Samples], name: str) -> Part:
+        options = Options()
+
+        def fit() -> dict[str, Any]:
+            seen = samples()
+            model = LayerModel(options).fit(seen, self.state, self.profile.kernels)
+            return model.state() | {"ranges": Ranges.of(seen.layers).bounds}
+
+        # Depthwise convolutions compute no products that could be rounded in another way.
+        precision = "fp32" if name == "depthwise" else self.precision
+        values = kept((self.profile.digest, name, precision, self.state, repr(options)), fit)
+        ranges = Ranges(tuple((size, least, most) for size, least, most in values["ranges"]))
+        calibration = Calibration.load(self.profile, self.precision, self.state, name)
+        return Part(LayerModel.of_state(options, values), ranges, calibration)
 
 
 def _symmetric(us: float, width: float) -> Prediction:
@@ -158,7 +185,12 @@ def _symmetric(us: float, width: float) -> Prediction:
 
 
 def _judged(
-    us: float, width: float, kernels: tuple[str, ...], blocks: int, confidence: float, outside: tuple[str, float]
+    times: tuple[float, float],
+    width: float,
+    kernels: tuple[str, ...],
+    blocks: int,
+    confidence: float,
+    outside: tuple[str, float],
 ) -> Prediction:
     """Return a prediction; outside of what was profiled its interval is at least a factor of two, more the further away
     it is.
@@ -166,8 +198,8 @@ def _judged(
     text, distance = outside
     if text:
         width = max(2 * width, float(np.log(2))) + distance
-    plain = _symmetric(us, width)
-    return Prediction(us, plain.low, plain.high, kernels, blocks, confidence, (text,) if text else ())
+    plain = _symmetric(times[0], width)
+    return Prediction(times[0], plain.low, plain.high, kernels, blocks, confidence, (text,) if text else (), times[1])
 
 
 def _blocks(model: LayerModel, layers: Convolutions, choices: Strings) -> Floats:

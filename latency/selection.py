@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from .convolution import Floats
+from .convolution import Floats, Ints
 from .dataset import Strings
 from .fitting import library
 from .kernel_model import has_tile
+from .trees import Trees
 
 #: What a forest that never saw something still gives it, and the part of the sum of logarithms that counts: forests
 #: that agree are not independent witnesses.
@@ -57,34 +58,36 @@ class ChoiceFacets:
 
 
 #: What forests are grown for.
-_LEARNED = ("kernel", "family", "tile", "around")
+LEARNED = ("kernel", "family", "tile", "around")
 
 
 @define
 class Selection:
-    """Forests over features; `choices` are those that were seen often enough to have a model."""
+    """Forests over features; `choices` are those that were seen often enough to have a model, `places` the class that
+    each of them has in each forest.
+    """
 
     trees: int
     choices: Strings = field(factory=lambda: np.array([], np.str_))
-    _forests: list[Any] = field(factory=list)
-    _places: list[Any] = field(factory=list)
+    forests: list[Trees] = field(factory=list)
+    places: list[Ints] = field(factory=list)
 
     def fit(self, features: Floats, chosen: Strings, facets: Mapping[str, ChoiceFacets]) -> Selection:
         """Grow the forests and return itself."""
         self.choices = np.unique(chosen)
-        for number, name in enumerate(_LEARNED):
+        for number, name in enumerate(LEARNED):
             seen = {choice: str(getattr(facets[str(choice)], name)) for choice in self.choices}
             if len(set(seen.values())) > 1:
                 forest = _forest(self.trees, number).fit(features, _mapped(chosen, seen))
-                self._forests.append(forest)
-                self._places.append(np.searchsorted(forest.classes_, [seen[choice] for choice in self.choices]))
+                self.forests.append(Trees.of_forest(forest, range(len(forest.classes_))))
+                self.places.append(np.searchsorted(forest.classes_, [seen[choice] for choice in self.choices]))
         return self
 
     def shares(self, features: Floats) -> Floats:
         """Return how likely each of `choices` is, a row for each row of features."""
         total = np.zeros((len(features), len(self.choices)))
-        for forest, places in zip(self._forests, self._places, strict=True):
-            total += np.log(forest.predict_proba(features)[:, places] + _LEAST)
+        for forest, places in zip(self.forests, self.places, strict=True):
+            total += np.log(forest.shares(features, int(places.max()) + 1)[:, places] + _LEAST)
         total = np.exp(_WEIGHT * (total - total.max(axis=1, keepdims=True)))
         return np.asarray(total / total.sum(axis=1, keepdims=True))
 

@@ -79,11 +79,14 @@ def _columns(op: str, shapes: Sequence[Sequence[int]]) -> Floats:
 
 @frozen
 class SimpleModel:
-    """One operation: its coefficients, and the 90 % quantile of its relative errors in cross-validation."""
+    """One operation: its coefficients, the 90 % quantile of its relative errors in cross-validation, and the most
+    elements that it moved in the profile.
+    """
 
     op: str
     coefficients: tuple[float, ...]
     spread: float
+    most: float
 
     def predict(self, shapes: Sequence[Sequence[int]]) -> Floats:
         """Return microseconds."""
@@ -100,7 +103,8 @@ def fit_simple(op: str, samples: Simple, state: str, folds: int = 5) -> SimpleMo
         found = least_deviations(columns[~test], us[~test], 1 / us[~test])
         errors[test] = np.abs(columns[test] @ found / us[test] - 1)
     found = least_deviations(columns, us, 1 / us)
-    return SimpleModel(op, tuple(float(value) for value in found), float(np.quantile(errors, 0.9)))
+    most = float(np.add(*moved(op, samples.shapes)).max())
+    return SimpleModel(op, tuple(float(value) for value in found), float(np.quantile(errors, 0.9)), most)
 
 
 def fit_all(profile: Profile, state: str) -> dict[str, SimpleModel]:

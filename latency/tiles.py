@@ -29,19 +29,30 @@ def ceil_div(a: Ints, b: int) -> Ints:
 
 def grid_size(layers: Convolutions, blk_m: int, blk_n: int, form: str = "flat") -> Ints:
     """Return the number of blocks, equation (1), or its variants."""
+    return tiles_down(layers, blk_m, form) * tiles_across(layers, blk_n, form)
+
+
+def tiles_down(layers: Convolutions, blk_m: int, form: str) -> Ints:
+    """Return the tiles along the first side: pixels, or what `MOVES` count."""
+    if form == "input":
+        return layers.column("N") * ceil_div(layers.column("H") * layers.column("W"), blk_m)
+    if form == "filter":
+        return layers.column("K") * ceil_div(layers.column("R") * layers.column("S"), blk_m)
+    if form == "image":
+        return layers.column("N") * ceil_div(layers.p * layers.q, blk_m)
+    if form == "line":
+        return layers.column("N") * layers.p * ceil_div(layers.q, blk_m)
+    return ceil_div(layers.m, blk_m)
+
+
+def tiles_across(layers: Convolutions, blk_n: int, form: str) -> Ints:
+    """Return the tiles along the second side: channels."""
     groups, channels = layers.column("groups"), layers.column("C")
     if form == "input":
-        pixels = layers.column("H") * layers.column("W")
-        return layers.column("N") * ceil_div(pixels, blk_m) * ceil_div(channels, blk_n)
+        return ceil_div(channels, blk_n)
     if form == "filter":
-        window = layers.column("R") * layers.column("S")
-        return layers.column("K") * ceil_div(window, blk_m) * ceil_div(channels // groups, blk_n)
-    across = ceil_div(layers.n, blk_n) * groups
-    if form == "image":
-        return layers.column("N") * ceil_div(layers.p * layers.q, blk_m) * across
-    if form == "line":
-        return layers.column("N") * layers.p * ceil_div(layers.q, blk_m) * across
-    return ceil_div(layers.m, blk_m) * across
+        return ceil_div(channels // groups, blk_n)
+    return ceil_div(layers.n, blk_n) * groups
 
 
 @frozen
@@ -81,7 +92,8 @@ def _scored(
     layers: Convolutions, blocks: Ints, forms: tuple[str, ...]
 ) -> Iterator[tuple[tuple[float, int, int], tuple[int, int, str]]]:
     for order, form in enumerate(forms):
-        for blk_m in SIZES:
-            for blk_n in SIZES:
-                error = float(np.abs(grid_size(layers, blk_m, blk_n, form) - blocks).sum())
-                yield (error, order, -blk_m * blk_n), (blk_m, blk_n, form)
+        down, across = ([count(layers, size, form) for size in SIZES] for count in (tiles_down, tiles_across))
+        for blk_m, high in zip(SIZES, down, strict=True):
+            errors = np.abs(high * np.stack(across) - blocks).sum(axis=1)
+            for blk_n, error in zip(SIZES, errors, strict=True):
+                yield (float(error), order, -blk_m * blk_n), (blk_m, blk_n, form)

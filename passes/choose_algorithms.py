@@ -10,8 +10,9 @@ best points of all kernels, says so by more than it may err. Equal nodes are dec
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from math import inf
+from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -37,6 +38,10 @@ UNSURE = 1.5
 LOSS = 2.0**-8
 #: Distances between numbers that no algorithm of ours makes that much of.
 FINE = 2.0**-20
+#: The alternatives of a node, the declaration itself under "".
+Fragments: TypeAlias = Mapping[str, Fragment]
+#: The kernels of alternatives.
+Plans: TypeAlias = Mapping[tuple[Hashable, str], Priced]
 
 
 @frozen
@@ -74,9 +79,10 @@ class ChooseAlgorithms:
     """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new
     node, `replaced` that of each old one.
 
-    `plan` cuts the alternatives into kernels, all of them at once; `evaluator` says what these take. A second run, with
-    other costs, compares the same kernels. Values of the graph lie with their dims in `orders`. Before it is `known`
-    what the kernels of both take, by more than the model's word, an alternative has to save more.
+    `plan` cuts the alternatives into kernels, all of them at once, `ahead` does so while this process does something
+    else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
+    graph lie with their dims in `orders`. Before it is `known` what the kernels of both take, by more than the model's
+    word, an alternative has to save more.
     """
 
     instances: Instances
@@ -84,6 +90,7 @@ class ChooseAlgorithms:
     target: Target
     mode: Mode
     plan: Planner = cut_fragments
+    ahead: Callable[[Sequence[Fragment]], Callable[[], Sequence[Priced]]] | None = None
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
     orders: Mapping[str, Order] = field(factory=dict)
@@ -92,24 +99,30 @@ class ChooseAlgorithms:
     replaced: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
+    coming: list[Callable[[], None]] = field(factory=list)
+
+    def begin(self, graph: Graph) -> None:
+        """Have those alternatives cut into kernels that `run` will ask for, beside what else there is to do."""
+        _, fresh = self._wanted(graph)
+        whole, others = self._planned(fresh)
+        if self.ahead is not None:
+            wait = self.ahead([*others.values()])
+            self.coming.append(lambda: self._keep(fresh, whole, dict(zip(others, wait(), strict=True))))
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
         self.used.clear()
         self.replaced.clear()
-        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
-        parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
-        keys = self.keys
-        keys.update({name: self._key(part, graph) for name, part in parts.items()})
-        precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
-        nodes = {name: algorithms for name, algorithms in nodes.items() if precise[name]}
-        self._plan({keys[name]: self._fragments(parts[name], graph, precise[name]) for name in nodes})
+        nodes, fresh = self._wanted(graph)
+        if fresh:
+            whole, others = self._planned(fresh)
+            self._keep(fresh, whole, self._cut(others))
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
                 continue
-            plans = self.plans[keys[node.name]]
+            plans = self.plans[self.keys[node.name]]
             searched = {name: inf if found is None else found.searched for name, found in plans.items()}
             choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in plans.items()}, searched)
             self.choices.append(choice)
@@ -117,6 +130,23 @@ class ChooseAlgorithms:
                 self.replaced[node.name] = best
                 result = self.replace(result, node, best)
         return result
+
+    def _wanted(self, graph: Graph) -> tuple[Mapping[str, Collection[str]], Mapping[Hashable, Fragments]]:
+        """Return the algorithms of each node that has some, and the alternatives that were not cut into kernels yet."""
+        for take_in in self.coming:
+            take_in()
+        self.coming.clear()
+        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
+        parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
+        keys = self.keys
+        keys.update({name: self._key(part, graph) for name, part in parts.items()})
+        precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
+        precise = {name: algorithms for name, algorithms in precise.items() if algorithms}
+        first: dict[Hashable, str] = {}
+        for name in precise:
+            if keys[name] not in self.plans:
+                first.setdefault(keys[name], name)
+        return precise, {key: self._fragments(parts[name], graph, precise[name]) for key, name in first.items()}
 
     def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced]) -> str:
         """Return what takes a node's place: what was measured to be best, or by the model, where that is not known."""
@@ -193,11 +223,10 @@ class ChooseAlgorithms:
         orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)
         return members, tuple(part.types.values()), constants, orders
 
-    def _plan(self, wanted: Mapping[Hashable, Mapping[str, Fragment]]) -> None:
-        """Have cut into kernels what was not cut before: declarations, then the alternatives that may be faster. Those
-        with which all places together may save most stand at both ends, where workers and this process begin.
+    def _planned(self, fresh: Mapping[Hashable, Fragments]) -> tuple[Plans, dict[tuple[Hashable, str], Fragment]]:
+        """Have the declarations of new parts cut into kernels; return these, and the alternatives that may be faster.
+        Those with which all places together may save most stand at both ends, where workers and this process begin.
         """
-        fresh = {key: fragments for key, fragments in wanted.items() if key not in self.plans}
         whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
         uses = Counter(self.keys.values())
         others = {(key, name): each for key, fragments in fresh.items() for name, each in fragments.items() if name}
@@ -207,7 +236,10 @@ class ChooseAlgorithms:
             if (declaration := whole[place[0], ""]) is not None and _may_be_faster(each, declaration)
         }
         ranked = sorted(gains, key=lambda place: -gains[place])
-        found = self._cut({place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))})
+        return whole, {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
+
+    def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
+        """Take in the kernels of new parts."""
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 
@@ -220,7 +252,7 @@ class ChooseAlgorithms:
         moved = [(c.bytes_read + c.bytes_written) / target.BW_global for c in costs]
         return sum(max(c.flops / target.PERF_peak, m) for c, m in zip(costs, moved, strict=True) if c.flops)
 
-    def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> dict[tuple[Hashable, str], Priced]:
+    def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> Plans:
         return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
 
     def _measured(self, kernels: Priced) -> bool:

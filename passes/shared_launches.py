@@ -17,7 +17,8 @@ ADDED = ("math", "tensor", "issue", "shared")
 
 
 def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
-    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer.
+    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer, and no
+    less than is possible: room that a kernel leaves on a multiprocessor is no arithmetic that it leaves.
 
     A kernel of few blocks leaves room for others. With fewer blocks on an SM, because another member needs more of it,
     a kernel takes as much longer, which is the worst that may happen.
@@ -29,7 +30,7 @@ def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
         work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
         longest = max(longest, work)
         whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
-    return target.launch_time + max(longest, whole)
+    return max(target.launch_time + max(longest, whole), bound_together(candidates, target)[0])
 
 
 def _alone(candidate: Candidate) -> float:

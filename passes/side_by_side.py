@@ -122,7 +122,7 @@ def with_others(launch: Launch, target: Target, count: int, known: MutableMappin
     """
     ((group,), (candidate,)) = launch.groups, launch.candidates
     form = group.form
-    if form.adds_to_memory or any(segment.reductions for segment in form.segments):
+    if any(segment.reductions for segment in form.segments):
         return launch
     schedule = known.get(axes := form.segments[-1].axes)
     if schedule is None or check_schedule(form, schedule, target):
@@ -270,8 +270,8 @@ def _packed(
     result = []
     by_level: dict[Hashable, list[Launch]] = {}
     for launch in launches:
-        fixed = any(group.form.adds_to_memory for group in launch.groups)
-        by_level.setdefault(None if fixed else found[launch.places[0]], []).append(launch)
+        adds, own = any(group.form.adds_to_memory for group in launch.groups), found[launch.places[0]]
+        by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result += by_level.pop(None, [])
     for members in by_level.values():
         result += _together(members, keys, work)
@@ -296,8 +296,11 @@ def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Com
 
 
 def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
-    """Yield launches, or their members as they are by themselves where the clock has not found them faster together."""
-    several = [launch for launch in launches if len(launch.groups) > 1]
+    """Yield launches, or their members as they are by themselves where the clock has not found them faster together.
+    Of those that add to memory, which a second run would change, the model's word counts.
+    """
+    adding = {launch for launch in launches if any(group.form.adds_to_memory for group in launch.groups)}
+    several = [launch for launch in launches if len(launch.groups) > 1 and launch not in adding]
     asked = [
         [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
         for launch in several
@@ -305,7 +308,7 @@ def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Select
     faster = {launch for launch, yes in zip(several, selector.faster_together(asked), strict=True) if yes}
     own = {place: launch for launch in apart for place in launch.places}
     for launch in launches:
-        yield from [launch] if launch in faster else [own[place] for place in launch.places]
+        yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]
 
 
 def allowed(launch: Launch, target: Target) -> bool:

@@ -134,18 +134,20 @@ def choose_algorithms(work: Compilation) -> Graph:
     selector, graph = work.selector, work.graph
     if selector is None:
         return graph
-    if work.told is None and work.budget.limited:
-        _plan_alone(work)
     step = ChooseAlgorithms(
         work.instances,
         work.evaluator,
         work.target,
         work.options.mode,
         selector.plan,
+        selector.plan_ahead,
         work.math,
         lambda form: all(map(selector.knows, work.evaluator.kernels(form))),
         _orders(work),
     )
+    if work.told is None and work.budget.limited:
+        step.begin(graph)
+        _plan_alone(work)
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
@@ -189,9 +191,13 @@ def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[l
 
 def _orders(work: Compilation) -> Mapping[str, Order]:
     """Return how the dims of values lie where every node keeps its own declaration."""
-    if not orders_dims(work.graph.types.values(), work.target, work.math):
+    if work.told is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
         return {}
-    return choose_layouts(_programs(work.graph, work.registry), work.target, work.math).orders
+    graph = work.graph
+    write_programs(work)
+    found = order_dims(work).orders
+    work.graph = graph
+    return found
 
 
 def _programs(graph: Graph, registry: Registry) -> Programs:

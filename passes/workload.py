@@ -68,6 +68,10 @@ class Selector(Protocol):
         """Return the kernels of small graphs, cut by the model."""
         ...
 
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Have small graphs cut by the model, and return what waits for their kernels."""
+        ...
+
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the model, and return what waits for it; none where there was no time for one."""
         ...

@@ -1,8 +1,11 @@
 """Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
 
-from .database import Trial, database_path, open_database, remove_database
+from .database import Trial, database_path, explain, open_database, remove_database, summary_of
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
+from .learned.judgement import Lesson
+from .learned.local import local_lesson
+from .memory import seldom_collected
 from .problem import machine_of
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
@@ -15,21 +18,26 @@ __all__ = [
     "STRATEGIES",
     "DecidedGraph",
     "Findings",
+    "Lesson",
     "MeasuredSelector",
     "Question",
     "Settings",
     "Trial",
     "database_path",
     "decisions_text",
+    "explain",
     "export_pack",
     "export_results",
     "import_results",
     "known_answer",
+    "local_lesson",
     "machine_of",
     "open_database",
     "question_of",
     "remove_database",
+    "seldom_collected",
     "summary_lines",
+    "summary_of",
     "summary_values",
     "tried",
     "tuning_session",

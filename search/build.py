@@ -8,7 +8,7 @@ import hashlib
 import heapq
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count as count_up
 from math import inf
 from multiprocessing.connection import wait
@@ -24,6 +24,8 @@ from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
+from .learned import LearnedOrder, rescored
+from .memory import collect_seldom
 from .problem import Problem
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
@@ -32,6 +34,8 @@ from .sample_points import Drawn, draw
 COMPILE_LIMIT = 30.0
 #: Seconds in which some thousand points must be drawn from a space.
 DRAW_LIMIT = 300.0
+#: Of how many times as many points of the model the best are chosen by what was learned.
+WIDER = 8
 
 #: A group that shares a launch with others: its normal form, its schedule, and where its tensors live.
 BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
@@ -65,10 +69,16 @@ class Built:
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
-    def rank(self, problem: Problem, model: str, count: int) -> list[Scored]:
-        """Return the best points of a problem by a model, best first."""
+    def rank(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None = None) -> list[Scored]:
+        """Return the best points of a problem by a model, best first; those of a wider choice where what was learned
+        corrects the model.
+        """
         space = make_space(problem.form, problem.target)
-        return [Scored(p, candidate_of(space, p)) for p in best_points(problem.form, problem.target, model, count)]
+        wide = count if correction is None else WIDER * count
+        points: Iterable[Point] = best_points(problem.form, problem.target, model, wide)
+        if correction is not None:
+            points = sorted(rescored(space, list(points), correction))[:count]
+        return [Scored(p, candidate_of(space, p)) for p in points]
 
     def plan(self, fragment: Fragment) -> Priced:
         """Return the kernels that a small graph is cut into."""
@@ -110,6 +120,7 @@ class Worker(Factory):
 
     def __init__(self) -> None:
         os.nice(5)
+        collect_seldom()
 
 
 def _built(problem: Problem, make: Callable[[], KernelFunction]) -> Built:

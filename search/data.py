@@ -6,16 +6,18 @@ The same problem gets the same data in every process. Outputs begin with a value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import define, field, frozen
 from numpy.lib.stride_tricks import as_strided
 
+from ..backends import Device, Pointer
 from ..ir import (
     Call,
     DType,
@@ -38,11 +40,15 @@ Array = npt.NDArray[Any]
 
 #: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers
 #: again.
-_PERIOD = 4_194_301
+PERIOD = 4_194_301
 #: How far from zero numbers are that must not be near it.
 AWAY = 0.5
 #: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
 _KEPT = 6
+#: Sequences of numbers that are kept on a device at most; the one that was not used for the longest time is dropped.
+_SENT = 24
+#: Elements below which memory is filled from the host: not worth a whole period.
+_FEW = PERIOD // 16
 #: What outputs hold before a kernel runs.
 _POISON = {DType.F16: -60000.0, DType.BF16: -7.75e29, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
@@ -72,33 +78,54 @@ def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
     """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same
     ones.
     """
-    return {tensor: np.resize(array, elements(problem, tensor)) for tensor, array in periods(problem, positive).items()}
+    counts = {tensor: elements(problem, tensor) for tensor in problem.form.inputs}
+    drawn = numbers_of(problem, positive)
+    return {tensor: np.resize(drawn[tensor].values(count), count) for tensor, count in counts.items()}
 
 
-def periods(problem: Problem, positive: bool) -> dict[str, Array]:
-    """Return the numbers of each input up to where they repeat themselves."""
+@frozen
+class DrawnNumbers:
+    """Random numbers of a type, the same ones for all that is equal here: normal ones, away from zero or positive where
+    that is asked for, times a scale; or integers from 0 to `high` - 1.
+    """
+
+    seed: int
+    dtype: DType
+    scale: float = 1.0
+    away: bool = False
+    positive: bool = False
+    high: int = 0
+
+    def values(self, count: int) -> Array:
+        """Return the first of them, as many as there are before they repeat themselves at most."""
+        count = min(count, PERIOD)
+        if self.high:
+            return np.random.default_rng(self.seed).integers(0, self.high, count).astype(self.dtype.numpy)
+        values = _normal(self.seed)[:count]
+        if self.away or self.positive:
+            away = np.abs(values) + np.float32(AWAY)
+            values = away if self.positive else np.copysign(away, values)
+        return (values * np.float32(self.scale)).astype(self.dtype.numpy)
+
+
+def numbers_of(problem: Problem, positive: bool) -> dict[str, DrawnNumbers]:
+    """Return what each input is filled with."""
     ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisors(problem.form)
     found = {}
     for number, tensor in enumerate(problem.form.inputs):
-        dtype, count = problem.form.tensors[tensor].dtype, min(elements(problem, tensor), _PERIOD)
-        values: Array
+        dtype = problem.form.tensors[tensor].dtype
         if dtype.is_float:
-            values = _normal(number % _KEPT)[:count]
-            if positive or tensor in below:
-                away = np.abs(values) + np.float32(AWAY)
-                values = away if positive else np.copysign(away, values)
-            values = values * np.float32(scales.get(tensor, 1.0))
+            seed, away = number % _KEPT, tensor in below and not positive
+            found[tensor] = DrawnNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
         else:
-            high = 2 if dtype is DType.BOOL else ranges.get(tensor, 8)
-            values = np.random.default_rng(number).integers(0, high, count)
-        found[tensor] = values.astype(dtype.numpy)
+            found[tensor] = DrawnNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
     return found
 
 
 @lru_cache(maxsize=_KEPT)
 def _normal(seed: int) -> Array:
     """Return a period of standard normal numbers; every problem begins with the same ones."""
-    return np.random.default_rng(seed).standard_normal(_PERIOD, np.float32)
+    return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)
 
 
 def divisors(form: FusedGroup) -> set[str]:
@@ -116,7 +143,8 @@ def input_scales(form: FusedGroup) -> dict[str, float]:
     """Return factors for the inputs of contractions that keep sums of products near one.
 
     A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A
-    clip behind it would hide that size, and take for a wrong result what is rounding.
+    clip behind it would hide that size, and take for a wrong result what is rounding. They are powers of two, so that
+    groups share their numbers.
     """
     found: dict[str, float] = {}
     for segment in form.segments:
@@ -127,7 +155,7 @@ def input_scales(form: FusedGroup) -> dict[str, float]:
             tensors = {r.tensor for part in operands(reduction, own) for r in reads(part) if r.tensor in form.inputs}
             terms = prod(v.extent for v in reduction.reduce)
             for tensor in tensors:
-                found[tensor] = min(found.get(tensor, 1.0), terms ** (-0.5 / len(tensors)))
+                found[tensor] = min(found.get(tensor, 1.0), 2.0 ** round(-0.5 * log2(terms) / len(tensors)))
     return found
 
 
@@ -180,9 +208,8 @@ def _strides(problem: Problem, tensor: str) -> tuple[int, ...]:
     return problem.storages[tensor].strides if tensor in problem.storages else problem.form.tensors[tensor].strides
 
 
-def poison(problem: Problem, tensor: str) -> Array:
-    """Return a part of an output as it is before a kernel runs; a kernel that leaves an element out leaves this."""
-    dtype, count = problem.form.tensors[tensor].dtype, min(elements(problem, tensor), _PERIOD)
+def poison(dtype: DType, count: int) -> Array:
+    """Return what outputs of a type hold before a kernel runs; a kernel that leaves an element out leaves this."""
     if dtype in _POISON:
         return np.full(count, _POISON[dtype], dtype.numpy)
     return np.full(count * dtype.size, 0x5A, np.uint8).view(host_dtype(dtype))
@@ -191,3 +218,39 @@ def poison(problem: Problem, tensor: str) -> Array:
 def host_dtype(dtype: DType) -> np.dtype[Any]:
     """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
     return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy
+
+
+# ---- on a device
+
+
+@define
+class KeptNumbers:
+    """Sequences on a device, each of a period, by what tells them apart: memory of many problems is filled from them.
+
+    To draw them again and send them for each problem took 16 ms, ten times as long as to check a kernel.
+    """
+
+    device: Device
+    _sequences: OrderedDict[Hashable, Pointer] = field(factory=OrderedDict, init=False)
+
+    def filled(self, key: Hashable, dtype: DType, count: int, values: Callable[[int], Array]) -> Pointer:
+        """Return new memory of `count` elements that a sequence is repeated in; `values` returns its first elements."""
+        size = host_dtype(dtype).itemsize
+        place = Pointer(self.device.allocate(count * size))
+        if count < _FEW:
+            self.device.upload(place, values(count))
+            return place
+        source, period = self._sequence(key, size, values), PERIOD * size
+        for start in range(0, count * size, period):
+            part = Pointer(place.buffer, start)
+            self.device.copy(part, source, min(period, count * size - start))
+        return place
+
+    def _sequence(self, key: Hashable, size: int, values: Callable[[int], Array]) -> Pointer:
+        if key not in self._sequences:
+            if len(self._sequences) >= _SENT:
+                self._sequences.popitem(last=False)
+            self._sequences[key] = Pointer(self.device.allocate(PERIOD * size))
+            self.device.upload(self._sequences[key], values(PERIOD))
+        self._sequences.move_to_end(key)
+        return self._sequences[key]

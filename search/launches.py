@@ -26,6 +26,7 @@ def measure_launches(
     references: dict[str, object] = {}
     kernels: dict[str, Built] = {}
     waiting = 2 * len(launches)
+    resources.let_go()
     for name, (problem, members) in launches.items() if not resources.over() else ():
         resources.builder.submit(Job((name, references), "refer", (problem,)))
         resources.builder.submit(Job((name, kernels), "bundle", (problem, members)))

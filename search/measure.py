@@ -9,6 +9,7 @@ cold L2 cache on a GPU.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..backends import Launch, Pointer, open_device
 from ..backends.cuda import empty_kernel
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
 from .compare import BLOCK, SMALL, Comparer
-from .data import Reference, addresses, elements, host_dtype, make_reference, periods, poison, span
+from .data import KeptNumbers, Reference, addresses, elements, host_dtype, make_reference, numbers_of, poison, span
 from .oracle import Sample, allowed_error
 from .problem import Problem
 
@@ -68,6 +69,7 @@ class MeasuringDevice:
         self.memory = memory
         self.comparers: dict[DType, Comparer] = {}
         self._problems: OrderedDict[str, _Data] = OrderedDict()
+        self.kept = KeptNumbers(self.device)
         self._part = np.empty(PART * 8, np.uint8)
 
     def describe(self) -> dict[str, object]:
@@ -85,10 +87,11 @@ class MeasuringDevice:
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
-        for tensor, array in periods(problem, reference.positive).items():
-            data.places[tensor] = self._repeated(array, elements(problem, tensor))
+        for tensor, numbers in numbers_of(problem, reference.positive).items():
+            data.places[tensor] = self.kept.filled(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
         for tensor in outputs:
-            data.blank[tensor] = self._repeated(poison(problem, tensor), elements(problem, tensor))
+            dtype = problem.form.tensors[tensor].dtype
+            data.blank[tensor] = self.kept.filled(dtype, dtype, elements(problem, tensor), partial(poison, dtype))
             data.places[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
         self._problems[problem.key] = data
 
@@ -193,15 +196,6 @@ class MeasuringDevice:
                     right = f"another kernel, which was checked, makes it {wanted[at]}"
                     return f"{tensor}: element {at} of memory is {found[at]}, {right}"
         return ""
-
-    def _repeated(self, array: Array, count: int) -> Pointer:
-        """Upload an array and repeat it on the device until there are `count` elements."""
-        total = count * array.itemsize
-        buffer = self.device.allocate(total)
-        self.device.upload(Pointer(buffer), array)
-        for start in range(array.nbytes, total, max(1, array.nbytes)):
-            self.device.copy(Pointer(buffer, start), Pointer(buffer), min(array.nbytes, total - start))
-        return Pointer(buffer)
 
     def _upload(self, array: Array) -> Pointer:
         place = Pointer(self.device.allocate(array.nbytes))

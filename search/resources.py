@@ -6,14 +6,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from attrs import define
 
 from ..ir import WHOLE, Budget
 from .bench import Bench
-from .build import CandidateBuilder, Scored
+from .build import CandidateBuilder, Done, Scored
 from .child import Ended
 from .database import Database
 from .settings import Statistics
 from .task import SearchTask
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class Asking(Generic[T]):
+    """Questions that workers answer side by side: the answers so far, and whose are missing."""
+
+    found: list[T | None]
+    waiting: set[int]
+
+    def answer(self, number: int, value: T | None) -> None:
+        """Take in an answer."""
+        self.found[number] = value
+        self.waiting.discard(number)
 
 
 class Resources:
@@ -21,7 +39,8 @@ class Resources:
 
     Workers and device are kept for further searches until `close`. A run ends when a `share` of the budget is used up.
     `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
-    points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right.
+    points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
+    has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
     """
 
     def __init__(
@@ -39,6 +58,8 @@ class Resources:
         self.expired = False
         self.ranked: dict[Hashable, list[Scored]] = {}
         self.trusted: set[str] = set()
+        self.asking: list[Asking[Any]] = []
+        self.answering = False
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -110,14 +131,35 @@ class Resources:
             self.expired = True
             self.close()
 
+    def take_in(self, done: Done) -> bool:
+        """Take in an answer to what was asked side by side; say whether a worker gave it."""
+        self.answering = True
+        asking, number = done.job.owner
+        asking.answer(number, done.value)
+        return True
+
+    def close_asking(self, asking: Asking[Any]) -> None:
+        """Wait for some answers no longer; forget what was asked of the workers where nobody waits for others."""
+        self.asking = [each for each in self.asking if each is not asking]
+        if not self.asking:
+            self.drop()
+
+    def let_go(self) -> None:
+        """Forget what workers were asked side by side: what they answer from now on is for somebody else."""
+        if self.asking:
+            self.drop()
+
     def drop(self) -> None:
         """Forget what was asked of the workers; what they are at they may finish."""
+        self.asking.clear()
         if self._builder is not None:
             self._builder.drop()
 
     def close(self) -> None:
         """End the workers and give the device back."""
         self.trusted.clear()
+        self.asking.clear()
+        self.answering = False
         for part in (self._builder, self._bench):
             if part is not None:
                 part.close()

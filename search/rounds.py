@@ -56,6 +56,7 @@ class Rounds:
         record = Search(tasks)
         if self._settings.final:
             self._resources.statistics.searches.append(record)
+        self._resources.let_go()
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self._begin(task)
@@ -75,9 +76,12 @@ class Rounds:
         is at least what it is without a search. That is worth what was kept back of the budget, and a little more.
         """
         missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
+        self._resources.let_go()
         with self._resources.interruptible():
             for key, problem in missing.items():
-                self._resources.builder.submit(Job(key, "rank", (problem, self._settings.model, RANKED), (0.0,)))
+                self._resources.builder.submit(
+                    Job(key, "rank", (problem, self._settings.model, RANKED, self._settings.correction), (0.0,))
+                )
             end = self._resources.budget.seconds - self._resources.budget.promised + LATE
             while missing and not self._resources.interrupted and self._resources.elapsed < end:
                 for done in self._resources.builder.collect(0.1):
@@ -100,6 +104,7 @@ class Rounds:
         wanted = (
             self._settings.model,
             self._settings.first if self._settings.final else max(RANKED, self._settings.first),
+            self._settings.correction,
         )
         # Under a budget all spaces are ranked first: what is not measured then is the model's choice at least.
         first = -1.0 if self._resources.budget.limited and self._settings.final else task.place
@@ -128,7 +133,7 @@ class Rounds:
         task.first = list(ranked[: max(1, self._settings.first)])
         settings = self._settings
         task.strategy = make_strategy(
-            settings.strategy, space, task.first, settings.model, settings.seed, settings.aided
+            settings.strategy, space, task.first, settings.model, settings.seed, settings.aided, settings.correction
         )
         known = hints(self._resources.database, task.problem)
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])

@@ -25,7 +25,7 @@ from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
 from .problem import Problem, digest, machine_of
 from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
-from .tuner import Tuner
+from .tuner import Tuner, search_deeper
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
 CHUNK, LEAST_CHUNK = 64, 8
@@ -154,10 +154,19 @@ class MeasuredSelector:
         """Return the kernels of small graphs, which the workers find side by side;
         what the model says of them is kept.
         """
-        found = self.tuner.plan(fragments)
-        for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
-            self._costs.setdefault(form_key(form), seconds)
-        return found
+        return self.plan_ahead(fragments)()
+
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Have the workers find the kernels of small graphs, and return what waits for them."""
+        wait = self.tuner.plan(fragments)
+
+        def waited() -> Sequence[Priced]:
+            found = wait()
+            for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
+                self._costs.setdefault(form_key(form), seconds)
+            return found
+
+        return waited
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""
@@ -317,6 +326,8 @@ class MeasuredSelector:
         if unseen and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
             looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
             found |= dict(zip(unseen, looked, strict=True))
+        if not told:
+            found = search_deeper(self.problems, found, self.tuner, self.settings, share)
         return [found[n] for n in range(len(weights))]
 
     def _gain(self, problem: Problem) -> float:

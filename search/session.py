@@ -79,15 +79,10 @@ def tuning_session(
         budget=budget,
         monitor=monitor,
     )
-    engine: SearchEngine | None = None
-    if scheduler and not frozen:
-        engine = DaskWorkers(scheduler, target, notice)
-    elif len(devices) > 1 and not frozen:
-        engine = DeviceProcesses(devices, workers or _workers(target))
+    engine = None if frozen else _engine(target, devices, scheduler, workers or _workers(target), notice)
     tuner = Tuner(resources, frozen, guesses)
     if engine is not None:
-        places = engine
-        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(places, resources, settings, notice))
+        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings, notice))
     try:
         with first_interrupt_stops(budget):
             yield MeasuredSelector(
@@ -99,6 +94,17 @@ def tuning_session(
         monitor.close()
         resources.close()
         database.close()
+
+
+def _engine(
+    target: Target, devices: Sequence[str], scheduler: str, workers: int, notice: Callable[[str], None]
+) -> SearchEngine | None:
+    """Return the places that search: a scheduler's workers, or several devices of this host; none where this process
+    does it all.
+    """
+    if scheduler:
+        return DaskWorkers(scheduler, target, notice)
+    return DeviceProcesses(devices, workers) if len(devices) > 1 else None
 
 
 def _recording(path: Path) -> Database:

@@ -11,6 +11,7 @@ from attrs import asdict, define, evolve, field, frozen
 
 from ..passes.schedule import Candidate
 from .curve import Search
+from .learned import LearnedOrder
 from .proof import Proof
 
 
@@ -22,7 +23,9 @@ class Settings:
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
     slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower.
+    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower. Kernels that
+    lose most are searched `deeper` so many times where a budget leaves time for it. A `correction` that was learned
+    from measurements puts the model's points into another order.
     """
 
     strategy: str = "rank"
@@ -41,6 +44,13 @@ class Settings:
     prove: bool = True
     libraries: bool = False
     seed: int = 0
+    correction: LearnedOrder | None = None
+    deeper: int = 2
+
+    def deepened(self, times: int) -> Settings:
+        """Return how to go on where a search of these settings, and some deeper ones, have ended by themselves."""
+        more = 1 + times
+        return evolve(self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience))
 
 
 #: A short search, good enough to compare groups with each other.

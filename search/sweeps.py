@@ -24,25 +24,16 @@ AHEAD = 4
 
 
 @define(eq=False)
-class Sweep(SearchTask):
-    """No search: `count` points drawn from the space of a problem are timed, each held against the `chosen` one.
-
-    `turn` is its number among the sweeps that are timed together.
+class PointList(SearchTask):
+    """No search: points that were drawn beforehand are timed, each by itself; `turn` is the number of the list among
+    those that are timed together.
     """
 
-    chosen: Entry = field(kw_only=True)
-    count: int = field(kw_only=True)
-    turn: int = 0
-    drawn: Drawn | None = None
-
-    @property
-    def best(self) -> Entry:
-        """What the others are held against."""
-        return self.chosen
+    turn: int = field(default=0, kw_only=True)
 
     @property
     def alternates(self) -> bool:
-        """What beats the choice is compared with it at the end."""
+        """Nothing is timed in turns."""
         return False
 
     @property
@@ -54,6 +45,22 @@ class Sweep(SearchTask):
     def finished(self) -> bool:
         """Whether no point of it waits to be built or timed."""
         return not self.waiting and not self.ready
+
+
+@define(eq=False)
+class Sweep(PointList):
+    """`count` points drawn from the space of a problem, each held against the `chosen` one; what beats it is compared
+    with it at the end.
+    """
+
+    chosen: Entry = field(kw_only=True)
+    count: int = field(kw_only=True)
+    drawn: Drawn | None = None
+
+    @property
+    def best(self) -> Entry:
+        """What the others are held against."""
+        return self.chosen
 
 
 class Sweeps:

@@ -33,7 +33,7 @@ LAYERS = {
     "frontends": {"ir", "ops"},
     "compile": {"ir", "ops", "passes", "backends", "search", "runtime", "frontends"},
     "training": {"ir", "ops", "passes", "backends", "runtime", "frontends", "compile"},
-    "latency": {"ir"},
+    "latency": {"ir", "backends"},
     "cluster": {"ir", "ops", "passes", "backends", "runtime", "compile"},
     "cli": {
         "ir",

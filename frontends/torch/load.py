@@ -7,6 +7,7 @@ is in the tables of `operators`. Parameters and buffers become constants.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -54,7 +55,9 @@ def load_torch(
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
     """Return the graph of an exported program."""
     derive = infer or default_inference()
-    program = program.run_decompositions(training_decompositions())
+    with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
+        warnings.simplefilter("ignore", FutureWarning)
+        program = program.run_decompositions(training_decompositions())
     reader = Reader(derive)
     inputs = _placeholders(program, reader)
     walk(program.graph, reader)

@@ -11,7 +11,7 @@ fill by itself:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from attrs import evolve, frozen
@@ -26,6 +26,7 @@ from ...ir import (
     Guard,
     Index,
     IndexValue,
+    Indirect,
     InRange,
     Read,
     Statement,
@@ -172,7 +173,14 @@ class Inliner:
         return result
 
     def _check_indirect(self, expr: Expr) -> None:
-        computed = {i.tensor for i in expr_indirects(expr)} & (self._definitions.keys() | self.held)
+        self._check_places(expr_indirects(expr))
+
+    def check_write(self, indices: Sequence[Index]) -> None:
+        """Raise `FusionError` where something is written at places that the same segment computes."""
+        self._check_places(i for index in indices for i in indirects(index))
+
+    def _check_places(self, places: Iterable[Indirect]) -> None:
+        computed = {i.tensor for i in places} & (self._definitions.keys() | self.held)
         if computed:
             raise FusionError(f"{min(computed)} is used as an index, so it has to be in memory")
 

@@ -42,6 +42,7 @@ from ...ir import (
     dtype_of,
     expr_variables,
     factors,
+    indirects,
     rebuild,
     rename_axes,
     substitute,
@@ -93,6 +94,7 @@ class _Normaliser:
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         plain = self._prepare(statements)
         needed = self._needed(plain)
+        self._check_places(needed)
         places = align(needed, self.live)
         held = frozenset(s.target for s in needed if s.combine)
         inliner = Inliner(self.tensors, held)
@@ -111,6 +113,14 @@ class _Normaliser:
         return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
 
     # ---- statements before alignment
+
+    def _check_places(self, statements: Sequence[Statement]) -> None:
+        """Raise where what one statement writes says where values of another arrive: other threads' are needed."""
+        written = {statement.target for statement in statements}
+        for statement in statements:
+            for place in (i.tensor for index in statement.write for i in indirects(index)):
+                if place in written:
+                    raise FusionError(f"{place} says where values of {statement.target} arrive")
 
     def _prepare(self, statements: Sequence[Statement]) -> list[Statement]:
         """Rename axes apart, split argmax and argmin, and turn reductions over one element into plain statements."""
@@ -275,6 +285,7 @@ class _Normaliser:
         places: Places,
         registers: dict[str, Expr],
     ) -> Output:
+        inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
         limit = self.limits.get(statement.target)
         named = (*write, *([values[limit[0]]] if limit else []))

@@ -11,7 +11,7 @@ it is written in pieces, too:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve
 
@@ -27,11 +27,13 @@ MOST = 64
 def follow_pieces(programs: Programs) -> Programs:
     """Return programs in which what reads a tensor that is written in pieces is written in these, where it can be."""
     waiting = list(_in_pieces(programs))
+    known = programs.producers(), programs.consumers()
     while waiting:
         tensor = waiting.pop()
-        if _can_be_followed(tensor, programs):
-            waiting += [u.writes[0] for u in programs.consumers()[tensor]]
+        if _can_be_followed(tensor, programs, *known):
+            waiting += [u.writes[0] for u in known[1][tensor]]
             programs = _followed(tensor, programs)
+            known = programs.producers(), programs.consumers()
     return programs
 
 
@@ -43,15 +45,21 @@ def _in_pieces(programs: Programs) -> Iterator[str]:
             yield tensor
 
 
-def _can_be_followed(tensor: str, programs: Programs) -> bool:
+def _can_be_followed(
+    tensor: str,
+    programs: Programs,
+    producers: Mapping[str, Sequence[Unit]],
+    consumers: Mapping[str, Sequence[Unit]],
+) -> bool:
     """Whether only elementwise statements read a tensor, each at the element that it writes, and no other such tensor:
     pieces of two need not be the same.
     """
-    producers, readers = programs.producers(), programs.consumers().get(tensor, [])
-    kept = {*programs.graph.outputs, *programs.slices, *(t for u in programs.units if u.repeat for t in u.reads)}
+    readers = consumers.get(tensor, ())
+    kept = {*programs.graph.outputs, *programs.slices}
     return (
         tensor not in kept
         and bool(readers)
+        and all(u.repeat is None for u in readers)
         and all(len(u.statements) == 1 and _follows(u.statements[0], tensor, programs) for u in readers)
         and all(len(producers[u.writes[0]]) == 1 for u in readers)
         and all(len(producers.get(t, ())) < 2 for u in readers for t in u.reads if t != tensor)

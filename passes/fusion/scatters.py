@@ -12,8 +12,16 @@ the rest.
           y[v, k] = total[v, k] * 2 ** (logb(size[v, k]) - bits)
 
 What arrives of infinities is counted instead, and NaN is in the magnitude already. The work is that of the terms and of
-the elements, not of all pairs of them. Where the pairs are few, one kernel that compares each of them is faster; so is
-every product of floats computed, for which there are no such integers.
+the elements, not of all pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a
+batch looked up), those at which one arrives are numbered by the last that does, and only they have integers; all others
+share a row of nothing, so that the tensor itself is written once, by what makes numbers of it:
+
+    scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
+    place[j] = slot[at[j]]
+    scatter max size[place[j], k] = |u[j, k]|  ...  y[v, k] = total[slot[v], k] * ...
+
+Where the pairs are few, one kernel that compares each of them is faster; so is every product of floats computed, for
+which there are no such integers.
 
     scatter prod y[at[j], k] = u[j, k]    ->    y[v, k] = prod over j of (u[j, k] if at[j] == v else 1)
 """
@@ -21,10 +29,10 @@ every product of floats computed, for which there are no such integers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 
 from ...ir import (
     COMBINERS,
@@ -35,6 +43,7 @@ from ...ir import (
     Expr,
     Guard,
     Index,
+    IndexValue,
     Indirect,
     InRange,
     Program,
@@ -45,12 +54,16 @@ from ...ir import (
     as_index,
     dtype_of,
     indirects,
+    linearise,
+    row_major,
     variables,
 )
 from ...ops.language import unused_name
 
 #: Up to this many pairs of a term and an element are compared.
 COMPARED = 1 << 15
+#: So many elements fewer have to be counted where rows are numbered first, which takes two kernels more.
+FEWER = 1 << 19
 #: Bits of an integer that hold sums: one is the sign, one is left for rounding.
 BITS = 62
 #: Where negative infinities are counted: positive ones have the digits below.
@@ -98,7 +111,17 @@ class _Writer:
             yield evolve(statement, target=name, write=place, into=None)
             value = Read(name, place)
         value = _converted(value, wide, self.tensors)
-        size = self._tensor(f"{statement.target}.size", wide, type_.shape)
+        rows = _Rows.of(statement, type_)
+        if rows is not None:
+            slot = self._tensor(f"{statement.target}.slot", DType.U32, rows.extents)
+            where = self._tensor(f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
+            yield from rows.numbered(slot, where, self.tensors)
+            statement = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
+            counted = rows.shape(type_)
+            elements = rows.at(slot, tuple(_elements(type_)[1][n] for n in rows.dims), _elements(type_)[1])
+        else:
+            counted, elements = type_.shape, _elements(type_)[1]
+        size = self._tensor(f"{statement.target}.size", wide, counted)
         yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
         at = Read(size, statement.write)
         totals: list[str] = []
@@ -107,14 +130,17 @@ class _Writer:
             units: Expr = Cast(DType.I64, Call("round", (Call("ldexp", (left, scale)),)))
             left = Call("sub", (left, Call("ldexp", (Cast(wide, units), Call("neg", (scale,))))))
             scale = Call("add", (scale, Const(float(bits), wide)))
-            totals.append(self._tensor(f"{statement.target}.total{number}", DType.I64, type_.shape))
+            totals.append(self._tensor(f"{statement.target}.total{number}", DType.I64, counted))
             marked = Call("select", (_finite(at, wide), units, _mark(value, wide) if number == 0 else _whole(0)))
             yield evolve(statement, target=totals[-1], body=marked)
-        yield self._result(statement, type_, size, totals, bits)
+        yield self._result(statement, type_, elements, size, totals, bits)
 
-    def _result(self, statement: Statement, type_: TensorType, size: str, totals: list[str], bits: int) -> Statement:
-        """Return the statement that makes numbers of what was counted."""
-        axes, place = _elements(type_)
+    def _result(
+        self, statement: Statement, type_: TensorType, place: Sequence[Index], size: str, totals: list[str], bits: int
+    ) -> Statement:
+        """Return the statement that makes numbers of what was counted: of each element at its place."""
+        axes, write = _elements(type_)
+        place = tuple(place)
         wide = self.tensors[size].dtype
         greatest = Read(size, place)
         parts = [Read(name, place) for name in totals]
@@ -125,13 +151,90 @@ class _Writer:
             value = Call("add", (value, Call("ldexp", (Cast(wide, part), scale))))
         value = Call("select", (_finite(greatest, wide), value, _infinite(greatest, parts[0], wide)))
         return Statement(
-            statement.target, axes, place, _converted(value, type_.dtype, self.tensors), span=statement.span
+            statement.target, axes, write, _converted(value, type_.dtype, self.tensors), span=statement.span
         )
 
     def _tensor(self, name: str, dtype: DType, shape: tuple[int, ...]) -> str:
         name = unused_name(name, self.tensors)
         self.tensors[name] = TensorType(dtype, shape)
         return name
+
+
+@frozen
+class _Rows:
+    """The rows that a scatter sends, one for each value of `keys`, where they are far fewer than those of the tensor,
+    which `dims` number, by the integers in `write`.
+    """
+
+    keys: tuple[Var, ...]
+    dims: tuple[int, ...]
+    extents: tuple[int, ...]
+    write: tuple[Index, ...]
+
+    @classmethod
+    def of(cls, statement: Statement, type_: TensorType) -> _Rows | None:
+        """Return the rows of a scatter that are worth numbering."""
+        own = statement.own_dims(type_.shape)
+        keys = tuple(a for a in statement.axes if a not in own.values())
+        dims = tuple(n for n in range(len(type_.shape)) if n not in own)
+        rows = cls(keys, dims, tuple(type_.shape[n] for n in dims), tuple(statement.write[n] for n in dims))
+        plain = all(rows._looked_up(number) or not indirects(index) for number, index in enumerate(rows.write))
+        saved = (prod(rows.extents) - rows.count) * prod(type_.shape[n] for n in own)
+        plain = plain and any(map(indirects, rows.write)) and statement.step is None
+        return rows if plain and saved >= FEWER else None
+
+    @property
+    def count(self) -> int:
+        """How many rows arrive."""
+        return prod(a.extent for a in self.keys)
+
+    def _looked_up(self, number: int) -> bool:
+        """Whether an integer is the place along a dim by itself."""
+        found = indirects(self.write[number])
+        return (
+            len(found) > 0
+            and self.write[number] == Index(0, ((found[0], 1),))
+            and found[0].extent == self.extents[number]
+        )
+
+    def shape(self, type_: TensorType) -> tuple[int, ...]:
+        """Return the shape of a tensor of rows that arrive, and of one of nothing."""
+        return tuple(
+            self.count + 1 if n == self.dims[0] else extent
+            for n, extent in enumerate(type_.shape)
+            if n not in self.dims[1:]
+        )
+
+    def at(self, tensor: str, indices: tuple[Index, ...], write: Sequence[Index]) -> tuple[Index, ...]:
+        """Return the place in such a tensor of an element, of which an integer says its row."""
+        row = Index(0, ((Indirect(tensor, indices, self.count + 1), 1),))
+        return tuple(row if n == self.dims[0] else index for n, index in enumerate(write) if n not in self.dims[1:])
+
+    def numbered(self, slot: str, place: str, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
+        """Yield what numbers the rows at which something arrives, and what says where each arrives: those that go
+        nowhere, behind the last.
+        """
+        number = linearise([as_index(a) for a in self.keys], row_major(tuple(a.extent for a in self.keys))) + 1
+        yield Statement(slot, self.keys, self.write, IndexValue(number, DType.U32), into="max")
+        body: Expr = Read(slot, self.write)
+        for index in self.write:
+            for found in indirects(index):
+                for condition in _is_index(found, tensors):
+                    body = Call("select", (condition, body, Const(self.count + 1, DType.U32)))
+        yield Statement(place, self.keys, tuple(map(as_index, self.keys)), body)
+
+
+def _is_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:
+    """Yield conditions under which an element of an integer tensor is an index of its axis, as far as its type leaves
+    that open.
+    """
+    dtype = tensors[place.tensor].dtype
+    read = Read(place.tensor, place.indices)
+    low = -place.extent if place.wraps else 0
+    if place.extent <= dtype.element.highest:
+        yield Call("lt", (read, Const(place.extent, dtype)))
+    if low > dtype.element.lowest:
+        yield Call("ge", (read, Const(low, dtype)))
 
 
 def _whole(value: int) -> Const:

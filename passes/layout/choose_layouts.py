@@ -58,7 +58,7 @@ def choose_layouts(
         return _for_products(programs, products)
     if multiplied or not threads or not _moves_neighbours(target):
         return programs
-    windowed = _for_windows(programs)
+    windowed = _for_windows(programs, frozenset(orders or ()))
     return windowed if windowed is not programs else _between_products(programs, target)
 
 
@@ -73,12 +73,14 @@ def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
-def _for_windows(programs: Programs) -> Programs:
-    """Return programs whose tensors lie as threads want them, where windows are read."""
+def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:
+    """Return programs whose tensors lie as threads want them, where windows are read, or tensors that are `given` in an
+    order: the windows are in the programs then that these are a part of.
+    """
     fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
-    plain, runs = _in_parallel(programs, fixed, ()), tuple(find_runs(programs, fixed))
+    plain, runs = _in_parallel(programs, fixed, (), given), tuple(find_runs(programs, fixed))
     while runs:
-        turned = _in_parallel(turn_runs(programs, runs), fixed, runs)
+        turned = _in_parallel(turn_runs(programs, runs), fixed, runs, given)
         if len(turned.well) == len(runs):
             return min(plain, turned, key=lambda each: each.cost).programs
         runs = turned.well
@@ -94,11 +96,12 @@ class _Ordered:
     well: tuple[Run, ...]
 
 
-def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run]) -> _Ordered:
+def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run], given: frozenset[str]) -> _Ordered:
     """Return programs with dims innermost that statements are parallel in."""
     aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
     lines = tuple(_lines(programs, aliases, ()).values())
-    parts = tuple(part for part in components(lines, programs.types, fixed) if part.has_windows)
+    every = components(lines, programs.types, fixed)
+    parts = tuple(part for part in every if part.has_windows or part.touches(given))
     apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
     orders = _settled(tuple(part.in_parallel(apart) for part in parts), costs)
     well = tuple(run for run in runs if run.lies_well(lines, costs, orders))

@@ -43,6 +43,10 @@ class Component:
             for index in access.indices
         )
 
+    def touches(self, tensors: frozenset[str]) -> bool:
+        """Whether a statement of it reads or writes one of some tensors."""
+        return any(access.tensor in tensors for line in self.lines for access in line.accesses)
+
     def in_parallel(self, apart: frozenset[Dim] = frozenset()) -> Component:
         """Return the component with the sets of dims that run through all of its tensors, nothing is added up along
         them, and none of them is `apart`.

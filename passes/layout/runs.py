@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from ...ir import Expr, Index, Read, Statement, Var, as_index, distinct, rebuild, variables
+from ...ir import Expr, Index, Read, Statement, Var, as_index, distinct, reads, rebuild, variables
 from ..fusion import Order, Programs, copied, reorder
 from .accesses import InstructionCosts, StatementAccesses
 from .components import Dim, connected
@@ -45,15 +45,12 @@ class Run:
         """Whether all that runs along its innermost part, once it is turned, moves along neighbours of everything."""
         tensors = {tensor for tensor, _ in (*self.dims, *self.made)}
         for line in lines:
-            addresses = {access: costs.address(access, orders) for access in line.accesses}
-            own = [address for access, address in addresses.items() if access.tensor in tensors]
-            axes = {
-                atom
-                for index in own
-                for atom, step in index.terms
-                if step == 1 and isinstance(atom, Var) and atom.extent == self.outer
-            }
-            if any(abs(address.coefficient(axis)) > 1 for axis in axes for address in addresses.values()):
+            if not any(access.tensor in tensors for access in line.accesses):
+                continue
+            addresses = [(access.tensor in tensors, costs.address(access, orders)) for access in line.accesses]
+            own = [atom for mine, index in addresses if mine for atom, step in index.terms if step == 1]
+            axes = {atom for atom in own if isinstance(atom, Var) and atom.extent == self.outer}
+            if any(abs(address.coefficient(axis)) > 1 for axis in axes for _, address in addresses):
                 return False
         return True
 
@@ -94,9 +91,8 @@ def turn_runs(programs: Programs, runs: Sequence[Run]) -> Programs:
 
 def _accesses(statement: Statement) -> Iterator[Indices]:
     yield statement.target, statement.write
-    for node in distinct(statement.body):
-        if isinstance(node, Read):
-            yield node.tensor, node.indices
+    for read in reads(statement.body):
+        yield read.tensor, read.indices
 
 
 def _plain(index: Index) -> Var | None:
@@ -114,16 +110,15 @@ def _outermost(index: Index) -> tuple[Var, int]:
     return max(((a, f) for a, f in index.terms if isinstance(a, Var)), key=lambda pair: pair[1])
 
 
-def _run(dims: frozenset[Dim], programs: Programs, uses: Iterable[tuple[Statement, Index]]) -> Run | None:
+def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statement, Index]]) -> Run | None:
     """Return the run that some dims are, None where something needs to know the order of its elements."""
     extents = {programs.types[tensor].shape[d] for tensor, d in dims}
     parts: set[int] = set()
     made: set[Dim] = set()
-    for statement, index in uses:
-        if (axis := _plain(index)) is not None:
-            if _elsewhere(statement, axis, dims):
-                return None
-            continue
+    spread = [(statement, index) for statement, index in uses if _plain(index) is None]
+    if not spread or any(axis is not None and _elsewhere(s, axis, dims) for s, i in uses if (axis := _plain(i))):
+        return None
+    for statement, index in spread:
         if copied(statement) is None or not _is_sum(index):
             return None
         axis, factor = _outermost(index)
@@ -140,9 +135,14 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Iterable[tuple[Statemen
 
 def _elsewhere(statement: Statement, axis: Var, dims: Collection[Dim]) -> bool:
     """Whether a statement uses an axis for more than to run along some dims."""
-    plain = [(t, d) for t, indices in _accesses(statement) for d, i in enumerate(indices) if _plain(i) == axis]
-    every = [*statement.write, *(i for node in distinct(statement.body) for i in node.own_indices)]
-    return sum(dim in dims for dim in plain) != sum(axis in variables(i) for i in every)
+    if any(axis in variables(i) for t, each in _accesses(statement) for d, i in enumerate(each) if (t, d) not in dims):
+        return True
+    return any(axis in variables(i) for node in distinct(statement.body) for i in _besides(node))
+
+
+def _besides(node: Expr) -> Sequence[Index]:
+    """Return the indices of a node that are not where it reads: what it computes with, and when it reads."""
+    return [guard.index for guard in node.guards] if isinstance(node, Read) else node.own_indices
 
 
 def _turned(statement: Statement, home: Mapping[Dim, Run]) -> Statement:

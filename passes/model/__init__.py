@@ -2,7 +2,7 @@
 
 from .banks import conflict_factor
 from .bound import Bound, bound, limiting
-from .counts import NUMBERS, Features
+from .counts import NUMBERS, SUMS, Features
 from .features import count_features
 from .footprint import Count, distinct_values
 from .geometry import EIGHTHS, Columns, Geometry, geometries
@@ -10,18 +10,22 @@ from .least_work import group_work
 from .meetings import bins_needed, turned_dim
 from .pul_paper import pul
 from .rank import rank
+from .rank_constants import FITTED, RankConstants
 from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
 from .tiles import coordinate_count, own_order, own_pad
 
 __all__ = [
     "EIGHTHS",
+    "FITTED",
     "NUMBERS",
+    "SUMS",
     "Bound",
     "Columns",
     "Count",
     "Features",
     "Geometry",
     "Knob",
+    "RankConstants",
     "SegmentStructure",
     "Structure",
     "axis_classes",

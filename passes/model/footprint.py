@@ -170,13 +170,18 @@ def scattered(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Coun
     """Return how many aligned groups of `unit` elements of a row-major tensor a read touches over a cover about, where
     data says where each element lies within its row: as many as differ of so many drawn at random; 0 elsewhere.
     """
-    if not read.indices or not _placed(read.indices[-1]):
+    if not is_scattered(read):
         return 0.0
     dims = zip(read.indices, shape, strict=True)
     *outer, inner = (extent if _placed(i) else distinct(i, cover.extents, extent) for i, extent in dims)
     groups = product(outer) * ceil_div(inner, unit) * 1.0
     points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
     return groups * -np.expm1(-points / groups)
+
+
+def is_scattered(read: Read) -> bool:
+    """Whether data says where each element lies within its row."""
+    return bool(read.indices) and _placed(read.indices[-1])
 
 
 def _placed(index: Index) -> bool:

@@ -24,6 +24,7 @@ from ...ir import (
 )
 from ..lowering import NARROWEST_COPY, kept_reads
 from .access import (
+    APART,
     Place,
     access_vector,
     copied_width,
@@ -38,7 +39,7 @@ from .access import (
 )
 from .atom_work import AtomSide, atom_work, warps_of
 from .counts import SUMS
-from .footprint import Count, ceil_div, least, product, runs_of, scattered, segments_of
+from .footprint import Count, ceil_div, is_scattered, least, product, runs_of, scattered, segments_of
 from .fragment_loads import filling_ways, fragment_loads
 from .geometry import Geometry
 from .joined import may_join
@@ -433,6 +434,8 @@ def _fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
         once = totals.block_traffic(read, place)
         totals.add("streamed", np.where(past, once, 0.0))
         totals.add("missed", more / 2.0)  # with what is asked for, as many bytes through L2
+        if totals.target.lockstep and is_scattered(read):
+            totals.add("lines", APART * moved)
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     totals.add("copies", moved * cost)

@@ -5,6 +5,7 @@ from .check_schedules import check_schedule
 from .choose import Candidate, assess, candidate_of, choose, choose_soon
 from .climb import Point, best_points, neighbours
 from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, to_schedule
+from .legal_points import features_of, geometry_of
 from .prune import proven_slower, score
 from .space import Space, make_space, segment_structures
 
@@ -25,6 +26,8 @@ __all__ = [
     "columns_of",
     "computed_by_atoms",
     "evaluate",
+    "features_of",
+    "geometry_of",
     "make_space",
     "neighbours",
     "proven_slower",

@@ -20,7 +20,8 @@ from ..problem import Problem, schedule_text
 from ..resources import Resources
 from ..sample_points import random_points
 from ..settings import Settings
-from ..task import Entry, SearchTask
+from ..sweeps import PointList
+from ..task import Entry
 from ..trials import Trials
 from .recorded import RecordedPoint, RecordedSpace
 
@@ -58,32 +59,15 @@ def pool(problem: Problem, model: str, count: int, seed: int) -> list[Scored]:
 
 
 @define(eq=False)
-class PoolTask(SearchTask):
+class PoolTask(PointList):
     """The points of one pool; what is much slower than the first of the model's order is timed a few times only."""
 
-    turn: int = 0
     chosen: Entry | None = None
-    begun: bool = False
 
     @property
     def best(self) -> Entry | None:
         """What the others are held against."""
         return self.chosen if self.chosen is not None and self.chosen.seconds < inf else None
-
-    @property
-    def alternates(self) -> bool:
-        """Every point is timed by itself."""
-        return False
-
-    @property
-    def gain(self) -> float:
-        """Points are timed in the order in which they are built."""
-        return inf
-
-    @property
-    def finished(self) -> bool:
-        """Whether no point of it waits to be built or timed."""
-        return self.begun and not self.waiting and not self.ready
 
 
 @define
@@ -129,7 +113,6 @@ class PoolRecorder:
     def _made(self, task: PoolTask, done: Done) -> None:
         if done.value is None:
             raise PassError(f"{task.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
-        task.begun = True
         for scored in done.value:
             text = schedule_text(scored.candidate.schedule)
             if text not in task.entries:

@@ -12,11 +12,13 @@ All of them are deterministic: the same measurements lead to the same proposals.
 """
 
 from .catalogue import STRATEGIES, make_strategy, strategy_on
+from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
 from .proposer import Known, Strategy
 
 __all__ = [
     "STRATEGIES",
+    "CorrectedSpace",
     "FullSpace",
     "Ground",
     "Known",

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ...ir import UsageError
 from ...passes.schedule import Space
 from ..build import Scored
+from ..learned import LearnedOrder
 from .bayes import Bayes
+from .corrected import CorrectedSpace
 from .frugal import Frugal
 from .ground import FullSpace, Ground
 from .model_guided import Genetic, Random, Rank
@@ -28,13 +30,21 @@ STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strateg
 
 
 def make_strategy(
-    name: str, space: Space, first: Sequence[Scored], model: str = "bound", seed: int = 0, aided: bool = True
+    name: str,
+    space: Space,
+    first: Sequence[Scored],
+    model: str = "bound",
+    seed: int = 0,
+    aided: bool = True,
+    correction: LearnedOrder | None = None,
 ) -> Strategy:
-    """Return a strategy over a space by its name; `first` are the best points by the model.
+    """Return a strategy over a space by its name; `first` are the best points by the model, which what was learned may
+    correct.
 
     Raises `UsageError` where no strategy has that name.
     """
-    return strategy_on(FullSpace(space, model), name, first, seed, aided)
+    ground = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
+    return strategy_on(ground, name, first, seed, aided)
 
 
 def strategy_on(ground: Ground, name: str, first: Sequence[Scored], seed: int = 0, aided: bool = True) -> Strategy:

@@ -18,7 +18,9 @@ torch = pytest.importorskip("torch")
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.bench import breadth
-from cuts.bench.ahead import graph_of, ready
+from cuts.bench.ahead import graph_of, read, ready
+from cuts.bench.gradient_rows import GRADIENT_ROWS
+from cuts.bench.gradient_rows import OPERATIONS as GRADIENTS
 from cuts.bench.records import RESULTS
 from cuts.bench.suite import OPERATIONS, ROWS
 from cuts.bench.tuned import tune
@@ -51,12 +53,15 @@ def test_there_are_many_operations_of_two_sizes_and_no_two_of_a_name() -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("operation", some(10, 3, OPERATIONS), ids=lambda o: o.name)
-def test_an_operation_computes_what_pytorch_does(operation: UserOperation) -> None:
+@pytest.mark.parametrize("operation", [*some(10, 3, OPERATIONS), *some(6, 2, GRADIENTS)], ids=lambda o: o.name)
+def test_an_operation_computes_what_pytorch_does(operation: UserOperation, tmp_path: Path) -> None:
     row = operation.at(operation.tiny)
     arrays = [given.values(n) for n, given in enumerate(row.given)]
-    graph = graph_of(row)
-    plan = build(graph, target="opencl")
+    graph, sources = read(row)
+    files = [tmp_path / source.name for source in sources]
+    for file, source in zip(files, sources, strict=True):
+        file.write_text(source.text)
+    plan = build(graph, target="opencl", spec=files)
     exact = operation.call(*(torch.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a) for a in arrays))
     results = exact if isinstance(exact, (tuple, list)) else (exact,)
     oracle = {name: each.numpy() for name, each in zip(graph.outputs, results, strict=True)}
@@ -64,9 +69,9 @@ def test_an_operation_computes_what_pytorch_does(operation: UserOperation) -> No
     assert all(each.ok for each in found), "\n".join(each.text for each in found)
 
 
-@pytest.mark.parametrize("row", some(23, 11, ROWS), ids=lambda r: r.name)
+@pytest.mark.parametrize("row", [*some(23, 11, ROWS), *some(8, 4, GRADIENT_ROWS)], ids=lambda r: r.name)
 def test_a_row_has_kernels_for_the_gpu(row: SizedOperation) -> None:
-    case = row.case(graph_of(row))
+    case = row.case(*read(row))
     (tuned,) = tune([case], find_target("cuda:h200"), emit, None)
     assert tuned.kernels
     assert tuned.bound > 0
@@ -99,7 +104,7 @@ def test_distinct_numbers_have_one_order() -> None:
 def test_what_cannot_be_read_is_a_failure_with_its_reason() -> None:
     odd = UserOperation("odd", "odd", lambda n: (x(n),), lambda a: torch.bincount(a.long()), (3,), ((3,), (4,)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cuts.bench.ahead.ROWS", (odd.at((3,)),))
+        patch.setattr("cuts.bench.ahead.EVERY", (odd.at((3,)),))
         found = ready(0, False)
     assert found.graph is None
     assert "bincount" in found.failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.build import build
-from cuts.frontends.torch.load import graph_of_nodes, load_torch
+from cuts.frontends.torch.load import graph_of_export, graph_of_nodes, load_torch
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
@@ -218,3 +219,17 @@ def test_an_operation_that_is_registered_later_is_taken_apart_too() -> None:
         library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
         graph = load_torch(Later(), (torch.ones(2),))
     assert [node.op for node in graph.nodes] == ["mul"]
+
+
+def test_what_pytorch_warns_of_itself_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.export.export(nn.Linear(3, 2), (torch.zeros(1, 3),))
+    whole = type(program).run_decompositions
+
+    def warning(self: Any, *arguments: Any) -> Any:
+        warnings.warn("this is deprecated", FutureWarning, stacklevel=1)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(type(program), "run_decompositions", warning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert graph_of_export(program).nodes

@@ -138,8 +138,8 @@ def _shared(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any)
     """Return launches of groups of one level, as many as chance has it."""
     found: dict[object, list[int]] = {}
     for place, level in enumerate(levels(needs, groups)):
-        alone = level is None or groups[place].form.adds_to_memory
-        found.setdefault((place,) if alone else (level, draw.randrange(2)), []).append(place)
+        adds = groups[place].form.adds_to_memory
+        found.setdefault((place,) if level is None else (level, adds, draw.randrange(2)), []).append(place)
     return [Launch(tuple(groups[n] for n in places), (), tuple(places)) for places in found.values()]
 
 
@@ -224,5 +224,6 @@ def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     model = graph(inputs, *lines, out="s0 s1")
     compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
     monkeypatch.setattr("cuts.passes.side_by_side.dependencies", forgetful)
+    monkeypatch.setattr("cuts.passes.side_by_side._last", lambda run: -max(p for launch in run for p in launch.places))
     with pytest.raises(CutsError, match="stage 'launches' broke what it made"):
         compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)

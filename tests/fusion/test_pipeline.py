@@ -140,6 +140,10 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Cut fragments when somebody waits for them."""
+        return lambda: self.plan(fragments)
+
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have nothing priced ahead."""
         return list

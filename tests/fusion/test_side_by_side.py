@@ -198,6 +198,8 @@ def test_a_record_of_a_launch_says_what_all_its_members_take() -> None:
     assert (bound, limit) == (pytest.approx(12 * 140e-6 * 108 / 132, rel=0.02), "math")
     assert bound < seconds(launch(*members), GPU) == pytest.approx(12 * 208e-6 * 108 / 132, rel=0.02)
     assert bound_together(members[:1], GPU) == (143e-6, "math")
+    roomy = [evolve(member, features={**numbers, "occupancy": 2.0}) for member in members]
+    assert seconds(launch(*roomy), GPU) >= bound
 
 
 def test_kernels_of_other_widths_are_launched_apart() -> None:
@@ -221,6 +223,38 @@ def test_what_a_loop_computes_is_launched_turn_by_turn() -> None:
     spread = np.zeros(3)
     groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
     assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]
+
+
+def gradients(count: int, rows: int) -> Graph:
+    """Return gradients of look-ups of rows of tables."""
+    types: dict[str, TensorType] = {}
+    for n in range(count):
+        types |= {f"u{n}": TensorType(DType.F32, (rows, 16)), f"i{n}": TensorType(DType.I32, (rows,))}
+    inputs = tuple(types)
+    sizes = {f"y{n}": 5000 + n % 2 for n in range(count)}
+    nodes = tuple(
+        Node(f"n{n}", "gather_grad", (f"u{n}", f"i{n}"), (y,), {"axis": 0, "size": size})
+        for n, (y, size) in enumerate(sizes.items())
+    )
+    types |= {y: TensorType(DType.F32, (size, 16)) for y, size in sizes.items()}
+    return Graph("gradients", inputs, tuple(sizes), types, nodes)
+
+
+def test_what_adds_to_memory_shares_a_launch_with_what_does_and_with_nothing_else() -> None:
+    found = compiled(gradients(6, 64))
+    assert [group["members"] for group in found.groups] == [12, 6, 6, 6]  # fills, scales, sums, results
+    assert {len({name[0] for name in group["outputs"]}) for group in found.groups} == {1}
+
+
+@needs_opencl
+def test_sums_of_rows_that_share_launches_are_those_of_each_alone() -> None:
+    model = gradients(3, 64)
+    plan = build_graph(model, load_spec([]), PLAIN, CompileOptions())
+    assert max(int(group.get("members", 1)) for group in plan.plan.groups) > 1
+    rng = np.random.default_rng(0)
+    given_ = {f"u{n}": rng.standard_normal((64, 16)).astype(np.float32) for n in range(3)}
+    given_ |= {f"i{n}": rng.integers(0, 40, 64).astype(np.int32) for n in range(3)}
+    assert all(result.ok for result in plan.verify(given_))
 
 
 @needs_opencl

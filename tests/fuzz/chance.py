@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -52,6 +52,10 @@ class Chance(ByModel):
         free = [len(f.graph.nodes) > 4 for f in fragments]
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
+
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Decide when somebody waits for it."""
+        return lambda: self.plan(fragments)
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, drawn by chance."""

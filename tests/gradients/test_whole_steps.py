@@ -13,7 +13,9 @@ pytest.importorskip("torch")
 
 from cuts.bench.steps import batch_of, made_of, training_graph
 
-NETWORKS = ("resnet-50:2", "mobilenetv2:2", "densenet-121:2", "inception-v3:2", "bert-base:2", "bilstm:2", "dlrm:4")
+#: Networks and batches. None has batch norms: of two small images these divide by deviations of eight numbers, layer
+#: behind layer, and what float64 makes of a network is then no measure for what rounds.
+NETWORKS = ("bert-base:2", "bilstm:2", "dlrm:4")
 STEPS = 10
 
 

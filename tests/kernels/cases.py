@@ -281,6 +281,10 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
+    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+        """Cut fragments when somebody waits for them."""
+        return lambda: self.plan(fragments)
+
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have nothing priced ahead."""
         return list

@@ -35,9 +35,10 @@ from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.compilation import Compilation
 from cuts.passes.fusion import scatters
 from cuts.passes.pipeline import all_stages
+from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 NUMBERS = [d for d in DType if d is not DType.BOOL]
@@ -49,6 +50,12 @@ SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf
 def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small scatters take the way of large ones."""
     monkeypatch.setattr(scatters, "COMPARED", 0)
+
+
+@pytest.fixture
+def numbered_rows(monkeypatch: pytest.MonkeyPatch, no_comparisons: None) -> None:
+    """Let few rows, or many, take the way of few rows of a large tensor."""
+    monkeypatch.setattr(scatters, "FEWER", -(1 << 40))
 
 
 def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:
@@ -133,9 +140,18 @@ def test_the_reference_combines_as_numpy(case: Any) -> None:
 @needs_opencl
 @pytest.mark.usefixtures("no_comparisons")
 @given(CASES)
-@settings(max_examples=12)
+@settings(max_examples=examples(8, 100))
 def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -> None:
     check(case, "opencl", 2)
+
+
+@needs_opencl
+@pytest.mark.usefixtures("numbered_rows")
+@given(CASES, st.sampled_from([DType.F32, DType.F64]))
+@example(("add", DType.F32, 4, 1, 1, 0, ""), DType.F32)  # of one axis, as where they arrive
+@settings(max_examples=examples(2, 60), phases=(Phase.explicit, Phase.generate))
+def test_kernels_that_number_rows_combine_as_numpy(case: Any, dtype: DType) -> None:
+    check(("add", dtype, *case[2:]), "opencl", 2)
 
 
 @needs_opencl
@@ -197,6 +213,45 @@ def test_what_takes_the_place_of_a_scatter_computes_the_same() -> None:
         for most in (0, 1 << 20):
             found = evaluate(settled_with(program, most), inputs)["y"]
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+
+
+#: What sends rows to a tensor, and how many places each integer may name.
+SENT = {
+    "two integers a row": ("scatter_nd", [(4, 3, 2), (9, 2), (9, 2)], {"reduction": "add"}, (4, 3)),
+    "rows of a middle axis": ("gather_grad", [(2, 3, 2, 3), (3, 2)], {"axis": 1, "size": 5}, (5,)),
+    "elements of each column": ("scatter_elements", [(6, 3), (4, 3), (4, 3)], {"reduction": "add"}, (6,)),
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("index", [DType.I32, DType.I64])
+def test_rows_that_are_numbered_are_those_that_arrive(name: str, index: DType, numbered_rows: None) -> None:
+    op, shapes, attributes, places = SENT[name]
+    rng = np.random.default_rng(0)
+    at = len(shapes) - (1 if op == "gather_grad" else 2)
+    types = [TensorType(index if n == at else DType.F32, shape) for n, shape in enumerate(shapes)]
+    program = Registry.builtin()[op].instantiate(types, attributes).program
+    ends = np.array(places)  # of each of a row's integers
+    values = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    values[at] = rng.integers(-ends, ends, shapes[at]).astype(index.numpy)
+    inputs = dict(zip(program.inputs, values, strict=True))
+    settled = scatters.settle_scatters(program)
+    assert any(s.target.endswith(".slot") for s in settled.statements)
+    (result,) = program.outputs
+    np.testing.assert_allclose(
+        evaluate(settled, inputs)[result], evaluate(program, inputs)[result], rtol=1e-6, atol=1e-6
+    )
+
+
+def test_few_rows_of_a_large_table_cost_what_is_written() -> None:
+    """The gradient of a lookup writes the table once, and has integers for the rows that arrive."""
+    operands = [TensorType(DType.F32, (64, 16)), TensorType(DType.I64, (64,))]
+    program = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100_000}).program
+    settled = scatters.settle_scatters(program)
+    large = [name for name, type_ in settled.tensors.items() if type_.size >= 100_000 * 16]
+    assert large == ["dx"]
+    crowded = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100}).program
+    assert not any(s.target.endswith(".slot") for s in scatters.settle_scatters(crowded).statements)
 
 
 def settled_with(program: Program, most: int) -> Program:
@@ -295,3 +350,21 @@ def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DT
     """Whether something changes, the table's function says: as an integer a NaN whose sign bit is set is the least."""
     text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
     assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text
+
+
+@needs_opencl
+def test_places_that_are_computed_are_in_memory_before_anything_is_scattered_there(no_comparisons: None) -> None:
+    """The gradient of a cross entropy with an ignored class: a kernel computed the places and scattered to them."""
+    nodes = (
+        Node("n0", "abs", ("at",), ("places",)),
+        Node("n1", "neg", ("dy",), ("moved",)),
+        Node("n2", "scatter_elements", ("zeros", "places", "moved"), ("y",), {"axis": 0, "reduction": "add"}),
+    )
+    floats, places = TensorType(DType.F32, (40,)), TensorType(DType.I64, (40,))
+    types = {"dy": floats, "at": places, "places": places, "moved": floats}
+    types |= {name: TensorType(DType.F32, (90,)) for name in ("zeros", "y")}
+    model = Graph("computed", ("dy", "at"), ("y", "places"), types, nodes, {"zeros": np.zeros(90, np.float32)})
+    plan = cuts.build(model, target="opencl")
+    rng = np.random.default_rng(2)
+    given_ = {"dy": rng.standard_normal(40).astype(np.float32), "at": rng.integers(-89, 90, 40)}
+    assert all(each.ok for each in plan.verify(given_))

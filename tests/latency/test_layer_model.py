@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,11 +13,15 @@ pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn"
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Samples
-from cuts.latency.layer_model import LayerModel, Options, _agreed, ablations, unseen
+from cuts.latency.kept import kept
+from cuts.latency.layer_model import Correction, LayerModel, Options, _agreed, ablations, unseen
 from cuts.latency.metrics import score
+from cuts.latency.trees import Trees
 from cuts.tests.latency.simulator import KERNELS, choice, layers, profile
 
 NAMES = dict(enumerate(KERNELS))
+#: Enough for a library of a few kernels.
+FEW = Options(trees=12, rounds=80)
 
 
 def samples(count: int = 1500, seed: int = 0) -> Samples:
@@ -32,21 +40,24 @@ def named(choices: np.ndarray) -> np.ndarray:
     return np.array([NAMES[int(each.split(".")[0])] for each in choices])
 
 
-def test_kernels_and_times_of_unseen_layers_are_found() -> None:
+@pytest.fixture(scope="module")
+def fitted() -> LayerModel:
+    return LayerModel(FEW).fit(samples(), "cold", NAMES)
+
+
+def test_kernels_and_times_of_unseen_layers_are_found(fitted: LayerModel) -> None:
     others = layers(500, seed=7)
     _, _, us = profile(others, noise=0.0)
-    train = samples()
-    model = LayerModel(Options(trees=40)).fit(train, "cold", NAMES)
-    predicted, chosen, _ = model.predict(others)
+    predicted, chosen, _ = fitted.predict(others)
     assert np.mean(named(chosen) == choice(others)) > 0.95
     assert score(predicted, us).within > 0.95
 
 
-def test_every_baseline_is_behind_on_a_curve_with_steps() -> None:
+def test_every_baseline_is_behind_on_a_curve_with_steps(fitted: LayerModel) -> None:
     others = layers(500, seed=7)
     _, _, us = profile(others, noise=0.0)
     train = samples()
-    ours = score(LayerModel(Options(trees=40)).fit(train, "cold", NAMES).predict(others)[0], us).within
+    ours = score(fitted.predict(others)[0], us).within
     for baseline in all_baselines():
         assert score(baseline.fit(train.layers, train.choices, train.cold).predict(others), us).within < ours, (
             baseline.name
@@ -62,7 +73,7 @@ def test_the_argmin_is_no_model_of_a_library_that_does_not_take_the_fastest() ->
 
 def test_what_intervals_are_made_of_was_not_trained_on() -> None:
     train = samples(600)
-    test, us, confidence = unseen(train, "cold", NAMES, Options(trees=20))
+    test, us, confidence = unseen(train, "cold", NAMES, FEW)
     assert 0 < len(test) < len(train)
     assert score(us, test.cold).within > 0.7
     widths = half_widths(Calibration.of(us, test.cold, confidence), confidence)
@@ -76,7 +87,7 @@ def test_a_choice_of_two_kernels_takes_as_long_as_both() -> None:
         parts[:] = [np.append(each, 7.0 * share) for each in parts]
     both = Samples(train.layers, train.kinds, train.cases, twice, train.blocks, train.cold_parts, train.warm_parts,
                    train.cold + 7, train.warm + 6.3)  # fmt: skip
-    model = LayerModel(Options(trees=20, correct=False)).fit(both, "cold", NAMES | {9: "Memset (Device)"})
+    model = LayerModel(Options(trees=12, correct=False)).fit(both, "cold", NAMES | {9: "Memset (Device)"})
     assert score(model.predict(both.layers)[0], both.cold).within > 0.95
 
 
@@ -87,3 +98,41 @@ def test_likely_choices_that_take_as_long_are_taken_together() -> None:
     assert us[0] == pytest.approx(100.4, abs=0.2)
     assert chosen[0] == "b"
     assert confidence[0] == pytest.approx(0.6)
+
+
+def test_a_model_that_was_kept_is_the_model(
+    fitted: LayerModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    others, asked = layers(200, seed=8), []
+
+    def fit() -> Mapping[str, Any]:
+        asked.append(1)
+        return fitted.state()
+
+    def same() -> bool:
+        found = LayerModel.of_state(FEW, kept(("digest", "made up"), fit)).predict(others)
+        return all((one == other).all() for one, other in zip(found, fitted.predict(others), strict=True))
+
+    assert same() and len(asked) == 1
+    assert same() and len(asked) == 1
+    (entry,) = (tmp_path / "cache" / "latency").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-100])  # cut short
+    assert same() and len(asked) == 2
+    kept(("other data", "made up"), fit)
+    assert len(asked) == 3
+
+
+def test_trees_as_arrays_say_what_the_library_s_say() -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    draw = np.random.default_rng(0)
+    rows, labels = draw.normal(size=(300, 5)), draw.integers(0, 4, 300)
+    sums, others = rows @ np.arange(5.0) + labels, draw.normal(size=(70, 5))
+    classes = ensemble.ExtraTreesClassifier(7, random_state=0).fit(rows, labels)
+    assert (Trees.of_forest(classes, range(4)).shares(others, 4) == classes.predict_proba(others)).all()
+    means = ensemble.ExtraTreesRegressor(7, random_state=0).fit(rows, sums)
+    assert Trees.of_forest(means).means(others) == pytest.approx(means.predict(others), rel=1e-12)
+    boosted = ensemble.HistGradientBoostingRegressor(max_iter=20).fit(rows, sums)
+    correction = Correction(float(boosted._baseline_prediction.item()), Trees.of_boosted(boosted))
+    assert correction.values(others) == pytest.approx(boosted.predict(others), rel=1e-12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
+from cuts.ops.language import Instances
+from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
@@ -66,6 +68,17 @@ def test_images_come_innermost_in_a_run_and_copies_stay_views() -> None:
     assert statements["c"].write[1].coefficient(image) == 1
     views = find_views(programs).storages
     assert views["c"].buffer == views["b"].buffer == "a" and views["g"].buffer == views["e"].buffer == "d"
+
+
+def test_an_algorithm_by_itself_lies_as_it_does_in_a_network() -> None:
+    made, instances = chain(batch=8, kind=DType.F32), Instances(REGISTRY)
+    node = made.nodes[2]
+    alone = Graph("alone", ("b",), ("c",), {v: made.types[v] for v in "bvc"}, (node,), {"v": made.constants["v"]})
+    part = replace_node(alone, node, "winograd_4x4", instances)
+    own = choose_layouts(build_programs(part, REGISTRY), GPU, orders={"b": IMAGES, "c": IMAGES})
+    whole = laid_out(replace_node(made, node, "winograd_4x4", instances))
+    for tensor in ("n2.winograd_4x4.v", "n2.winograd_4x4.m", "n2/winograd_4x4/1.v_sum"):
+        assert own.orders[tensor] == whole.orders[tensor]
 
 
 def test_turning_all_runs_keeps_programs_whole() -> None:

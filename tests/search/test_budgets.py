@@ -275,6 +275,14 @@ def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
     assert sum(budget.spent.values()) <= budget.elapsed
 
 
+def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    write = stages._programs
+    monkeypatch.setattr(stages, "_programs", lambda graph, registry: written.append(graph) or write(graph, registry))
+    tuned(layers(2), 20.0)
+    assert len(written) == len({id(graph) for graph in written})
+
+
 def test_stages_are_timed_and_add_up() -> None:
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
@@ -342,3 +350,25 @@ def test_a_child_is_not_waited_for_once_time_is_over() -> None:
     assert time.monotonic() < end + 5
     assert not child.alive
     child.close()
+
+
+def test_what_is_left_of_a_budget_goes_to_the_kernels_that_lose_most() -> None:
+    """A search of few kernels ended behind half of its budget, whatever there was to be gained."""
+    target = evolve(OPENCL, on_host=False)
+
+    def search(deeper: int, seconds: float) -> MeasuredSelector:
+        clock = FakeClock()
+        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + drawn(kernel)))
+        selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, deeper=deeper))
+        compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
+        return selector
+
+    def drawn(kernel: KernelFunction) -> float:
+        return zlib.crc32(b"once" + kernel.source.encode()) / 2**32
+
+    ended, deeper = search(0, 60.0), search(1, 60.0)
+    assert ended.complete
+    assert ended.budget.elapsed < deeper.budget.elapsed < 60.0
+    assert deeper.complete  # it could have ended there
+    assert deeper.seconds < ended.seconds
+    assert search(1, ended.budget.elapsed).budget.elapsed <= ended.budget.elapsed + SLACK

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from cuts.compile.contest import Rival, in_turns, quickest
+from cuts.compile.contest import Rival, better, by_sums, in_turns, quickest
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
+from cuts.search.decisions import DecidedGraph
+from cuts.search.selector import Findings
+from cuts.search.settings import TunedChoice
 
 from .test_decisions import kernels, tuned
 from .test_selector import chain, slow_when_fused
@@ -60,6 +63,32 @@ def test_plans_that_are_far_from_each_other_are_not_run() -> None:
 
     found, _ = tuned(chain(1), Database(None), even, wholes=never)
     assert len(found.steps) == 1
+
+
+def rival(seconds: float, *kernels: float | None) -> Rival:
+    """A plan of kernels that took some seconds, or were never timed, with a sum that is partly guessed then."""
+    candidate: Any = None
+    choices = tuple(TunedChoice(candidate, each) for each in kernels)
+    compiled: Any = None
+    return Rival(compiled, Findings((), choices, (), None), DecidedGraph("", "", "", "", (), seconds, False))
+
+
+@pytest.mark.parametrize(
+    ("wholes", "found", "wanted"),
+    [
+        (None, rival(0.9, 0.4, None), "known"),
+        (None, rival(0.9, 0.4, 0.5), "found"),
+        ((1.0, 1.1), rival(0.9, 0.4, None), "found"),
+        ((1.1, 1.0), rival(0.9, 0.4, 0.5), "known"),
+    ],
+)
+def test_what_was_timed_ships_before_what_is_guessed(
+    wholes: tuple[float, float] | None, found: Rival, wanted: str
+) -> None:
+    """A short search behind a longer one has kernels that no clock saw: their sum is no reason to give up a plan."""
+    known = rival(1.0, 0.5, 0.5)
+    assert better(found, known, lambda first, second: wholes, 0.01) is {"known": known, "found": found}[wanted]
+    assert better(rival(0.9, None), rival(0.8, None), by_sums, 0.01).seconds == 0.8, "both are guessed"
 
 
 class _Timed:

@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Storage
-from cuts.search.database import OUTCOMES, Database, Trial, Winner
+from cuts.search.database import OUTCOMES, Database, Trial, Winner, explain, summary_of
 from cuts.search.problem import Problem, trial_key
 
 from .fakes import MACHINE, OPENCL, problem_of
@@ -71,13 +71,13 @@ def test_a_key_is_explained_by_what_was_hashed() -> None:
     database = Database(None)
     database.finish(PROBLEM, Winner("s", 1e-3, 0.0))
     database.record(PROBLEM, [Trial("s", "ok", 1e-3), Trial("r", "wrong", message="y[0]")])
-    (problem,) = database.explain(PROBLEM.key[:10])
+    (problem,) = explain(database, PROBLEM.key[:10])
     assert problem["hashed"]["machine"] == MACHINE
     assert "reduce" in problem["hashed"]["work"]
     assert (problem["finished"], problem["trials"]) == (True, {"ok": 1, "wrong": 1})
-    (trial,) = database.explain(trial_key(PROBLEM.key, "r").upper())
+    (trial,) = explain(database, trial_key(PROBLEM.key, "r").upper())
     assert (trial["schedule"], trial["outcome"], trial["message"]) == ("r", "wrong", "y[0]")
-    assert database.explain("0123456789") == []
+    assert explain(database, "0123456789") == []
 
 
 @pytest.mark.parametrize("damage", [b"this is no database " * 100, b""])
@@ -144,7 +144,7 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     assert database.winner(PROBLEM) is None
     assert database.trials(PROBLEM) == database.recorded(PROBLEM.work) == []
     assert database.hints(PROBLEM) == []
-    assert [sorted(record["hashed"]) for record in database.explain(PROBLEM.key)] == [["damaged"]]
+    assert [sorted(record["hashed"]) for record in explain(database, PROBLEM.key)] == [["damaged"]]
 
 
 def test_a_database_that_nobody_closed_is_closed_with_its_object(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_database_that_nobody_closed_is_closed_with_its_object(tmp_path: Path)
 def test_a_new_database_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     def opened(number: int) -> bool:
         barrier.wait()
-        return Database(tmp_path / str(number // 6)).info()["problems"] == 0
+        return summary_of(Database(tmp_path / str(number // 6)))["problems"] == 0
 
     barrier = Barrier(6)
     with ThreadPoolExecutor(6) as threads:

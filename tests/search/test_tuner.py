@@ -14,7 +14,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.fragments import Fragment, cut_fragment
+from cuts.passes.fragments import Fragment, Priced, cut_fragment
 from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
 from cuts.search.final_round import best_known
@@ -23,6 +23,7 @@ from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
 from cuts.search.replay import ReplayBench
+from cuts.search.resources import Resources
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 from cuts.search.task import Entry, SearchTask
@@ -380,16 +381,48 @@ class Starting(Inline):
         return super().collect(timeout) if self.asked < 0 else []
 
 
-@pytest.mark.parametrize("asked", [0, 1, 100])
-def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
+def few_fragments() -> list[Fragment]:
     sizes = ((4, 8), (8, 4), (4, 4))
     types = [{"x": TensorType(DType.F32, shape), "y": TensorType(DType.F32, shape)} for shape in sizes]
     graphs = [Graph("g", ("x",), ("y",), t, (Node("r", "relu", ("x",), ("y",)),)) for t in types]
-    fragments = [Fragment(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
+    return [Fragment(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 100])
+def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
+    fragments = few_fragments()
     builder = Starting(asked)
-    found = tuner_of(FakeBench(by_threads), builder).plan(fragments)
+    found = tuner_of(FakeBench(by_threads), builder).plan(fragments)()
     assert found == [cut_fragment(fragment) for fragment in fragments]
     assert not builder.load, "nobody waits for what is left"
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_what_workers_answered_while_a_fragment_was_cut_here_is_taken_in(
+    answering: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one cut here where workers are known to answer: they would wait for this process."""
+    fragments, here = few_fragments(), list[Fragment]()
+
+    def cut_at_length(fragment: Fragment) -> Priced:
+        here.append(fragment)
+        return cut_fragment(fragment)
+
+    tuner = tuner_of(FakeBench(by_threads), Starting(1))
+    tuner.resources.answering = answering
+    monkeypatch.setattr("cuts.search.tuner.cut_fragment", cut_at_length)
+    monkeypatch.setattr(Resources, "over", lambda _: bool(here))
+    assert tuner.plan(fragments)() == [cut_fragment(fragment) for fragment in fragments]
+    assert len(here) == (0 if answering else 1)
+
+
+def test_groups_are_priced_while_fragments_are_cut() -> None:
+    tuner = tuner_of(FakeBench(by_threads))
+    tuner.begin()
+    wait = tuner.plan(fragments := few_fragments())
+    assert tuner.price([])() == []
+    assert wait() == [cut_fragment(fragment) for fragment in fragments]
+    assert not tuner.resources.asking
 
 
 def task_of(size: int) -> SearchTask:

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.backends.source import emit
 from cuts.bench.products import FORMATS, HandPoint, product_group
+from cuts.ir import CompileOptions, Graph, Node
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.passes.compilation import Compilation
 from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.bound import RESOURCES, bound, occupancy, warmed
 from cuts.passes.model.counts import Features
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.model.rank import rank
+from cuts.passes.pipeline import all_stages
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
@@ -243,3 +248,39 @@ def test_one_warp_uses_one_tensor_core_and_waits_for_what_it_fetches_by_itself()
 
     (alone, four), (alone_odd, four_odd) = estimates(512), estimates(511)
     assert four < alone and four_odd < 0.5 * alone_odd
+
+
+#: Points of samples at random places of [8, 64, 128, 128]: block and thread tiles, vectors, and seconds on an H200.
+SAMPLED = (
+    (((1, 1, 1), (4, 4, 1), (64, 2, 1), (64, 2, 1)), 84.8e-6),
+    (((1, 1, 1), (4, 4, 1), (64, 4, 1), (128, 8, 8)), 193e-6),
+    (((1, 1, 1), (32, 4, 1), (1, 1, 1), (128, 4, 4)), 214e-6),
+)
+
+
+def test_points_that_data_places_are_ordered_as_they_were_measured():
+    """A lane's element lies in a line of its own, however many neighbours of the result a thread has."""
+    group = sampled()
+    segment = group.segments[0]
+    loop = ReductionSchedule(tuple(ReduceDim((a,), 2) for a in segment.reductions[0].reduce), (), 1)
+    found = []
+    for tiles, _ in SAMPLED:
+        dims = tuple(TileDim((a,), *tile) for a, tile in zip(segment.axes, tiles, strict=True))
+        features = features_of(group, Schedule((SegmentSchedule(dims, (loop,)),)), H200)
+        found.append(float(rank(features, bound(features, H200), H200)))
+        assert float(features.lines) * features.grid > 33e6  # each load of each lane has one
+    assert found == sorted(found)
+    assert found[0] == pytest.approx(SAMPLED[0][1], rel=0.4)
+
+
+def sampled():
+    """Return the group that looks neighbours up, and weighs them, of samples between pixels."""
+    image = TensorType(DType.F32, (8, 64, 128, 128))
+    types = {"x": image, "at": TensorType(DType.F32, (8, 128, 128, 2)), "y": image}
+    model = Graph("samples", ("x", "at"), ("y",), types, (Node("n", "grid_sample", ("x", "at"), ("y",)),))
+    work = Compilation(Registry.builtin(), H200, CompileOptions(), emit, model)
+    for stage in all_stages(work.registry):
+        stage.perform(work)
+        if stage.name == "partition":
+            break
+    return work.groups[-1].form

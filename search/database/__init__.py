@@ -1,0 +1,25 @@
+"""The tuning database: one SQLite file that keeps what was measured, failures and wrong results included.
+
+A *problem* is a kernel on a machine (`Problem.description`), a *trial* one schedule of it. Several processes may share
+the file (WAL). A file that is damaged is set aside and a new one begun, with a notice: results can be measured again.
+Results of other machines are hints only.
+"""
+
+from .explained import explain, summary_of
+from .stored import OUTCOMES, Result, Trial, Winner
+from .tables import Database
+from .user import FILE, database_path, open_database, remove_database
+
+__all__ = [
+    "FILE",
+    "OUTCOMES",
+    "Database",
+    "Result",
+    "Trial",
+    "Winner",
+    "database_path",
+    "explain",
+    "open_database",
+    "remove_database",
+    "summary_of",
+]

@@ -1,0 +1,81 @@
+"""What the tuning database holds, for people to read."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from .file import DatabaseFile
+
+
+def summary_of(database: DatabaseFile) -> dict[str, object]:
+    """Return how much is kept."""
+    with database.errors() as db:
+        outcomes = dict(db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall())
+        problems, done = db.execute("select count(*), coalesce(sum(done), 0) from problems").fetchone()
+    return {
+        "path": str(database.path),
+        "problems": problems,
+        "finished": done,
+        "trials": sum(outcomes.values()),
+        "outcomes": outcomes,
+    }
+
+
+def explain(database: DatabaseFile, prefix: str) -> list[dict[str, Any]]:
+    """Return what every key with a prefix stands for: problems with their trials' counts, or single trials."""
+    like = prefix.lower() + "%"
+    with database.errors() as db:
+        problems = db.execute(
+            "select key, description, label, done, best, seconds, spread, points, proven, at from problems where "
+            "key like ?",
+            (like,),
+        ).fetchall()
+        trials = db.execute(
+            "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, "
+            "t.source, t.message,"
+            " t.bound, t.score, t.at from trials t join problems p on p.key = t.problem where t.key like ?",
+            (like,),
+        ).fetchall()
+        return [_problem_record(db, row) for row in problems] + [_trial_record(row) for row in trials]
+
+
+def _problem_record(db: sqlite3.Connection, row: Sequence[Any]) -> dict[str, Any]:
+    names = ("key", "hashed", "label", "finished", "best", "seconds", "spread", "points", "proven slower", "at")
+    record = dict(zip(names, row, strict=True)) | {
+        "kind": "problem",
+        "hashed": _hashed(row[1]),
+        "finished": bool(row[3]),
+    }
+    counts = db.execute("select outcome, count(*) from trials where problem = ? group by outcome", (row[0],)).fetchall()
+    return record | {"trials": dict(counts)}
+
+
+def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
+    names = (
+        "key",
+        "hashed",
+        "label",
+        "schedule",
+        "outcome",
+        "seconds",
+        "spread",
+        "registers",
+        "source",
+        "message",
+        "bound",
+        "score",
+        "at",
+    )
+    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1])}
+
+
+def _hashed(description: object) -> dict[str, Any]:
+    """Return what a key was made from; a damaged description as what it is."""
+    try:
+        found = json.loads(description) if isinstance(description, str) else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"damaged": repr(description)[:200]}

@@ -1,0 +1,75 @@
+"""What was learned of the order of points: constants of the estimate, and small trees that say by how much it is wrong.
+
+It needs no library, so that every worker can apply it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Target
+from ...passes.model import NUMBERS, SUMS, Features, RankConstants, bound, rank
+
+Array = np.ndarray[Any, Any]
+
+
+@frozen
+class Tree:
+    """A binary tree of decisions: at each node the column that is looked at, its limit, and where to go where the value
+    is not above it or is; leaves have no column, and a value.
+    """
+
+    columns: tuple[int, ...]
+    limits: tuple[float, ...]
+    below: tuple[int, ...]
+    above: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def values_of(self, rows: Array) -> Array:
+        """Return the value of every row."""
+        columns, limits = np.asarray(self.columns), np.asarray(self.limits)
+        below, above, at = np.asarray(self.below), np.asarray(self.above), np.zeros(len(rows), int)
+        while (going := columns[at] >= 0).any():
+            here = at[going]
+            small = rows[going, columns[here]] <= limits[here]
+            at[going] = np.where(small, below[here], above[here])
+        return np.asarray(self.values)[at]
+
+
+@frozen
+class LearnedOrder:
+    """Estimates points with other constants, and corrects the logarithms by what the trees say."""
+
+    costs: RankConstants
+    trees: tuple[Tree, ...] = ()
+
+    def seconds(self, features: Features, conflicts: Array, target: Target) -> Array:
+        """Return what points are expected to take."""
+        found = np.asarray(rank(features, bound(features, target), target, conflicts, self.costs), np.float64)
+        if not self.trees:
+            return found
+        rows = columns_of_counts(features, target, found)
+        return np.asarray(found * np.exp(sum(tree.values_of(rows) for tree in self.trees)))
+
+
+def columns_of_counts(features: Features, target: Target, estimated: Array) -> Array:
+    """Return what the trees look at: nothing that says how large an operation is, so that they may hold for another.
+
+    Work is counted as a part of what the group is defined by, times as parts of the estimate.
+    """
+    size = np.shape(estimated)
+    found, columns = bound(features, target), []
+    work = 1.0 + np.asarray(features.useful_flops, np.float64) + np.asarray(features.unique_bytes, np.float64)
+    for name in NUMBERS:
+        value = np.asarray(getattr(features, name), np.float64)
+        if name in SUMS:
+            columns.append(np.log((1.0 + value * features.grid) / work))
+        elif name not in ("useful_flops", "unique_bytes", "outer"):
+            columns.append(np.log1p(np.minimum(np.abs(value), 1e9)))
+    times = (np.asarray(each, np.float64) for each in (*found.terms.values(), found.first, found.time))
+    columns += [np.log(np.maximum(each, 1e-12) / estimated) for each in times]
+    columns += [np.asarray(found.occupancy, np.float64), np.log(np.maximum(features.grid / target.NUM_SM, 1e-6))]
+    return np.stack([np.broadcast_to(c, size) for c in columns], axis=1)

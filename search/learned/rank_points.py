@@ -1,0 +1,115 @@
+"""Measured points as arrays of counts, by operation and machine: what the model of rank is fitted to.
+
+They come from databases of tuning and from recorded spaces. What this version's spaces do not allow is left out, and so
+is what ran on a machine whose figures nobody kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import fields, frozen
+
+from ...ir import CutsError, FusedGroup, Schedule, Target, parse_ir
+from ...passes.model import NUMBERS, Features, conflict_factor
+from ...passes.schedule import check_schedule, features_of, geometry_of
+from ..database import Database
+from ..problem import machine_of
+from .recorded import RecordedSpace
+
+Array = np.ndarray[Any, Any]
+#: Fewest points of an operation that say anything about their order, and most that are read: the fastest, and others
+#: evenly among the rest.
+FEWEST, MOST, FASTEST = 8, 400, 100
+
+
+@frozen(eq=False)
+class RankPoints:
+    """Measured points: counts as arrays, bank conflicts, seconds, and the number of each point's operation."""
+
+    features: Features
+    conflicts: Array
+    seconds: Array
+    case: Array
+
+    @property
+    def table(self) -> list[Array]:
+        """The columns that `rank_points` takes, but for the last."""
+        return [*(np.asarray(getattr(self.features, name)) for name in NUMBERS), self.conflicts, self.seconds]
+
+    def where(self, mask: Array) -> RankPoints:
+        """Return some of the points."""
+        chosen = {f.name: getattr(self.features, f.name) for f in fields(Features)}
+        chosen = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in chosen.items()}
+        return RankPoints(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
+
+
+@frozen(eq=False)
+class MeasuredOperation:
+    """The points of one operation on one machine. Operations with the same `work` are one wherever they ran."""
+
+    label: str
+    work: str
+    machine: str
+    target: Target
+    points: RankPoints
+
+
+def rank_points(rows: Sequence[Sequence[float]] | Array) -> RankPoints:
+    """Return points of rows: the counts, bank conflicts, seconds, the number of the operation."""
+    table = np.asarray(rows, dtype=np.float64)
+    columns = dict(zip(NUMBERS, table.T, strict=False))
+    return RankPoints(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
+
+
+def counted(group: FusedGroup, schedule: Schedule, target: Target) -> list[float]:
+    """Return the counts of a point and its bank conflicts; nothing where it is not legal."""
+    if check_schedule(group, schedule, target):
+        return []
+    counts = features_of(group, schedule, target)
+    factor = float(np.max(conflict_factor(group, geometry_of(group, schedule), target)))
+    return [*(float(np.max(getattr(counts, f))) for f in NUMBERS), factor]
+
+
+def of_spaces(spaces: Iterable[RecordedSpace]) -> Iterator[MeasuredOperation]:
+    """Yield the operations of recorded spaces."""
+    for space in spaces:
+        times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
+        yield from _operation(space.label, space.work, space.machine, space.described, times)
+
+
+def of_database(database: Database, target: Target) -> Iterator[MeasuredOperation]:
+    """Yield the operations of a database that were measured on a target's machine."""
+    machine = machine_of(target)
+    for label, work, times in database.measured(machine):
+        yield from _operation(label, work, machine, target, times)
+
+
+def _operation(
+    label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float]
+) -> Iterator[MeasuredOperation]:
+    try:
+        group = parse_ir(work)
+    except CutsError:
+        return  # another version wrote it
+    rows = []
+    for text, seconds in _chosen(times) if isinstance(group, FusedGroup) else ():
+        try:
+            schedule = parse_ir(text)
+            row = counted(group, schedule, target) if isinstance(schedule, Schedule) else []
+        except (CutsError, AssertionError):
+            continue
+        rows += [[*row, seconds, 0.0]] if row else []
+    if len(rows) >= FEWEST:
+        yield MeasuredOperation(label, work, machine.get("target", ""), target, rank_points(rows))
+
+
+def _chosen(times: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return so many points at most."""
+    ordered = sorted(times.items(), key=lambda each: (each[1], each[0]))
+    if len(ordered) <= MOST:
+        return ordered
+    rest = np.linspace(FASTEST, len(ordered) - 1, MOST - FASTEST).astype(int)
+    return [*ordered[:FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]

@@ -1,0 +1,58 @@
+"""Small trees on top of the estimate of points, by gradient boosting (scikit-learn)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import evolve
+
+from ...ir import Target, UsageError
+from ...passes.model import RankConstants, bound, rank
+from .correction import Tree, columns_of_counts
+from .rank_fit import centred, estimate, weights_of
+from .rank_points import RankPoints
+
+#: Trees, their depth, and the part of what each finds that is believed: small, so that they hold elsewhere.
+TREES, DEPTH, RATE = 60, 3, 0.08
+#: The part of the points that each tree sees, and fewest points of a leaf.
+SEEN, LEAF = 0.7, 20
+
+
+def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) -> tuple[Tree, ...]:
+    """Return trees that say by how much the logarithm of the estimate is wrong, beyond what is common to all points of
+    an operation. What is fast weighs most, and what the estimate holds for fast.
+
+    Raises `UsageError` where scikit-learn is missing.
+    """
+    try:
+        from sklearn.ensemble import GradientBoostingRegressor
+    except ImportError as error:
+        raise UsageError("--learn needs scikit-learn", hint="pip install 'cuts[learned]'") from error
+    rows, wanted, weights = [], [], []
+    for points, target in parts:
+        plain = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
+        rows.append(columns_of_counts(points.features, target, np.asarray(plain)))
+        wanted.append(centred(np.log(points.seconds / estimate(costs, points, target)), points, 1.0))
+        weight, total = weights_of(points)
+        favoured, all_favoured = weights_of(evolve(points, seconds=np.asarray(plain)))
+        weights.append(np.maximum(weight / total[points.case], favoured / all_favoured[points.case]))
+    learner = GradientBoostingRegressor(
+        n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, subsample=SEEN, min_samples_leaf=LEAF,
+        max_features=0.5, random_state=0,
+    )  # fmt: skip
+    learner.fit(np.concatenate(rows), np.concatenate(wanted), np.concatenate(weights))
+    return tuple(_tree(each.tree_) for each in learner.estimators_[:, 0])
+
+
+def _tree(found: object) -> Tree:
+    """Return a fitted tree as numbers."""
+    columns = np.asarray(getattr(found, "feature"))  # noqa: B009  its type is not declared
+    leaf = columns < 0
+    names = ("threshold", "children_left", "children_right")
+    limits, below, above = (np.asarray(getattr(found, name)) for name in names)
+    values = RATE * np.asarray(getattr(found, "value")).reshape(-1)  # noqa: B009
+    return Tree(
+        tuple(np.where(leaf, -1, columns).tolist()), tuple(limits.tolist()), tuple(below.tolist()),
+        tuple(above.tolist()), tuple(np.where(leaf, values, 0.0).tolist()),
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""The space of a group in the order of what was learned: the model's points, with the seconds that are expected of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from ...passes.schedule import Point
+from ..learned import LearnedOrder, rescored
+from .ground import FullSpace, Place
+
+
+@define
+class CorrectedSpace(FullSpace):
+    """All points of a space, scored by the model `bound` and corrected."""
+
+    correction: LearnedOrder = field(kw_only=True)
+
+    def random(self, count: int, seed: Sequence[int]) -> list[Point]:
+        """Return legal points in a random order, about the same number from each structure."""
+        return self.rescored(super().random(count, seed))
+
+    def legal(self, places: Sequence[Place]) -> list[Point]:
+        """Return those points that are legal, with their scores, in the order of the places."""
+        return self.rescored(super().legal(places))
+
+    def near(self, points: Sequence[Point]) -> set[Point]:
+        """Return the points that differ in one parameter."""
+        return set(self.rescored(sorted(super().near(points))))
+
+    def rescored(self, points: Sequence[Point]) -> list[Point]:
+        """Return points with the seconds that are expected of them."""
+        return rescored(self.space, points, self.correction)

@@ -1,0 +1,39 @@
+"""What the whole models reached, as `bench/layer_report.py` wrote it: fitting them takes too long for every commit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cuts.bench.layer_tables import DOCUMENT, RESULTS, with_sections
+from cuts.latency.networks import KNOWN
+
+VALUES = json.loads(RESULTS.read_text(encoding="utf-8"))
+BASELINES = (
+    "linear in operations",
+    "FastDeepIoT: tree of linear models",
+    "gradient-boosted trees",
+    "linear regression per kernel",
+)
+
+
+def test_the_document_has_what_was_measured() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text == with_sections(text, VALUES)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_held_out_layers_are_predicted_and_baselines_are_clearly_behind(precision: str) -> None:
+    rows = VALUES[precision]["layers"]
+    assert rows["all"]["within"] >= 0.91
+    assert rows["all"]["inside"] >= 0.9
+    assert all(rows[name]["within"] <= rows["all"]["within"] - 0.3 for name in BASELINES)
+    assert rows["without waves"]["within"] < rows["all"]["within"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("batch", [1, 16])
+def test_eight_of_ten_networks_are_within_a_tenth(precision: str, batch: int) -> None:
+    rows = {n: row for n, row in VALUES[precision][f"networks, batch {batch}"].items() if n not in KNOWN}
+    assert len(rows) == 10
+    assert sum(abs(row["off"]) <= 0.1 for row in rows.values()) >= 8
