@@ -37,7 +37,7 @@ BUGS = (
     Bug("legality", "what is read through a view is not needed", "passes.fusion.groups:Workshop._needed",
         "if self._needed(unit.writes[0], inside):\n                return True", "continue"),
     Bug("legality", "an index that is computed in the group is read from memory",
-        "passes.fusion.inline:Inliner._check_indirect",
+        "passes.fusion.inline:Inliner._check_places",
         "if computed:", "if len(computed) > 1:"),
     Bug("partition", "a path may leave a group and come back", "passes.fusion.partition:Partitioner.convex",
         "if second in following:", "if False:"),
