@@ -9,6 +9,9 @@ from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.layout import choose_layouts
+from cuts.passes.layout.accesses import find_aliases, lines_of
+from cuts.passes.layout.components import Component
+from cuts.passes.layout.number_products import shared_dims
 from cuts.passes.verify import verify_programs
 
 from ..fusion.build import REGISTRY, graph, op
@@ -68,8 +71,15 @@ def test_products_of_two_computed_factors_stay_as_they_are() -> None:
     assert not laid_out(made).orders
 
 
-def test_samples_whose_rows_are_compared_do_not_come_innermost() -> None:
-    """A window is read, images run through all tensors, and yet every one has a product of its own."""
-    patches = op("c", "conv", "x", "w", pads=(1, 1, 1, 1)), op("t", "reshape", "c", shape=(8, 16, 49))
-    made = attention(*patches, x=f32(8, 3, 7, 7), w=f32(16, 3, 3, 3))
-    assert all(order[-1] != 0 for order in laid_out(with_constants(made, "w")).orders.values())
+def test_dims_that_select_a_product_are_told_from_those_of_a_factor() -> None:
+    """Samples of an attention each have products of their own, those that a matrix of weights multiplies do not."""
+    made = attention(op("t", "matmul", "x", "w"), x=f32(4, 128, 64), w=f32(64, 64))
+    programs = build_programs(with_constants(made, "w"), REGISTRY)
+    aliases = find_aliases(programs)
+    lines = [line for unit in programs.units for line in lines_of(unit, aliases, ())]
+    found = shared_dims(lines, programs.graph.constants)
+    assert {("t", 0), ("p", 0)} <= found
+    assert {d for tensor, d in found if tensor in ("t", "p")} == {0} and not any(tensor == "x" for tensor, _ in found)
+    alike = tuple(frozenset({("t", d), ("p", d)}) for d in (0, 1))
+    part = Component(frozenset("tp"), (), alike)
+    assert part.in_parallel().alike == alike and part.in_parallel(found).alike == alike[1:]
