@@ -69,7 +69,7 @@ def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
     lines = _lines(programs, aliases, products)
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
     orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
-    ordered = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    ordered = _with_views(programs, aliases, orders, fixed)
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
@@ -107,7 +107,7 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
     cost = sum(costs.of(line, orders) for line in lines)
     if orders:
-        programs = reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+        programs = _with_views(programs, aliases, orders, fixed)
     return _Ordered(programs, cost, well)
 
 
@@ -119,7 +119,12 @@ def _between_products(programs: Programs, target: Target) -> Programs:
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
     orders = _settled(parts, NumberCosts(programs.types), worth)
-    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))}) if orders else programs
+    return _with_views(programs, aliases, orders, fixed) if orders else programs
+
+
+def _with_views(programs: Programs, aliases: Aliases, orders: Mapping[str, Order], fixed: frozenset[str]) -> Programs:
+    """Return programs whose tensors lie in some orders, and views as what they show."""
+    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
 
 
 def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
