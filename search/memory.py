@@ -23,7 +23,6 @@ class _Inside:
 
     blocks: int = 0
     usual: tuple[int, int, int] = (0, 0, 0)
-    frozen: bool = False
     alone: Lock = field(factory=Lock)
 
 
@@ -38,15 +37,15 @@ def collect_seldom() -> None:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Search for garbage seldom in a block, and not in what was there before; blocks may lie in one another and beside
-    one another. What somebody froze before stays frozen.
+    """Search for garbage seldom in a block; blocks may lie in one another and beside one another.
+
+    What was there before is not frozen: only the third kind of search would look at it, which a block does not live to
+    see, and whether somebody else froze something is told by walking through all of it.
     """
     with _INSIDE.alone:
         _INSIDE.blocks += 1
         if _INSIDE.blocks == 1:
-            _INSIDE.usual, _INSIDE.frozen = gc.get_threshold(), gc.get_freeze_count() == 0
-            if _INSIDE.frozen:
-                gc.freeze()
+            _INSIDE.usual = gc.get_threshold()
             gc.set_threshold(*SELDOM)
     try:
         yield
@@ -55,5 +54,3 @@ def seldom_collected() -> Iterator[None]:
             _INSIDE.blocks -= 1
             if not _INSIDE.blocks:
                 gc.set_threshold(*_INSIDE.usual)
-                if _INSIDE.frozen:
-                    gc.unfreeze()
