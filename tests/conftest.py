@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # files are shared out in the order of `pytest_collection_modifyitems`
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files whose few tests take long, then those with many tests: what begins last is short."""
+    many = Counter(item.path for item in items)
+    items.sort(key=lambda item: (not item.get_closest_marker("long"), -many[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

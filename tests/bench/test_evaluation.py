@@ -25,7 +25,7 @@ from cuts.search.child import Child
 from ..needs import needs_opencl
 
 #: Exporters warn of their own insides.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 OWN = ("DeepSpeech2", "Attention-RNN", "DLRM", "BERT-base")
 

@@ -10,6 +10,7 @@ from cuts.bench.cases import all_cases, sampled
 
 from ..needs import needs_opencl
 
+pytestmark = pytest.mark.long
 ROW = ["--target", "opencl", "--class", "memory", "--only", "relu 1 MB", "--no-peers"]
 
 

@@ -32,6 +32,7 @@ from .kept import saved
 
 pytestmark = [
     pytest.mark.as_users_build,
+    pytest.mark.long,
     pytest.mark.opencl,
     pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here"),
 ]

@@ -22,7 +22,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 
 onnx = pytest.importorskip("onnx")
-pytestmark = pytest.mark.as_users_build
+pytestmark = [pytest.mark.as_users_build, pytest.mark.long]
 INFER = builtin_instances().infer
 
 

@@ -32,6 +32,8 @@ from cuts.tests.frontends.conformance import (
 )
 from cuts.tests.needs import needs_opencl
 
+pytestmark = pytest.mark.long
+
 LEAST_IN_SCOPE = 1200
 WHOLE_SWEEP = Path(__file__).with_name("golden") / "whole_conformance_sweep.txt"
 

@@ -49,7 +49,7 @@ from hypothesis import strategies as st
 
 from .fakes import MACHINE, OPENCL, group_of, problem_of
 
-pytestmark = pytest.mark.as_users_build
+pytestmark = [pytest.mark.as_users_build, pytest.mark.long]
 
 CASES = {
     "conv": ("conv", ((2, 3, 9, 9), (4, 3, 3, 3)), {"pads": (1, 1, 1, 1)}),
