@@ -19,8 +19,9 @@ from attrs import frozen
 
 from ..ir import BackendError
 
-#: The kinds of entries: cubins, what PoCL keeps for itself, sources that a compiler refused, fitted latency models.
-KINDS = ("cubin", "pocl", "refused", "latency")
+#: The kinds of entries: cubins, what PoCL keeps for itself, sources that a compiler refused, fitted latency models,
+#: which plan a graph that PyTorch captures has.
+KINDS = ("cubin", "pocl", "refused", "latency", "door")
 _DIGEST = 64
 
 

@@ -89,12 +89,23 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
 
 def _facts(graph: Graph, spec: Spec, target: Target) -> Iterator[str | bytes]:
     """Yield what every plan depends on."""
-    yield compiler_digest()
+    yield from target_facts(target)
     yield print_graph(graph)
     yield repr(sorted(spec.texts.items()))
+    yield from _weights(graph)
+
+
+def target_facts(target: Target) -> Iterator[str]:
+    """Yield what every plan for a target depends on, whatever it computes."""
+    yield compiler_digest()
     yield repr(target)
     yield repr(sorted(machine_of(target).items()))
-    yield from _weights(graph)
+
+
+def find_plan(name: str, target: Target) -> CompiledPlan | None:
+    """Return the plan that is kept under a name."""
+    folder = _folder()
+    return None if folder is None else PlanCache(folder, name, target).find()
 
 
 #: Folders of the repository that no compilation depends on.

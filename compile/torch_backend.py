@@ -4,7 +4,7 @@ installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,13 @@ from attrs import field, fields, frozen
 from ..ir import PRECISIONS, CompileOptions, PrecisionName, Target, UsageError, quote
 from .driver import precisions_of
 from .in_place import program_of, spec_of, target_of
+from .known_ends import find_ends, keep_ends
+from .plan_cache import find_plan, target_facts
 from .tuned import build_again
 
 if TYPE_CHECKING:
-    from ..frontends.torch import ArrayFunction, Captured, TensorProgram
+    from ..frontends.torch import ArrayFunction, Captured, Found, TensorProgram
+    from .plan import CompiledPlan
 
 
 #: How PyTorch's word for products of f32 reads as a policy (`torch.set_float32_matmul_precision`).
@@ -39,7 +42,7 @@ def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any
     from ..frontends.torch import dynamo_backend
 
     wishes = _read(options or {})
-    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze)
+    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze, _Kept(wishes))
 
 
 @frozen
@@ -76,44 +79,85 @@ class _Precisions:
     """The plans of a captured graph: one in each precision that held when it ran."""
 
     wishes: _Wishes
-    captured: Captured
+    captured: Callable[[], Captured]
     target: Target
     ordinal: int
     made: dict[PrecisionName, TensorProgram | ArrayFunction] = field(factory=dict)
+    kept: dict[PrecisionName, str] = field(factory=dict)
     compiling: Any = field(factory=Lock)
 
     def choose(self) -> TensorProgram | ArrayFunction:
         """Return the plan in the precision that holds now."""
-        precision = self._precision()
+        precision = _precision(self.wishes, self.target)
         with self.compiling:
             if precision not in self.made:
-                self.made[precision] = self._compiled(precision)
+                self._compile(precision)
             return self.made[precision]
 
-    def _precision(self) -> PrecisionName:
-        from ..frontends.torch import matmul_precision
+    def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
+        """Have a plan for a precision."""
+        self.made[precision] = program_of(plan, self.ordinal)
+        if plan.kept is not None:
+            self.kept[precision] = plan.kept.name
+        return self
 
-        if self.wishes.precision is not None:
-            return self.wishes.precision
-        followed = _FOLLOWED[matmul_precision()]
-        return followed if followed in precisions_of(self.target) else "fp32"
-
-    def _compiled(self, precision: PrecisionName) -> TensorProgram | ArrayFunction:
+    def _compile(self, precision: PrecisionName) -> None:
         options = CompileOptions(precision=precision, budget=self.wishes.budget)
+        captured = self.captured()
         plan = build_again(
-            self.captured.graph,
-            spec_of(self.captured),
+            captured.graph,
+            spec_of(captured),
             self.target,
             options,
             tune=self.wishes.tune or self.wishes.budget is not None,
             libraries=self.wishes.libraries,
         )
-        return program_of(plan, self.ordinal)
+        self.hold(precision, plan)
+
+
+def _precision(wishes: _Wishes, target: Target) -> PrecisionName:
+    from ..frontends.torch import matmul_precision
+
+    if wishes.precision is not None:
+        return wishes.precision
+    followed = _FOLLOWED[matmul_precision()]
+    return followed if followed in precisions_of(target) else "fp32"
 
 
 def _compile(wishes: _Wishes, captured: Captured, device: Any) -> _Precisions:
     """Compile a graph in the precision that holds now, and again where another one holds when it runs."""
     target, ordinal = target_of(device)
-    plans = _Precisions(wishes, captured, target, ordinal)
+    plans = _Precisions(wishes, lambda: captured, target, ordinal)
     plans.choose()  # what cannot be compiled is said where the graph is captured
     return plans
+
+
+@frozen
+class _Kept:
+    """Which kept plans captured graphs have that were compiled with the same wishes."""
+
+    wishes: _Wishes
+
+    def find(
+        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
+    ) -> Found | None:
+        """Return what an earlier process made of a graph, in the precision that holds now."""
+        target, ordinal = target_of(device)
+        precision = _precision(self.wishes, target)
+        known = find_ends(self._facts(words, target, precision))
+        plan = known and find_plan(known.plan, target)
+        if not known or not plan:
+            return None
+        plans = _Precisions(self.wishes, lambda: captured(known.frozen), target, ordinal)
+        return known.found(plans.hold(precision, plan))
+
+    def keep(self, words: Sequence[str | bytes], found: Found) -> None:
+        """Note under which name the plans of a graph are kept."""
+        plans = found.compiled
+        assert isinstance(plans, _Precisions), "what this backend made"
+        for precision, plan in plans.kept.items():
+            keep_ends(self._facts(words, plans.target, precision), found, plan)
+
+    def _facts(self, words: Sequence[str | bytes], target: Target, precision: PrecisionName) -> Iterator[str | bytes]:
+        yield from (repr(self.wishes), precision, *target_facts(target))
+        yield from words

@@ -3,9 +3,9 @@
 Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
 """
 
-from .captured import Captured
+from .captured import Captured, Ends
 from .dynamo import dynamo_backend
-from .program import ArrayFunction, TensorProgram
+from .program import ArrayFunction, Choice, Found, TensorProgram
 from .read import read_torch
 from .registered import OPERATORS, define_operator
 from .settings import matmul_precision
@@ -14,6 +14,9 @@ __all__ = [
     "OPERATORS",
     "ArrayFunction",
     "Captured",
+    "Choice",
+    "Ends",
+    "Found",
     "TensorProgram",
     "define_operator",
     "dynamo_backend",

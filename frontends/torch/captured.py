@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
-from ...ir import Graph, verify_graph
+from ...ir import Graph, TensorType, verify_graph
 from ...ops import Registry
 from ...ops.language import Instances
 from .reader import Reader, read_graph
+
+
+@frozen
+class Ends:
+    """What goes in and comes out of a captured graph: as `Captured` says, with the types of inputs and outputs."""
+
+    inputs: tuple[str | None, ...]
+    results: tuple[str | int | float | None, ...]
+    seeds: tuple[str, ...]
+    orders: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, TensorType]
 
 
 @frozen
@@ -29,6 +40,12 @@ class Captured:
     registry: Registry
     texts: Mapping[str, str]
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
+
+    @property
+    def ends(self) -> Ends:
+        """What goes in and comes out."""
+        types = {name: self.graph.types[name] for name in (*self.graph.inputs, *self.graph.outputs)}
+        return Ends(self.inputs, self.results, self.seeds, self.orders, types)
 
 
 def captured_graph(

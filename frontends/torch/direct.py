@@ -18,7 +18,7 @@ from .held import has_backward
 _WORK = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
          "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
 #: Tensors that are nothing else; wrappers take others apart.
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
@@ -31,5 +31,5 @@ def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
         return False
     written = any(about.mutates_data or about.mutates_metadata for about in facts.input_info)
     new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
-    plain = not any(isinstance(a, torch.Tensor) and type(a) not in _PLAIN for a in arguments)
+    plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN for a in arguments)
     return new and plain and not written and not any(getattr(facts, name, None) for name in _WORK)

@@ -17,7 +17,7 @@ import torch
 from attrs import frozen
 
 from ...ir import BackendError, UsageError, quote
-from .captured import Captured
+from .captured import Ends
 from .outlets import Made, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
@@ -87,10 +87,8 @@ class Door:
     `held` are the numbers of inputs that a model holds (parameters, buffers). Any thread may call it.
     """
 
-    def __init__(
-        self, captured: Captured, device: torch.device, program: TensorProgram, held: Collection[int] = ()
-    ) -> None:
-        self.captured, self.device, self.program = captured, device, program
+    def __init__(self, ends: Ends, device: torch.device, program: TensorProgram, held: Collection[int] = ()) -> None:
+        self.ends, self.device, self.program = ends, device, program
         self._held = frozenset(held)
         self._known: _Known | None = None
         self._opening = Lock()
@@ -114,7 +112,7 @@ class Door:
         else:
             held = (item.of(arguments).detach() for item in opened.held)
             found = opened.made.found((*opened.memory, *held, *given, *made))
-        return [found[name] if isinstance(name, str) else name for name in self.captured.results]
+        return [found[name] if isinstance(name, str) else name for name in self.ends.results]
 
     def _launch(self, known: _Known, addresses: Sequence[int]) -> None:
         opened, stream = known.opened, current_stream(self.device)
@@ -133,7 +131,7 @@ class Door:
         """Return new random numbers of 32 bits, the lower half of an integer each; PyTorch's generator of the device
         draws them, so that its seed counts.
         """
-        count = len(self.captured.seeds)
+        count = len(self.ends.seeds)
         return torch.tensor_split(torch.randint(1 << 32, (count,), device=self.device), count) if count else ()
 
     # ---- what is done once
@@ -156,7 +154,7 @@ class Door:
                 "a compiled graph is opened at its first call, which cannot be recorded",
                 hint="call the model once before torch.cuda.graph",
             )
-        places = {name: at for at, name in enumerate(self.captured.inputs) if name is not None}
+        places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
         expected = {name: self._expected(name, at) for name, at in places.items()}
         held = [name for name, at in places.items() if at in self._held and _is_readable(expected[name].of(arguments))]
         memory: list[torch.Tensor] = []
@@ -180,8 +178,8 @@ class Door:
         return tensor.data_ptr()
 
     def _expected(self, name: str, at: int) -> _Expected:
-        type_ = self.captured.graph.types[name]
-        order = self.captured.orders.get(name)
+        type_ = self.ends.types[name]
+        order = self.ends.orders.get(name)
         return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
 
 

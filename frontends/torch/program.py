@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from attrs import frozen
+
 from ...ir import DType
-from .captured import Captured
+from .captured import Captured, Ends
 
 
 class OutletLike(Protocol):
@@ -73,3 +75,26 @@ class Choice(Protocol):
 
 #: Compiles a graph for a device of PyTorch.
 CompileGraph: TypeAlias = Callable[[Captured, Any], ArrayFunction | Choice]
+
+
+@frozen
+class Found:
+    """What an earlier process made of a captured graph; inputs of the numbers `frozen` became constants."""
+
+    ends: Ends
+    frozen: tuple[int, ...]
+    compiled: ArrayFunction | Choice
+
+
+class Kept(Protocol):
+    """What earlier processes made of captured graphs, found by what is told of these."""
+
+    def find(
+        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
+    ) -> Found | None:
+        """Return what was made of a graph; `captured` reads it again, with inputs of these numbers as constants, where
+        more must be made of it.
+        """
+
+    def keep(self, words: Sequence[str | bytes], found: Found) -> None:
+        """Let later processes find it."""

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ...ir import DType, dtype_of_numpy
-from .captured import Captured
+from .captured import Captured, Ends
 from .door import Door
-from .program import ArrayFunction, CompileGraph
+from .program import ArrayFunction, Choice, CompileGraph
 
 #: A compiled graph as a function of its inputs, in order.
 TensorFunction = Callable[..., list[Any]]
@@ -25,37 +25,45 @@ def function_of_tensors(
     """Compile a captured graph, and return the function of its inputs, in order, that runs it; `held` are the numbers
     of those that a model holds.
     """
-    compiled = compile_graph(captured, device)
+    return function_of_ends(captured.ends, device, compile_graph(captured, device), held)
+
+
+def function_of_ends(
+    ends: Ends, device: torch.device, compiled: ArrayFunction | Choice, held: Collection[int] = ()
+) -> TensorFunction:
+    """Return the function of a captured graph's inputs that runs what was made of it."""
     choose = getattr(compiled, "choose", None)
     if choose is None:
-        return _through_arrays(captured, compiled)  # type: ignore[arg-type]
+        return _through_arrays(ends, compiled)  # type: ignore[arg-type]
     functions: dict[int, tuple[object, TensorFunction]] = {}
 
     def call(*arguments: Any) -> list[Any]:
         chosen = choose()
         if id(chosen) not in functions:
             in_place = hasattr(chosen, "open")
-            made = Door(captured, device, chosen, held) if in_place else _through_arrays(captured, chosen)
+            made = Door(ends, device, chosen, held) if in_place else _through_arrays(ends, chosen)
             functions.setdefault(id(chosen), (chosen, made))
         return functions[id(chosen)][1](*arguments)
 
     return call
 
 
-def _through_arrays(captured: Captured, run: ArrayFunction) -> TensorFunction:
+def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
     """Return a function of tensors on the CPU, which are copied to and from a plan's memory."""
+
+    outputs = tuple(dict.fromkeys(name for name in ends.results if isinstance(name, str)))
 
     def call(*arguments: Any) -> list[Any]:
         seeds = (
-            torch.randint(1 << 32, (len(captured.seeds),)).numpy().astype(np.uint32)
+            torch.randint(1 << 32, (len(ends.seeds),)).numpy().astype(np.uint32)
         )  # PyTorch's generator, so that its seed counts
-        named = {name: value for name, value in zip(captured.inputs, arguments, strict=True) if name is not None}
-        named |= {name: named[name].permute(order) for name, order in captured.orders.items() if name in named}
+        named = {name: value for name, value in zip(ends.inputs, arguments, strict=True) if name is not None}
+        named |= {name: named[name].permute(order) for name, order in ends.orders.items() if name in named}
         arrays = {name: _array(value) for name, value in named.items()}
-        arrays |= {name: np.asarray(seed) for name, seed in zip(captured.seeds, seeds, strict=True)}
+        arrays |= {name: np.asarray(seed) for name, seed in zip(ends.seeds, seeds, strict=True)}
         found = run(arrays)
-        tensors = {name: _tensor(found[name]) for name in captured.graph.outputs}
-        return [tensors[name] if isinstance(name, str) else name for name in captured.results]
+        tensors = {name: _tensor(found[name]) for name in outputs}
+        return [tensors[name] if isinstance(name, str) else name for name in ends.results]
 
     return call
 

@@ -186,11 +186,11 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
-        return options.precision
+        return SimpleNamespace(precision=options.precision, kept=None)
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
-    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
+    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made.precision)
     captured = SimpleNamespace(graph=None, registry=None, texts={})
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
@@ -222,6 +222,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
+        return SimpleNamespace(kept=None)
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)

@@ -1,0 +1,69 @@
+"""Which plan a graph has that PyTorch captured, and what goes in and comes out of it: kept, by all that is known of the
+graph before it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from ..backends import KernelStore, cache_key
+from ..ir import DType, TensorType
+
+if TYPE_CHECKING:
+    from ..frontends.torch import Choice, Ends, Found
+
+
+@frozen
+class KnownEnds:
+    """The ends of a captured graph, the inputs that became constants, and the name of its kept plan."""
+
+    ends: Ends
+    frozen: tuple[int, ...]
+    plan: str
+
+    def found(self, compiled: Choice) -> Found:
+        """Return this with what runs the plan."""
+        from ..frontends.torch import Found
+
+        return Found(self.ends, self.frozen, compiled)
+
+
+def find_ends(facts: Iterable[str | bytes]) -> KnownEnds | None:
+    """Return what is kept of a graph of which these facts are known."""
+    text = KernelStore.open("door").get(cache_key(facts))
+    return None if text is None else _read(json.loads(text))
+
+
+def keep_ends(facts: Iterable[str | bytes], found: Found, plan: str) -> None:
+    """Keep what goes in and comes out of a graph, and the name of its plan."""
+    KernelStore.open("door").put(cache_key(facts), json.dumps(_written(found, plan)).encode())
+
+
+def _written(found: Found, plan: str) -> dict[str, Any]:
+    ends = found.ends
+    return {
+        "inputs": ends.inputs,
+        "results": ends.results,
+        "seeds": ends.seeds,
+        "orders": dict(ends.orders),
+        "types": {name: (type_.dtype.value, type_.shape) for name, type_ in ends.types.items()},
+        "frozen": found.frozen,
+        "plan": plan,
+    }
+
+
+def _read(record: dict[str, Any]) -> KnownEnds:
+    from ..frontends.torch import Ends
+
+    ends = Ends(
+        tuple(record["inputs"]),
+        tuple(record["results"]),
+        tuple(record["seeds"]),
+        {name: tuple(order) for name, order in record["orders"].items()},
+        {name: TensorType(DType(dtype), tuple(shape)) for name, (dtype, shape) in record["types"].items()},
+    )
+    return KnownEnds(ends, tuple(record["frozen"]), record["plan"])

@@ -1,0 +1,207 @@
+"""What a later process of PyTorch's door finds by words alone, and what it must not."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.compile import tuned
+from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch import autograd, dynamo
+from cuts.frontends.torch.frozen import FrozenWarning
+from cuts.frontends.torch.told import told
+from cuts.tests.needs import needs_opencl
+
+nn = torch.nn
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _afresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep every plan, in a folder of the test's own."""
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuned, "WORTH_KEEPING", 0.0)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The modules that autograd sees."""
+    seen: list[Any] = []
+    through = autograd.through_autograd
+
+    def noted(module: Any, *given: Any) -> Any:
+        seen.append(module)
+        return through(module, *given)
+
+    for place in (autograd, dynamo):
+        monkeypatch.setattr(place, "through_autograd", noted)
+    return seen
+
+
+def net() -> Any:
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).eval()
+
+
+def anew(model: Any, **options: Any) -> Any:
+    """Compile as a later process does."""
+    torch._dynamo.reset()
+    return torch.compile(model, backend=cuts_backend, options=options, fullgraph=True, dynamic=False)
+
+
+def near(found: Any, expected: Any) -> bool:
+    return bool(torch.allclose(found, expected, rtol=1e-4, atol=1e-5))
+
+
+@needs_opencl
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
+def test_a_later_process_needs_no_autograd(mode: Any, options: dict[str, Any], traced: list[Any]) -> None:
+    model, x = net(), torch.randn(1, 2, 6, 6)
+    with mode():
+        first = anew(model, **options)(x)
+        assert len(traced) == 1
+        call = anew(model, **options)
+        assert torch.equal(call(x), first) and len(traced) == 1
+        other = torch.randn(1, 2, 6, 6)
+        assert near(call(other), model(other))
+
+
+@needs_opencl
+def test_other_parameters_are_read_and_never_remembered(traced: list[Any]) -> None:
+    """Held parameters are inputs of a kept plan; constants are part of its words."""
+    x = torch.randn(1, 2, 6, 6)
+    with torch.no_grad():
+        anew(net())(x)
+        model = net()
+        assert near(anew(model)(x), model(x)) and len(traced) == 1
+        anew(model, freeze=True)(x)
+        model[0].weight.mul_(2)
+        seen = len(traced)
+        assert near(anew(model, freeze=True)(x), model(x)) and len(traced) == seen + 1
+
+
+@needs_opencl
+def test_a_plan_found_again_notices_what_changed(traced: list[Any]) -> None:
+    model, x = net(), torch.randn(1, 2, 6, 6)
+    with torch.no_grad():
+        anew(model, freeze=True)(x)
+        call = anew(model, freeze=True)
+        call(x)
+        assert len(traced) == 1
+        for _ in range(2):
+            model[0].weight.mul_(1.5)
+            with pytest.warns(FrozenWarning):
+                assert near(call(x), model(x))
+        assert len(traced) == 2  # once, when it was needed
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: x.add_(1) * 2,
+        lambda x: (x * 2, x.view(-1)),
+        lambda x: x[1:].copy_(x[:-1].clone()).sum() + x.sum(),
+    ],
+    ids=["written", "view", "written part"],
+)
+def test_what_changes_or_shares_its_inputs_keeps_autograd(model: Callable[..., Any], traced: list[Any]) -> None:
+    for count in (1, 2):
+        ours, theirs = (torch.arange(6.0).view(3, 2) for _ in range(2))
+        with torch.no_grad():
+            found, wanted = anew(model)(ours), model(theirs)
+        pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+        assert all(near(a, b) for a, b in pairs) and near(ours, theirs) and len(traced) == count
+        if isinstance(wanted, tuple):
+            assert found[1].data_ptr() == ours.data_ptr()
+
+
+@needs_opencl
+def test_gradients_are_wanted_now_and_not_then(traced: list[Any]) -> None:
+    model, x = net(), torch.randn(1, 2, 6, 6)
+    with torch.no_grad():
+        anew(model)(x)
+    anew(model)(x).sum().backward()
+    assert len(traced) == 2 and model[0].weight.grad.abs().sum() > 0
+
+
+# ---- words
+
+
+def words(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what is told of a function as Dynamo captures it."""
+    found: list[Any] = []
+
+    def note(module: Any, examples: Any) -> Any:
+        found.append(told(module, examples, (), {}))
+        return module.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=note, fullgraph=True, dynamic=False)(*arguments)
+    return found[0]
+
+
+X = torch.ones(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "given", "instead"),
+    [
+        (lambda x: x + 1, lambda x: x + 1.0, X, X),
+        (lambda x: x + 1, lambda x: x + 1, X, torch.ones(4, 2)),
+        (lambda x: x + 1, lambda x: x + 1, X, torch.ones(4, 2).t()),
+        (lambda x: x + 1, lambda x: x + 1, X, X.double()),
+        (lambda x: x.sum(0), lambda x: x.sum(1), X, X),
+        (lambda x: x[1:] + x[:1], lambda x: x[:1] + x[1:], X, X),
+        (lambda x: torch.maximum(x, x * 2), lambda x: torch.minimum(x, x * 2), X, X),
+        (lambda x: nn.functional.max_pool1d(x, 2), lambda x: nn.functional.avg_pool1d(x, 2), X, X),
+        (lambda x: x - x * 2, lambda x: x * 2 - x, X, X),
+    ],
+)
+def test_what_differs_has_other_words(one: Any, other: Any, given: Any, instead: Any) -> None:
+    first, second = words(one, given), words(other, instead)
+    assert first and second and first != second
+    assert words(one, given) == first
+
+
+def test_settings_are_part_of_the_words() -> None:
+    def product(x: Any) -> Any:
+        return x @ x.t()
+
+    plain = words(product, X)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert words(product, X) != plain
+
+
+def test_nothing_is_told_of_a_users_own_operator() -> None:
+    with torch.library._scoped_library("cuts_told", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        torch.library.register_fake("cuts_told::twice", torch.empty_like, lib=library)
+        assert words(lambda x: torch.ops.cuts_told.twice(x) + 1, X) is None
+
+
+def test_nothing_is_told_of_what_words_cannot_give() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(operator.add, (x, 1)))
+    module = torch.fx.GraphModule({}, graph)
+    assert told(module, [X], (), {}) is not None
+    (node,) = (node for node in graph.nodes if node.op == "call_function")
+    node.target = lambda a, b: a - b
+    assert told(module, [X], (), {}) is None
+    node.target, node.args = operator.add, (x, object())
+    assert told(module, [X], (), {}) is None
