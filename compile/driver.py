@@ -17,6 +17,7 @@ from ..ir import (
     UsageError,
 )
 from ..passes import Selector
+from ..passes.graph import remembered_passes
 from ..search import MeasuredSelector, seldom_collected, tuning_session, with_libraries
 from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
@@ -81,6 +82,7 @@ def compile_model(
 
 
 @seldom_collected()
+@remembered_passes()
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:

@@ -11,7 +11,6 @@ from attrs import evolve
 from ..backends import cache_root
 from ..ir import Attribute, CompiledGraph, CompileOptions, DType, Graph, Target
 from ..ops import Instance
-from ..ops.language import Instances
 from ..passes import ForeignDecisionsError
 from ..passes.graph import Canonicalise
 from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
@@ -99,7 +98,7 @@ def canonical_form(graph: Graph, spec: Spec) -> Graph:
     kept = _CANONICAL.get(key)
     if kept is not None and kept[0]() is graph and kept[1] is spec:
         return kept[2]
-    instances = Instances(spec.registry)
+    instances = spec.instances
     canonical = Canonicalise(instances).run(graph)
     nodes = (evolve(node, attributes=_said(instances.of_node(node, canonical))) for node in canonical.nodes)
     canonical = evolve(canonical, nodes=tuple(nodes))

@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 
 from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
 from ..ops import Registry
-from ..ops.language import Instances
+from ..ops.language import Instances, instances_of
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class Spec:
 
     @instances.default
     def _instances(self) -> Instances:
-        return Instances(self.registry)
+        return instances_of(self.registry)
 
     @property
     def own(self) -> frozenset[str]:

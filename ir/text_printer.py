@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import attrs
@@ -33,10 +34,16 @@ def variables_of(node: object) -> dict[Var, None]:
             stack.extend(reversed(list(item.values())))
         elif isinstance(item, tuple):
             stack.extend(reversed(item))
-        elif attrs.has(type(item)) and id(item) not in seen:
+        elif (names := _last_first(type(item))) and id(item) not in seen:
             seen.add(id(item))
-            stack.extend(getattr(item, name) for name in reversed(list(field_types(type(item)))))
+            stack.extend([getattr(item, name) for name in names])
     return found
+
+
+@cache
+def _last_first(kind: type) -> tuple[str, ...]:
+    """Return the fields of an attrs class, the last first; nothing for other classes."""
+    return tuple(reversed(list(field_types(kind)))) if attrs.has(kind) else ()
 
 
 @define

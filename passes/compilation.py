@@ -20,7 +20,7 @@ from ..ir import (
     Target,
 )
 from ..ops import Registry
-from ..ops.language import Instances
+from ..ops.language import Instances, instances_of
 from .decisions import Decisions
 from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
@@ -91,7 +91,7 @@ class Compilation:
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
-        self.instances = Instances(self.registry)
+        self.instances = instances_of(self.registry)
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
         self.foreseeing = (

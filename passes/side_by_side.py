@@ -84,7 +84,7 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
         of = _models(groups, needs, work) if work.options.side_by_side == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
-        packed = _packed(_scheduled(launches, work.target, MEMBERS), own, keys, work)
+        packed = _packed(launches, own, keys, work)
         packed = [_together_at([launches[p] for p in launch.places], work.target) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, list(_in_order(launches, needs)), keys)
@@ -105,9 +105,11 @@ def _together_at(members: Sequence[Launch], target: Target) -> Launch:
     """Return launches of one group each as one: scheduled for as many, for fewer, or as they are by themselves, the
     first of these that can be made.
     """
-    ways = [_scheduled(members, target, count) for count in (len(members), MEMBERS)] if len(members) > 1 else []
-    made = [_joint(own) for own in (*ways, members)]
-    return next((launch for launch in made if allowed(launch, target)), made[-1])
+    for count in (len(members), MEMBERS) if len(members) > 1 else ():
+        launch = _joint(_scheduled(members, target, count))
+        if allowed(launch, target):
+            return launch
+    return _joint(members)
 
 
 def _joint(members: Sequence[Launch]) -> Launch:
@@ -115,20 +117,16 @@ def _joint(members: Sequence[Launch]) -> Launch:
     return Launch(tuple(m.groups[0] for m in members), tuple(m.candidates[0] for m in members), places)
 
 
-def with_others(launch: Launch, target: Target, count: int, known: MutableMapping[tuple[Var, ...], Schedule]) -> Launch:
-    """Return a launch of one group with the candidate that it has as one of so many: one without sums is scheduled by
-    the model, for its part of the machine; as others over the same axes are, where that is `known` and legal, so that
-    their blocks are equally wide. What it was measured to take by itself stays known.
+def _among_others(
+    form: FusedGroup, target: Target, count: int, known: MutableMapping[tuple[Var, ...], Schedule]
+) -> Schedule:
+    """Return the schedule that a kernel without sums has as one of so many: the model's for its part of the machine;
+    that of others over the same axes, where that is `known` and legal, so that their blocks are equally wide.
     """
-    ((group,), (candidate,)) = launch.groups, launch.candidates
-    form = group.form
-    if any(segment.reductions for segment in form.segments):
-        return launch
     schedule = known.get(axes := form.segments[-1].axes)
     if schedule is None or check_schedule(form, schedule, target):
         schedule = known[axes] = choose(form, _part_of(target, count))[0].schedule
-    facts = {**candidate.measured, "why": "chosen by the model for a launch that it shares"}
-    return evolve(launch, candidates=(evolve(assess(form, schedule, target, candidate.score), measured=facts),))
+    return schedule
 
 
 def _part_of(target: Target, count: int) -> Target:
@@ -142,14 +140,36 @@ def _part_of(target: Target, count: int) -> Target:
     )
 
 
-def _scheduled(launches: Sequence[Launch], target: Target, count: int) -> list[Launch]:
-    """Return launches of one group each as they are as one of so many; equal kernels keep having one candidate."""
-    found: dict[int, Launch] = {}
+def _scheduled(
+    launches: Sequence[Launch], target: Target, count: int, wanted: Sequence[Launch] | None = None
+) -> list[Launch]:
+    """Return launches of one group each as they are as one of so many, those that are `wanted`: kernels without sums
+    with a schedule for that. Equal kernels keep having one candidate; what one was measured to take by itself stays
+    known.
+    """
+    some = [launch for launch in (launches if wanted is None else wanted) if not _sums(launch)]
+    axes, kernels = {_axes(launch) for launch in some}, {id(launch.candidates[0]) for launch in some}
+    found: dict[int, Candidate] = {}
     schedules: dict[tuple[Var, ...], Schedule] = {}
-    for launch in launches:
-        if id(launch.candidates[0]) not in found:
-            found[id(launch.candidates[0])] = with_others(launch, target, count, schedules)
-    return [evolve(launch, candidates=found[id(launch.candidates[0])].candidates) for launch in launches]
+    for launch in launches:  # one that is not wanted itself may be the first over its axes
+        ((group,), (candidate,)) = launch.groups, launch.candidates
+        if id(candidate) in found or _sums(launch) or _axes(launch) not in axes:
+            continue
+        schedule = _among_others(group.form, target, count, schedules)
+        found[id(candidate)] = candidate
+        if id(candidate) in kernels:
+            facts = {**candidate.measured, "why": "chosen by the model for a launch that it shares"}
+            assessed = assess(group.form, schedule, target, candidate.score)
+            found[id(candidate)] = evolve(assessed, measured=facts)
+    return [evolve(each, candidates=(found.get(id(c := each.candidates[0]), c),)) for each in launches]
+
+
+def _sums(launch: Launch) -> bool:
+    return any(segment.reductions for segment in launch.groups[0].form.segments)
+
+
+def _axes(launch: Launch) -> tuple[Var, ...]:
+    return launch.groups[0].form.segments[-1].axes
 
 
 def _told(launches: Sequence[Launch], told: Decisions, views: Views, target: Target) -> list[Launch]:
@@ -267,14 +287,15 @@ def _packed(
     launches: Sequence[Launch], found: Sequence[Hashable], keys: Mapping[int, Hashable], work: Compilation
 ) -> list[Launch]:
     """Return launches of one group each, those of one level put together where that is faster."""
-    result = []
     by_level: dict[Hashable, list[Launch]] = {}
     for launch in launches:
         adds, own = any(group.form.adds_to_memory for group in launch.groups), found[launch.places[0]]
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
-    result += by_level.pop(None, [])
+    result = by_level.pop(None, [])
+    several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
+    shared = {each.places[0]: each for each in _scheduled(launches, work.target, MEMBERS, several)}
     for members in by_level.values():
-        result += _together(members, keys, work)
+        result += _together([shared[launch.places[0]] for launch in members], keys, work)
     return result
 
 

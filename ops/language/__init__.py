@@ -6,7 +6,7 @@ from .builtins import BUILTINS
 from .canonical import canonicalise, live_statements, split_axis, unused_name
 from .check_expressions import RESERVED, children
 from .classify import AxisClass, classify_axes, is_complex
-from .inference import Instances, builtin_instances, default_inference
+from .inference import Instances, builtin_instances, default_inference, instances_of
 from .instantiate import Instance, OpDecl
 from .printer import print_expression, print_item
 from .registry import Registry
@@ -26,6 +26,7 @@ __all__ = [
     "children",
     "classify_axes",
     "default_inference",
+    "instances_of",
     "is_complex",
     "live_statements",
     "print_expression",

@@ -7,7 +7,7 @@ per operation, operand types and attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from ...ir import Graph, GraphError, Infer, Node, TensorType
 from .instantiate import Instance
@@ -31,11 +31,12 @@ class Instances:
             tuple(operands),
             tuple(sorted((k, repr(v)) for k, v in node.attributes.items())),
         )
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[key] = self.registry.of(node).instantiate(operands, node.attributes)
-        return self._known[key]
+            found = self._known[key] = self.registry.of(node).instantiate(operands, node.attributes)
+        return found
 
     def of_node(self, node: Node, graph: Graph) -> Instance:
         """Return what a node of a graph means."""
@@ -58,10 +59,14 @@ class Instances:
         return self.of(node, operands).output_types
 
 
-@lru_cache(maxsize=1)
+def instances_of(registry: Registry) -> Instances:
+    """Return the one collection of instances of a vocabulary."""
+    return registry.__dict__.setdefault("instances", Instances(registry))  # type: ignore[no-any-return]
+
+
 def builtin_instances() -> Instances:
     """Return the one collection of instances of the built-in vocabulary."""
-    return Instances(Registry.builtin())
+    return instances_of(Registry.builtin())
 
 
 def default_inference() -> Infer:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from attrs import define, field, frozen
 
-from ...ir import Array, Attribute, DType, GraphError, Node, Program, Span, SpecError, TensorType
+from ...ir import Array, Attribute, DType, GraphError, Node, Program, Source, Span, SpecError, TensorType
 from . import syntax as s
 from .algorithms import resolve_algorithms, resolve_gradient
 from .assignment import assign_all, check_coverage
@@ -120,8 +121,7 @@ class _Instantiation:
 
     def _message(self, item: s.Require) -> str:
         def fill(match: re.Match[str]) -> str:
-            node = parse_expression(item.span.source, item.span.start, match.group(1))
-            return describe(self.evaluator.evaluate(node))
+            return describe(self.evaluator.evaluate(_placeholder(item.span.source, item.span.start, match.group(1))))
 
         return PLACEHOLDER.sub(fill, item.message)
 
@@ -207,6 +207,12 @@ class _Instantiation:
         return Instance(
             self.decl.name, program, binding.inputs, tuple(self.outputs), types, self.attributes, algorithms, gradient
         )
+
+
+@lru_cache(maxsize=1024)
+def _placeholder(source: Source, start: int, text: str) -> s.Expression:
+    """Return what stands in a placeholder of a message; passes propose what declarations refuse again and again."""
+    return parse_expression(source, start, text)
 
 
 def _nested(value: object) -> Value:

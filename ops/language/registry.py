@@ -121,6 +121,10 @@ class Registry(Mapping[str, OpDecl]):
             self._ops[declaration.name] = _op_of(declaration, self._families)
         return []
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what makes an equal registry: not what others keep of it here."""
+        return {"_ops": self._ops, "_families": self._families}
+
     def __getitem__(self, name: str) -> OpDecl:
         if name not in self._ops:
             raise _unknown_op(name, self._ops)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from attrs import evolve, field, frozen
 
@@ -94,6 +95,10 @@ def _aligned(storage: Storage) -> int:
     """Return an offset that is aligned as every one is that a storage has: its own, and those of later turns."""
     offsets = storage.offset | abs(storage.by)
     return offsets % _WIDEST and offsets & -offsets
+
+
+#: Normal forms that are in use: equal ones are one object, so that comparing them takes no time.
+_SAME: WeakValueDictionary[Hashable, FusedGroup] = WeakValueDictionary()
 
 
 def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
@@ -287,7 +292,10 @@ class Workshop:
             form = register_level(halves[0], tensors, kept[0], tables, policy)
         else:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
-        return form if isinstance(form, Illegal) else canonical_names(in_math(form, self.policy.math))
+        if isinstance(form, Illegal):
+            return form
+        named, canonical = canonical_names(in_math(form, self.policy.math))
+        return _SAME.setdefault(form_key(named), named), canonical
 
     def _renamed(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
         """Return a unit's statements over names of tensors, made once for units of one structure."""

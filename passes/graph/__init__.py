@@ -1,7 +1,7 @@
 """Graph to graph: rewrites to a canonical form, gradients, losses, guards of indices."""
 
 from .attach_loss import with_loss
-from .base import Pass, run_passes
+from .base import Pass, remembered_passes, run_passes
 from .canonicalise import Canonicalise, canonical_passes
 from .drop_repetition import DropRepetition
 from .gradient import differentiate_graph
@@ -22,6 +22,7 @@ __all__ = [
     "differentiate_graph",
     "fresh_name",
     "prune",
+    "remembered_passes",
     "run_passes",
     "with_loss",
 ]
