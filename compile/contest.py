@@ -12,14 +12,16 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
-from ..ir import BackendError, CompiledGraph
+from ..ir import BackendError, Budget, CompiledGraph
 from ..search import DecidedGraph, Findings, MeasuredSelector
 from .plan import CompiledPlan
 
 #: How much longer the kernels of a plan may take, one by one, where it might be faster than another as a whole.
 NEAR = 1.05
-#: Runs of each of two plans that are timed in turns, and how often they take turns.
-RUNS, TURNS = 10, 3
+#: Runs of each of two plans that are timed in turns, how often they take turns, and the fewest runs that tell anything.
+RUNS, TURNS, LEAST = 10, 3, 3
+#: Seconds in which two plans are timed, at least.
+SHORT = 0.5
 #: Returns the seconds that two compilations take as wholes; nothing where that cannot be said.
 Wholes: TypeAlias = "Callable[[Rival, Rival], tuple[float, float] | None]"
 
@@ -73,28 +75,39 @@ class Plans:
         return self._made[id(compiled)][1]
 
     def wholes(self, first: Rival, second: Rival) -> tuple[float, float] | None:
-        """Return the seconds of a run of each; nothing where the budget is overdue, or the device has no room."""
+        """Return the seconds of a run of each; nothing where no time is left for it, or the device has no room."""
+        budget = self.selector.budget
+        if not budget.has(SHORT):
+            return None
         plans = []
         for each in (first, second):
             self.selector.findings = each.findings
             plans.append(self.of(each.compiled))
-        return None if self.selector.budget.overdue() else in_turns(plans)
+        return in_turns(plans, budget) if budget.has(SHORT) else None
 
 
 def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> CompiledPlan:
     """Return the first of one or two plans, or the second where its whole is faster."""
-    times = None if len(plans) < 2 or selector.budget.overdue() else in_turns(plans)
+    times = in_turns(plans, selector.budget) if len(plans) > 1 and selector.budget.has(SHORT) else None
     faster = times is not None and times[1] < (1 - selector.settings.tie) * times[0]
     return plans[1] if faster else plans[0]
 
 
-def in_turns(plans: Sequence[CompiledPlan]) -> tuple[float, float] | None:
-    """Return the seconds of a run of each of two plans, timed in turns; nothing where the device cannot hold or run
-    them.
+def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, float] | None:
+    """Return the seconds of a run of each of two plans, timed in turns, with as many runs as there is time for; nothing
+    where the device cannot hold or run them.
     """
     try:
-        times = [[plan.session.time_compute(warmup=2, repeats=RUNS).median for plan in plans] for _ in range(TURNS)]
+        runs = _runs(plans, budget) if budget.limited else RUNS
+        times = [[plan.session.time_compute(warmup=2, repeats=runs).median for plan in plans] for _ in range(TURNS)]
     except BackendError:
         return None
     first, second = (median(column) for column in zip(*times, strict=True))
     return first, second
+
+
+def _runs(plans: Sequence[CompiledPlan], budget: Budget) -> int:
+    """Return how often both plans can be run in each turn until the budget ends."""
+    once = sum(plan.session.time_compute(warmup=1, repeats=1).median for plan in plans)
+    left = max(SHORT, budget.seconds - budget.elapsed)
+    return max(LEAST, min(RUNS, int(left / (TURNS * once)) - 2)) if once > 0.0 else RUNS

@@ -35,6 +35,8 @@ def compile_measured(
     if selector.audit or watched(options):
         return run(options)
     database = selector.tuner.resources.database
+    if selector.further or not database.may_know(graph.name):
+        selector.tuner.begin()  # workers take seconds to start
     question = _question(graph, spec, selector.target, options, selector.settings.libraries)
     known = database.answer(question.key)
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
@@ -61,14 +63,17 @@ def _rivals(
     selector: MeasuredSelector,
     run: Run,
 ) -> Iterator[Rival]:
-    """Yield what may be faster than what a search found: what was known before, and what nothing is fused in."""
-    apart = selector.apart
+    """Yield what may be faster than what a search found: what was known before, and what nothing is fused in. What was
+    known, and not timed beside the other for want of time, must be faster kernel by kernel.
+    """
+    apart, budget = selector.apart, selector.budget
     close = known is not None and (known.seconds < NEAR * fresh.seconds or fresh.guessed)
-    if known is not None and close and not selector.budget.overdue():
+    room = budget.has(selector.again(len(fresh.compiled.kernels)))
+    if known is not None and close and (room or known.seconds < fresh.seconds or fresh.guessed):
         before = _told(known, selector, lambda: run(options))
         if before is not None:
             yield evolve(_rival(before, question, selector), decided=known)
-    if options.mode == "mixed" and apart < NEAR * fresh.seconds and not selector.budget.over():
+    if options.mode == "mixed" and apart < NEAR * fresh.seconds and not budget.over() and room:
         yield _rival(run(evolve(options, mode="no-fusion")), question, selector)
 
 

@@ -18,9 +18,7 @@ SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
 LOOK_SHARE = 0.96
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
-#: The part of a budget at most that is kept back where more is known to be needed.
-NEEDED_SHARE = 0.25
-#: Seconds behind its end after which a budget is overdue.
+#: Seconds after which a budget is overdue, behind the moment in which only what is needed is left of it.
 GRACE = 1.0
 
 
@@ -73,16 +71,22 @@ class Budget:
 
     @property
     def promised(self) -> float:
-        """Seconds of those that are known to be needed for what comes behind the last measurement."""
-        return min(self.needed, NEEDED_SHARE * self.seconds)
+        """Seconds of the budget that are known to be needed for what comes behind the last measurement: all of them,
+        for a plan is made whatever was measured.
+        """
+        return min(self.needed, self.seconds)
+
+    def has(self, seconds: float) -> bool:
+        """Whether so many seconds are left until the very end, what is kept back for it counted."""
+        return self.elapsed + seconds <= self.seconds
 
     def over(self, share: float = WHOLE) -> bool:
         """Whether a share of it is used up."""
         return self.left(share) == 0.0
 
     def overdue(self) -> bool:
-        """Whether it ended some time ago, so that what is not needed for an answer is left out."""
-        return self.elapsed > self.seconds + GRACE
+        """Whether no more than what is needed for an answer was left some time ago, so that all else is left out."""
+        return self.elapsed > self.seconds - self.promised + GRACE
 
     def stop(self) -> None:
         """End it now: whoever looks at it takes the best so far."""

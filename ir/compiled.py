@@ -125,6 +125,11 @@ class CompileOptions:
         """Whether what a stage made is verified before the next one reads it."""
         return self.verify or self.debug
 
+    @property
+    def shows(self) -> bool:
+        """Whether somebody wants to see what stages make."""
+        return self.dump is not None or bool(self.print_after or self.stop_after)
+
     def after(self, name: str, show: Callable[[], str]) -> None:
         """Say that a pass is done, and hand the printed IR to the callback where somebody asked for it."""
         self.progress(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 from attrs import define, field
@@ -34,14 +34,14 @@ def variables_of(node: object) -> dict[Var, None]:
             stack.extend(reversed(list(item.values())))
         elif isinstance(item, tuple):
             stack.extend(reversed(item))
-        elif (names := _last_first(type(item))) and id(item) not in seen:
+        elif (names := _last_first(cast(Any, type(item)))) and id(item) not in seen:
             seen.add(id(item))
             stack.extend([getattr(item, name) for name in names])
     return found
 
 
 @cache
-def _last_first(kind: type) -> tuple[str, ...]:
+def _last_first(kind: Any) -> tuple[str, ...]:
     """Return the fields of an attrs class, the last first; nothing for other classes."""
     return tuple(reversed(list(field_types(kind)))) if attrs.has(kind) else ()
 

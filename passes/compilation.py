@@ -51,10 +51,11 @@ class Compilation:
     `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
     `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
     group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
-    thread-level kernel, each by the key of the kernel. `considered` are the nodes that algorithms were chosen for,
-    `replaced` those whose place one took, `again` the values that are computed once more, late. `launches` are the
-    groups in order of execution, those that are launched together as one, and `functions` the sources of their kernels,
-    by the keys of all that a launch has; `places` says where those groups stood before.
+    thread-level kernel, each by the key of the kernel; those that others have `made` miss in the latter two.
+    `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took, `again` the
+    values that are computed once more, late. `launches` are the groups in order of execution, those that are launched
+    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
+    where those groups stood before.
     """
 
     registry: Registry
@@ -83,6 +84,7 @@ class Compilation:
     launches: Sequence[tuple[Group, ...]] = ()
     places: Sequence[tuple[int, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
+    made: Mapping[Hashable, KernelFunction] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
     functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)

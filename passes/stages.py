@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..ir import (
     ALGORITHMS_SHARE,
@@ -332,11 +332,21 @@ def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Ha
 
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
-    """Leave what a block of each distinct kernel does."""
+    """Leave what a block of each distinct kernel does that is not made yet."""
+    work.made = _made(work)
+    rest = {key: group for key, group in work.unique.items() if key not in work.made}
     work.blocks = each(
-        work.unique, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
+        rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
     )
     return work.blocks
+
+
+def _made(work: Compilation) -> Mapping[Hashable, KernelFunction]:
+    """Return kernels that others have made or make now, where nobody wants to see how; only whole launches."""
+    if work.selector is None or work.options.checks_seams or work.options.shows:
+        return {}
+    shared = {kernel_key(group, work.views) for launch in work.launches if len(launch) > 1 for group in launch}
+    return work.selector.make({key: work.chosen[key].schedule for key in work.unique if key not in shared})
 
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
@@ -348,16 +358,19 @@ def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
 def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
     """Leave the source of each distinct launch, those of one kernel first."""
     wanted = dict.fromkeys(tuple(kernel_key(group, work.views) for group in launch) for launch in work.launches)
-    alone = [(key,) for key in work.threads if (key,) in wanted]
+    alone = [(key,) for key in work.unique if (key,) in wanted]
     together = [keys for keys in wanted if len(keys) > 1]
     work.functions = {keys: _source(work, keys) for keys in (*alone, *together)}
     return work.functions
 
 
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
+    facts = common_facts([work.chosen[key] for key in keys], work.target)
+    if keys[0] in work.made:
+        return evolve(work.made[keys[0]], info=dict(facts))
     kernels = tuple(work.threads[key] for key in keys)
     made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, common_facts([work.chosen[key] for key in keys], work.target))
+    return work.emit(made, work.target.dialect, facts)
 
 
 # ---- what must hold behind them

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-from ..ir import WHOLE, Budget, FusedGroup, Storage
+from ..ir import WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Storage
 from .decisions import Decisions
 from .fragments import Fragment, Priced
 from .fusion import GroupEvaluator
@@ -98,6 +98,12 @@ class Selector(Protocol):
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
+        ...
+
+    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+        """Return the kernels that were made of some that were chosen, by others than this process: as many as there
+        was time for.
+        """
         ...
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:

@@ -14,7 +14,7 @@ from math import inf
 from multiprocessing.connection import wait
 from typing import Any, Protocol, TypeAlias
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import emit
@@ -26,7 +26,7 @@ from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
 from .memory import collect_seldom
-from .problem import Problem
+from .problem import Problem, schedule_text
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
 
@@ -34,6 +34,8 @@ from .sample_points import Drawn, draw
 COMPILE_LIMIT = 30.0
 #: Seconds in which some thousand points must be drawn from a space.
 DRAW_LIMIT = 300.0
+#: What may be asked again where it was dropped, as one search follows another.
+AGAIN = ("rank", "refer", "simple", "build")
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
 
@@ -161,11 +163,21 @@ class Job:
     priority: tuple[float, ...] = ()
     limit: float = COMPILE_LIMIT
 
+    @property
+    def text(self) -> str:
+        """What tells the job from others whose answers may be asked for again; nothing for what is about anything
+        else.
+        """
+        if self.method not in AGAIN or not isinstance(self.arguments[0], Problem):
+            return ""
+        wishes = (schedule_text(each) if isinstance(each, Schedule) else repr(each) for each in self.arguments[1:])
+        return " ".join((self.method, self.arguments[0].key, *wishes))
+
 
 @frozen
 class Done:
     """The answer to a job, or the error that took its place; `lost` says that the worker crashed or exceeded the job's
-    limit (`hung`), so that there was no answer.
+    limit (`hung`), so that there was no answer. It took the worker so many `seconds`.
     """
 
     job: Job
@@ -173,6 +185,7 @@ class Done:
     error: str = ""
     lost: bool = False
     hung: bool = False
+    seconds: float = 0.0
 
 
 class CandidateBuilder(Protocol):
@@ -192,7 +205,7 @@ class CandidateBuilder(Protocol):
         ...
 
     def drop(self) -> None:
-        """Forget every job that is queued or under way: none of them is answered any more."""
+        """Forget every job that is queued or under way: none of them is answered any more, unless it is asked again."""
         ...
 
     def close(self) -> None:
@@ -221,6 +234,7 @@ class Workers:
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()
         self._done: list[Done] = []
+        self._left: dict[str, Done] = {}
 
     @property
     def size(self) -> int:
@@ -233,7 +247,18 @@ class Workers:
         return len(self._queue) + sum(s.job is not None for s in self._slots)
 
     def submit(self, job: Job) -> None:
-        """Put a job into the queue; an idle worker starts on it at once."""
+        """Put a job into the queue; an idle worker starts on it at once. What was asked before and dropped while a
+        worker was at it has its answer, or gets it from that worker.
+        """
+        if self._left or any(slot.dropped for slot in self._slots):
+            text = job.text
+            if text and text in self._left:
+                self._done.append(evolve(self._left.pop(text), job=job))
+                return
+            for slot in self._slots:
+                if text and slot.dropped and slot.job is not None and slot.job.text == text:
+                    slot.job, slot.dropped = job, False
+                    return
         heapq.heappush(self._queue, (job.priority, next(self._numbers), job))
         self._assign()
 
@@ -254,6 +279,7 @@ class Workers:
     def drop(self) -> None:
         """Forget what is queued; workers that are at something finish it for nobody."""
         self._queue.clear()
+        self._left.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
         self._done.clear()
         for slot in self._slots:
             slot.dropped = slot.job is not None
@@ -292,8 +318,9 @@ class Workers:
     def _finish(self, slot: _Slot) -> None:
         job, slot.job = slot.job, None
         assert job is not None
+        begun = max(slot.begun, slot.deadline - job.limit) if slot.deadline < inf else slot.begun
         try:
-            done = Done(job, slot.child.receive(0.0))
+            done = Done(job, slot.child.receive(0.0), seconds=time.monotonic() - begun)
         except Lost as lost:
             reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
             done = Done(job, error=reason, lost=True, hung=lost.hung)
@@ -301,3 +328,6 @@ class Workers:
             done = Done(job, error=error.message)
         if not slot.dropped:
             self._done.append(done)
+        elif job.text and not done.lost:
+            self._left[job.text] = done
+        slot.dropped = False

@@ -10,11 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define
 
-from ..ir import WHOLE, Budget
+from ..ir import WHOLE, Budget, KernelFunction, Schedule
 from .bench import Bench
-from .build import CandidateBuilder, Done, Scored
+from .build import Built, CandidateBuilder, Done, Scored
 from .child import Ended
 from .database import Database
+from .problem import Problem, schedule_text
 from .settings import Statistics
 from .task import SearchTask
 
@@ -41,6 +42,7 @@ class Resources:
     `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
     points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
+    `made` has the kernels that workers built, by problem and schedule.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Resources:
         self.trusted: set[str] = set()
         self.asking: list[Asking[Any]] = []
         self.answering = False
+        self.made: dict[tuple[str, str], KernelFunction] = {}
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -137,6 +140,13 @@ class Resources:
         asking, number = done.job.owner
         asking.answer(number, done.value)
         return True
+
+    def keep_made(self, problem: Problem, schedule: Schedule, done: Done) -> None:
+        """Keep what a worker built, and what that took."""
+        if isinstance(done.value, Built):
+            self.statistics.note_built(done.seconds)
+            if done.value.kernel is not None:
+                self.made[problem.key, schedule_text(schedule)] = done.value.kernel
 
     def close_asking(self, asking: Asking[Any]) -> None:
         """Wait for some answers no longer; forget what was asked of the workers where nobody waits for others."""

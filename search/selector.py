@@ -9,20 +9,31 @@ compared.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import inf
 from statistics import median
 
 from attrs import evolve, frozen
 
-from ..ir import LOOK_SHARE, MODEL_SHARE, WHOLE, Budget, FusedGroup, Target, member_name, print_ir
+from ..ir import (
+    LOOK_SHARE,
+    MODEL_SHARE,
+    WHOLE,
+    Budget,
+    FusedGroup,
+    KernelFunction,
+    Schedule,
+    Target,
+    member_name,
+    print_ir,
+)
 from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
+from .making import LOWERED, make_kernels, making_seconds
 from .problem import Problem, digest, machine_of
 from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
 from .tuner import Tuner, search_deeper
@@ -38,10 +49,9 @@ DOUBT = 0.75
 DOUBTED = 0.1
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
-#: Seconds that a chosen kernel takes to be lowered and printed, and those that a core takes to compile it where that
-#: was not done to measure it (163 kernels of a training step of ResNet-50 took 6.2, and 6.9 on 16 cores, on an H200's
-#: host).
-LOWERED, COMPILED = 0.04, 0.7
+#: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
+#: two are opened and timed.
+AGAIN, CONTEST = ("programs", "layouts", "pack", "views", "split"), 1.5
 
 
 @frozen
@@ -95,6 +105,7 @@ class MeasuredSelector:
         self._measured: dict[Hashable, float] = {}
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self.scale = 1.0
+        self._asked: dict[Hashable, Problem] = {}
         self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
 
     @property
@@ -299,6 +310,7 @@ class MeasuredSelector:
             Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
             for w in workloads.values()
         ]
+        self._asked.update(zip(workloads, self.problems, strict=True))
         asked = tuple(p.key for p in self.problems)
         known = self._answers.get(asked) if self.budget.over(share) else None
         self.choices = known or self._run(share)
@@ -313,8 +325,24 @@ class MeasuredSelector:
 
     def _keep_back(self, kernels: int, new: int) -> None:
         """Keep back the seconds that it takes to make a plan of some kernels, of which some were never compiled."""
-        compiling = COMPILED * new / (os.cpu_count() or 1) if self.target.dialect == "cuda" else 0.0
-        self.budget.needed = LOWERED * kernels * (2 if self.rivalled else 1) + compiling
+        rival = self.again(kernels) if self.rivalled else 0.0
+        self.budget.needed = self._making(kernels, new) + rival
+
+    def _making(self, kernels: int, new: int) -> float:
+        return making_seconds(self.tuner.resources, self.target, kernels, new)
+
+    def again(self, kernels: int) -> float:
+        """Return about the seconds that a known plan of so many kernels takes to be made again, and to be held against
+        the one that was found.
+        """
+        stages = sum(self.budget.spent.get(name, 0.0) for name in AGAIN)
+        return stages + max(self._making(kernels, kernels // 2), LOWERED * kernels) + CONTEST
+
+    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+        """Return kernels that workers made."""
+        return make_kernels(
+            self.tuner.resources, {k: (self._asked[k], s) for k, s in chosen.items() if k in self._asked}
+        )
 
     def _run(self, share: float) -> list[TunedChoice]:
         """Tune the problems, those first that may have most to gain; what no clock has seen then is looked at once."""

@@ -112,6 +112,7 @@ class Statistics:
     reused: int = 0
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
+    building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -139,6 +140,11 @@ class Statistics:
                 self.rejected[place] = evolve(each, count=each.count + 1)
                 return
         self.rejected.append(rejected)
+
+    def note_built(self, seconds: float) -> None:
+        """Take in what a worker took to build a candidate."""
+        if seconds > 0.0:
+            self.building = self.building[0] + seconds, self.building[1] + 1
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

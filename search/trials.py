@@ -95,6 +95,7 @@ class Trials:
         built = done.value or Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
         entry.built = built
         self.resources.statistics.compiled += 1
+        self.resources.keep_made(task.problem, entry.scored.candidate.schedule, done)
         earlier = task.trials.get(entry.text)
         if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
             entry.samples, entry.outcome = [], ""

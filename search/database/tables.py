@@ -161,6 +161,10 @@ class Database(DatabaseFile):
         """Return what is known of a question."""
         return next(iter(self._answers("where key = ?", key)), None)
 
+    def may_know(self, label: str) -> bool:
+        """Whether there is a final answer about a graph of this name."""
+        return bool(self._answers("where label = ? and finished", label))
+
     def answers(self) -> tuple[DecidedGraph, ...]:
         """Return all that is known of graphs, by key."""
         return self._answers("order by key")

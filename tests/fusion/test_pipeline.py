@@ -14,6 +14,8 @@ from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
+from cuts.ir.launch import KernelFunction
+from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
 from cuts.passes.compilation import Compilation
@@ -161,6 +163,10 @@ class Slowest:
     def knows(self, group: FusedGroup) -> bool:
         """Know all that was to be learnt."""
         return self.rounds > 0
+
+    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+        """Leave all of it to the pipeline."""
+        return {}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import field, frozen
 from cuts.ir.budget import Budget
 from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
@@ -303,6 +304,10 @@ class ByModel:
     def knows(self, group: FusedGroup) -> bool:
         """Take the model's word for it."""
         return True
+
+    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+        """Leave all of it to the pipeline."""
+        return {}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""

@@ -89,8 +89,10 @@ class SimulatedWorkers:
             _, number, since, job = heapq.heappop(self.queue)
             worker = self.free.index(min(self.free))
             hangs = job.method in self.lost
-            done = Done(job, error="no answer", lost=True, hung=True) if hangs else Done(job, self._answer(job))
-            self.free[worker] = max(self.free[worker], since) + (job.limit if hangs else self.seconds[job.method])
+            taken = job.limit if hangs else self.seconds[job.method]
+            answer = None if hangs else self._answer(job)
+            done = Done(job, answer, "no answer" if hangs else "", lost=hangs, hung=hangs, seconds=taken)
+            self.free[worker] = max(self.free[worker], since) + taken
             heapq.heappush(self.running, (self.free[worker], number, done))
 
     def _answer(self, job: Job) -> object:

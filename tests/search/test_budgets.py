@@ -26,8 +26,7 @@ from cuts.passes import stages
 from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
-from cuts.search import final_round
-from cuts.search import selector as selector_module
+from cuts.search import final_round, making
 from cuts.search.build import Job
 from cuts.search.child import Child, Ended
 from cuts.search.interrupts import first_interrupt_stops
@@ -232,9 +231,9 @@ def test_time_that_is_kept_back_is_a_small_part_of_short_budgets() -> None:
     assert budget.overdue()
 
 
-def test_what_is_known_to_be_needed_at_the_end_is_kept_back_up_to_a_part_of_the_budget() -> None:
+def test_what_is_known_to_be_needed_at_the_end_is_kept_back() -> None:
     budget = Budget.of(80.0, FakeClock())
-    for needed, kept in ((1.0, 2.0), (13.0, 13.0), (50.0, 20.0)):
+    for needed, kept in ((1.0, 2.0), (13.0, 13.0), (50.0, 50.0), (100.0, 80.0)):
         budget.needed = needed
         assert (budget.kept_back, budget.left()) == (kept, 80.0 - kept)
     assert Budget.of(None, FakeClock()).kept_back == 0.0
@@ -248,13 +247,13 @@ def test_kernels_that_take_long_to_be_lowered_keep_the_budget(monkeypatch: pytes
         return lower(*asked)
 
     monkeypatch.setattr(stages, "lower", slow)
-    monkeypatch.setattr(selector_module, "LOWERED", 5.0)
+    monkeypatch.setattr(making, "LOWERED", 5.0)
     budget = Budget.of(40.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT)
     options = CompileOptions(mode="mixed", budget=40.0)
     found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
     assert not found.complete
-    assert budget.needed == 5.0 * len(found.kernels) >= 10.0
+    assert budget.needed >= 5.0 * len(found.kernels) >= 10.0
     assert clock() <= 40.0 + GRACE
 
 

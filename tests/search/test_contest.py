@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.compile.contest import Rival, better, by_sums, in_turns, quickest
+from cuts.ir.budget import Budget
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
@@ -14,6 +15,7 @@ from cuts.search.decisions import DecidedGraph
 from cuts.search.selector import Findings
 from cuts.search.settings import TunedChoice
 
+from .simulated import FakeClock
 from .test_decisions import kernels, tuned
 from .test_selector import chain, slow_when_fused
 
@@ -96,6 +98,7 @@ class _Timed:
 
     def __init__(self, *seconds: float) -> None:
         self.left = list(seconds)
+        self.repeats: list[int] = []
 
     @property
     def session(self) -> _Timed:
@@ -105,6 +108,7 @@ class _Timed:
         if not self.left:
             raise BackendError("no room")
         self.median = self.left.pop(0)
+        self.repeats.append(repeats)
         return self
 
 
@@ -117,5 +121,15 @@ def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster() -> 
 
 def test_two_plans_are_timed_in_turns() -> None:
     plans: list[Any] = [_Timed(3.0, 1.0, 2.0), _Timed(5.0, 9.0, 4.0)]
-    assert in_turns(plans) == (2.0, 5.0)
-    assert in_turns(plans) is None, "there is no room any more"
+    assert in_turns(plans, Budget()) == (2.0, 5.0)
+    assert in_turns(plans, Budget()) is None, "there is no room any more"
+
+
+@pytest.mark.parametrize(("left", "runs"), [(10.0, 10), (1.0, 4), (0.1, 3)])
+def test_as_many_runs_are_timed_as_the_budget_has_time_for(left: float, runs: int) -> None:
+    clock = FakeClock()
+    budget = Budget.of(20.0, clock)
+    clock.pass_by(20.0 - left)
+    plans: list[Any] = [_Timed(*4 * [0.02]), _Timed(*4 * [0.03])]
+    assert in_turns(plans, budget) == (0.02, 0.03)
+    assert [plan.repeats for plan in plans] == [[1, *3 * [runs]]] * 2

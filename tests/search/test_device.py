@@ -333,6 +333,25 @@ def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() 
     assert "exit code 3" in done["d"].error
 
 
+def test_what_was_dropped_under_way_is_not_done_again_where_it_is_asked_for_again() -> None:
+    workers, problem = Workers(1), problem_of(8)
+    done = []
+    for owner in ("dropped", "under way", "done"):
+        if owner == "done":  # it comes to its end for nobody
+            while any(slot.job is not None for slot in workers._slots):
+                workers.collect(0.1)
+        workers.submit(Job(owner, "simple", (problem,)))
+        started = workers._slots[0].begun
+        done += [(owner, started)]
+        workers.drop()
+    workers.submit(Job("last", "simple", (problem,)))
+    found = workers.collect(60.0)
+    workers.close()
+    assert [each.job.owner for each in found] == ["last"]
+    assert found[0].value is not None
+    assert len({started for _, started in done}) == 1, "the worker was asked once"
+
+
 def test_a_service_that_cannot_start_answers_with_the_reason() -> None:
     child = Child("cuts.tests.search.services:Broken")
     for _ in range(2):

@@ -1,0 +1,66 @@
+"""The kernels of a plan are made by the workers, and the time that takes is kept back as they show it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ops import Registry
+from cuts.passes import stages
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule.choose import choose
+from cuts.search.making import LOWERED, RECORDED, make_kernels, making_seconds
+from cuts.search.problem import Problem
+from cuts.search.selector import MeasuredSelector
+from cuts.search.tuner import Tuner
+
+from .fakes import MACHINE, group_of
+from .simulated import FakeClock, session
+from .test_budgets import SHORT, layers
+
+#: A GPU whose kernels no compiler is needed for.
+GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
+
+
+def compiled(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
+    selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT)
+    options = CompileOptions("no-fusion", budget.seconds, verify=verify, side_by_side=False)
+    return compile_graph(layers(4, 12), Registry.builtin(), GPU, options, emit, selector)
+
+
+def test_workers_make_the_kernels_that_this_process_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = FakeClock(), FakeClock()
+    own = compiled(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
+    monkeypatch.setattr(stages, "lower", None)
+    found = compiled(Budget.of(20.0, clocks[1]), clocks[1])
+    assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
+    assert [k.info for k in found.kernels] == [k.info for k in own.kernels]
+    assert found.steps == own.steps
+
+
+@pytest.mark.parametrize("build", [4.0, 1e6])
+def test_kernels_that_workers_do_not_make_in_time_are_made_here(build: float) -> None:
+    clock = FakeClock()
+    found = compiled(Budget.of(8.0, clock), clock, build=build)
+    assert len(found.kernels) >= 4
+    assert clock() <= 8.0 + 1.0
+
+
+def test_what_workers_took_says_what_is_kept_back() -> None:
+    clock = FakeClock()
+    budget = Budget.of(40.0, clock)
+    resources = session(budget, clock, build=3.0)
+    cores = os.cpu_count() or 1
+    assert making_seconds(resources, GPU, 100, 0) == pytest.approx(100 * (RECORDED + LOWERED))
+    problems = [Problem(group_of("matmul", ((8, 8), (8, n))), {}, GPU, MACHINE) for n in (8, 16, 24)]
+    wanted = {p.key: (p, simple) for p in problems if (simple := choose(p.form, GPU)[0].schedule)}
+    assert not make_kernels(resources, wanted), "there are no workers"
+    resources.start()
+    assert set(make_kernels(resources, wanted)) == set(wanted)
+    assert resources.statistics.building == (9.0, 3)
+    assert making_seconds(resources, GPU, 100, 50) == pytest.approx(100 * RECORDED + 50 * 3.0 / cores)
