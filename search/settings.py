@@ -23,9 +23,9 @@ class Settings:
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
     slower than the winner. A search that `remembers` begins with what was best on other machines and ends with no less
-    than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower. Kernels that
-    lose most are searched `deeper` so many times where a budget leaves time for it. A `correction` that was learned
+    than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of
+    kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
+    slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction` that was learned
     from measurements puts the model's points into another order.
     """
 
@@ -56,9 +56,7 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.
-QUICK = Settings(
-    first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False
-)
+QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False)
 
 #: A shorter one, where there are more groups than time for that.
 BRIEF = evolve(QUICK, first=3, most=3)
