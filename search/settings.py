@@ -25,8 +25,8 @@ class Settings:
     slower than the winner. A search that `remembers` begins with what was best on other machines and ends with no less
     than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of
     kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
-    slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction` that was learned
-    from measurements puts the model's points into another order.
+    slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
+    that was learned from measurements puts the model's points into another order.
     """
 
     strategy: str = "rank"
