@@ -32,7 +32,7 @@ class Ending:
         """
         task.ending = True
         loop = self._trials.loop
-        self._trials.propose(task, faster_before(task))
+        self._trials.propose(task, faster_before(task) if self._settings.remembers else [])
         if task.seconds == inf:
             loop.submit(
                 task, lambda done: self._last_resort(task, done.value), "simple", (task.place, float(task.round))
@@ -85,7 +85,8 @@ def best_known(
     what was not refused; that of a small part of the space where nobody had the time to `rank` it.
     """
     winner = task.winner(settings)
-    known = unfinished(task) if winner is None or faster_before(task) else None
+    better_known = settings.remembers and bool(faster_before(task))
+    known = unfinished(task) if winner is None or better_known else None
     if known is not None and (known.seconds or 0.0) < (inf if winner is None else winner.seconds):
         return known
     if winner is not None:

@@ -135,7 +135,7 @@ class Rounds:
         task.strategy = make_strategy(
             settings.strategy, space, task.first, settings.model, settings.seed, settings.aided, settings.correction
         )
-        known = hints(self._resources.database, task.problem)
+        known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
     def _advance(self, task: SearchTask) -> None:

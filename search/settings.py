@@ -22,10 +22,11 @@ class Settings:
     `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by
     `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
     turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
-    slower than the winner. `libraries` lets the routines of vendors' libraries take the place of kernels that they
-    beat. `aided` searches begin with the model's best points and leave out what a bound proves slower. Kernels that
-    lose most are searched `deeper` so many times where a budget leaves time for it. A `correction` that was learned
-    from measurements puts the model's points into another order.
+    slower than the winner. A search that `remembers` begins with what was best on other machines and ends with no less
+    than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of
+    kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
+    slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
+    that was learned from measurements puts the model's points into another order.
     """
 
     strategy: str = "rank"
@@ -42,6 +43,7 @@ class Settings:
     tie: float = 0.01
     final: bool = True
     prove: bool = True
+    remembers: bool = True
     libraries: bool = False
     seed: int = 0
     correction: LearnedOrder | None = None
@@ -53,13 +55,13 @@ class Settings:
         return evolve(self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience))
 
 
-#: A short search, good enough to compare groups with each other.
-QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False)
+#: A short search, good enough to compare groups with each other; not with those that a long one knows better.
+QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False)
 
 #: A shorter one, where there are more groups than time for that.
 BRIEF = evolve(QUICK, first=3, most=3)
 #: A look at what would ship though no clock has seen it.
-LOOK = evolve(QUICK, first=2, most=2)
+LOOK = evolve(QUICK, first=2, most=2, remembers=True)
 
 
 @frozen

@@ -140,13 +140,16 @@ class Tuner:
     def _estimated(self, problems: Sequence[Problem], settings: Settings) -> dict[str, float | None]:
         """Search for what is not known, and keep what came of it; a search that was cut short has an estimate too, but
         not one to keep.
+
+        What a long search found, here or for a pack, is none: beside it whatever was only looked at would lose, and
+        with it every other way to cut the graph. A plan of ResNet-50 that was known with its kernels' times was never
+        given up for one that takes 0.445 ms instead of 0.475.
         """
         found: dict[str, float | None] = {}
-        with self.statistics.phase("database"):
-            kept = {p.key: finished(self.resources.database, p) for p in problems}
-        tasks = [self._task(p) for p in problems if kept[p.key] is None]
+        tasks = [self._task(p) for p in problems]
         self.rounds(self.resources, settings).search(tasks)
-        for key, choice in [*kept.items(), *((t.problem.key, t.choice) for t in tasks)]:
+        for task in tasks:
+            key, choice = task.problem.key, task.choice
             if choice is not None and choice.seconds is not None:
                 found[key] = choice.seconds
                 self.resources.database.keep_cost(f"estimate {key}", choice.seconds)

@@ -8,6 +8,8 @@ is nothing to compute with, nor anything that a memory could deliver:
   principle), at peak.
 * tensor: clocks in which the tensor cores of that SM multiply what the blocks' atoms do.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
+  Each scheduler of an SM issues one instruction of one of its warps a clock, to lanes of its own. So math and issue
+  take longer where fewer warps are resident than there are schedulers.
 * shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth`
   bytes.
 * l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache.
@@ -85,10 +87,11 @@ def bound(features: Features, target: Target) -> Bound:
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
     fetching = np.minimum(features.grid, target.NUM_SM)  # what one block got, L1 may keep for the next one on its SM
     through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
+    idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
-        "math": fullest * features.flops * (target.NUM_SM / target.PERF_peak),
+        "math": idle * fullest * features.flops * (target.NUM_SM / target.PERF_peak),
         "tensor": fullest * features.tensor / target.clock,
-        "issue": fullest * issued / (target.issue_per_clock * target.clock),
+        "issue": idle * fullest * issued / (target.issue_per_clock * target.clock),
         "shared": fullest * features.least_wavefronts / target.clock,
         "l2": through / target.l2_bandwidth,
         "dram": dram / target.BW_global,
@@ -96,6 +99,16 @@ def bound(features: Features, target: Target) -> Bound:
     }
     first = 0.0 if target.warm_caches else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
     return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
+
+
+def idle_schedulers(features: Features, resident: Count, target: Target) -> Count:
+    """Return how many times longer an SM takes for its instructions than if all its schedulers had warps: each issues
+    one of one warp a clock, to lanes of its own. Where lanes are no lanes of a warp, there are no schedulers.
+    """
+    if not target.lockstep:
+        return 1.0
+    warps = ceil_div(features.threads, target.warp_size)
+    return np.maximum(1.0, target.issue_per_clock / (resident * warps))
 
 
 def _warp_instructions(features: Features, lanes: float) -> Count:

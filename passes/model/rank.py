@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import Target
-from .bound import CACHED_LATENCY, Bound, resident_blocks
+from .bound import CACHED_LATENCY, Bound, idle_schedulers, resident_blocks
 from .counts import Features
 from .footprint import Count, ceil_div
 from .rank_constants import FITTED, RankConstants
@@ -160,6 +160,7 @@ def _computing(
     # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
     used = CORES / np.minimum(CORES, resident * warps)
     tensor = features.tensor * used + features.waited / np.sqrt(resident)
+    issue = issue * idle_schedulers(features, resident, target)
     return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
 
 

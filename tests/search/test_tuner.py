@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,12 @@ from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
 from cuts.search.replay import ReplayBench
 from cuts.search.resources import Resources
-from cuts.search.settings import Settings, TunedChoice
+from cuts.search.settings import QUICK, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
+from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 
 SHORT = Settings(first=8, most=24, prove=False)
 _WRAPPED = {"ppo": "torch", "bayes": "sklearn", "frugal": "sklearn"}
@@ -223,6 +223,18 @@ def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
         first.seconds,
         first.candidate.schedule,
     )
+
+
+@pytest.mark.parametrize("machine", [MACHINE, {"compiler": "another"}])
+def test_an_estimate_is_what_a_short_search_finds_whatever_a_long_one_knows(machine: Mapping[str, str]) -> None:
+    brief = evolve(QUICK, first=1, most=1)
+    (fresh,) = tuner_of(FakeBench(by_threads)).estimate([problem_of()], brief)
+    database = Database(None)
+    (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT)
+    assert best.seconds is not None
+    assert fresh is not None
+    assert best.seconds < fresh
+    assert tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], brief) == [fresh]
 
 
 def test_an_interrupted_search_resumes_where_it_was() -> None:

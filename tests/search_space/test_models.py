@@ -172,6 +172,23 @@ def test_one_block_more_than_a_wave_doubles_the_time():
     assert float(terms["math"]) == pytest.approx(float(bound(features_of(group, one, H200), H200).terms["math"]))
 
 
+def test_each_warp_of_an_sm_is_issued_by_one_scheduler():
+    """The same block of a product by one, two and four warps, and four blocks of one warp on an SM."""
+
+    def terms(sms, thread):
+        target = evolve(H200, NUM_SM=sms, PERF_peak=H200.PERF_peak / H200.NUM_SM * sms)
+        counts = features_of(*gemm_schedule(size=512, block=(64, 32), thread=thread), target)
+        assert (counts.grid, counts.threads) == (128, 64 * 32 // (thread[0] * thread[1]))
+        return bound(counts, target).terms
+
+    one, two, four = (terms(128, thread) for thread in ((8, 8), (8, 4), (4, 4)))
+    several = terms(32, (8, 8))
+    maths = [float(each["math"]) for each in (one, two, four, several)]
+    assert maths == pytest.approx([4 * maths[2], 2 * maths[2], maths[2], 4 * maths[2]])
+    assert float(one["issue"]) == pytest.approx(float(several["issue"]))
+    assert all(each["issue"] >= each["math"] for each in (one, two, four, several))
+
+
 def test_occupancy_is_limited_by_each_resource():
     group, schedule = gemm_schedule(block=(128, 128), thread=(8, 8), chunk=8, stages=2)
     counts = features_of(group, schedule, H200)
