@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from stat import S_ISDIR
@@ -19,7 +20,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import cache_key, cache_root, file_size, private_folder
-from ..ir import CompileOptions, CutsError, Graph, Target, print_graph
+from ..ir import Array, CompileOptions, CutsError, Graph, Target, print_graph
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
 from .loading import Spec
@@ -132,9 +133,16 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _weights(graph: Graph) -> Iterator[str | bytes]:
-    for name, array in sorted(graph.constants.items()):
-        yield f"{name} {array.dtype.str} {array.shape}"
-        yield hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    """Yield what tells weights from others; digests of hundreds of megabytes are computed by all cores."""
+    named = sorted(graph.constants.items())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (name, array), digest in zip(named, pool.map(_digest, (array for _, array in named)), strict=True):
+            yield f"{name} {array.dtype.str} {array.shape}"
+            yield digest
+
+
+def _digest(array: Array) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def _folder() -> Path | None:

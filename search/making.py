@@ -30,7 +30,7 @@ def make_kernels(
     """
     places = {key: (problem.key, schedule_text(schedule)) for key, (problem, schedule) in wanted.items()}
     missing = {place: wanted[key] for key, place in places.items() if place not in resources.made}
-    if len(missing) >= FEW and resources.started and not next(iter(missing.values()))[0].target.on_host:
+    if len(missing) >= FEW and resources.answered and not next(iter(missing.values()))[0].target.on_host:
         _have_made(resources, missing)
     return {key: resources.made[place] for key, place in places.items() if place in resources.made}
 

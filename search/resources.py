@@ -87,6 +87,11 @@ class Resources:
         """Whether there are workers."""
         return self._builder is not None
 
+    @property
+    def answered(self) -> bool:
+        """Whether there are workers, and they have done anything yet."""
+        return self.started and bool(self.answering or self.ranked or self.statistics.building[1])
+
     def start(self) -> None:
         """Start the workers, without waiting for them."""
         if self._builder is None:

@@ -39,7 +39,7 @@ class Rounds:
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
         record = self.search(tasks)
-        if self._resources.expired and not self._resources.interrupted:
+        if self._resources.expired and self._resources.share and not self._resources.interrupted:
             self._rank(tasks)
         found = {t.problem.key: t.choice or best_known(t, self._settings, self._resources.ranked) for t in tasks}
         record.end(self._resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])

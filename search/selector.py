@@ -9,7 +9,8 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from statistics import median
 
@@ -106,6 +107,7 @@ class MeasuredSelector:
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self.scale = 1.0
         self._asked: dict[Hashable, Problem] = {}
+        self._known_only = False
         self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
 
     @property
@@ -306,6 +308,7 @@ class MeasuredSelector:
         kept back from the budget.
         """
         self._keep_back(len(workloads), len(workloads))
+        share = 0.0 if self._known_only else share
         self.problems = [
             Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
             for w in workloads.values()
@@ -338,6 +341,16 @@ class MeasuredSelector:
         stages = sum(self.budget.spent.get(name, 0.0) for name in AGAIN)
         return stages + max(self._making(kernels, kernels // 2), LOWERED * kernels) + CONTEST
 
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """Let nothing be measured in a block: what is known counts, else the model's word."""
+        self._known_only, expired = True, self.tuner.resources.expired
+        try:
+            yield
+        finally:
+            self._known_only, self.tuner.resources.expired = False, expired
+            self._answers.clear()
+
     def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
         """Return kernels that workers made."""
         return make_kernels(
@@ -351,7 +364,7 @@ class MeasuredSelector:
         ordered, told = [self.problems[n] for n in order], self.decisions is not None
         found = dict(zip(order, self.tuner.run(ordered, self.settings, share, told), strict=True))
         unseen = [n for n in order if found[n].seconds is None]
-        if unseen and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
+        if unseen and share and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
             looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
             found |= dict(zip(unseen, looked, strict=True))
         if not told:

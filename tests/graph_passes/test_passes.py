@@ -12,7 +12,7 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.graph.base import Pass, run_passes
+from cuts.passes.graph.base import Pass, remembered_passes, run_passes
 from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
 from cuts.passes.graph.compose_movement import ComposeMovement
 from cuts.passes.graph.drop_repetition import DropRepetition
@@ -342,3 +342,23 @@ def test_an_error_inside_a_pass_names_the_pass_and_each_result_is_shown() -> Non
     with pytest.raises(PassError, match="pass 'failing': no"):
         run_passes(graph, [RemoveDeadCode(), Failing()], after=lambda name, _: seen.append(name))
     assert seen == ["remove-dead-code"]
+
+
+def test_one_compilation_runs_a_pass_once_on_each_graph() -> None:
+    class Counting:
+        name = "counting"
+        runs = 0
+
+        def run(self, graph: Graph) -> Graph:
+            self.runs += 1
+            return graph
+
+    graph, step = parse_lines("f32[4]", {"a": "exp(%x)"}, "a"), Counting()
+    with remembered_passes():
+        for _ in range(3):
+            assert run_passes(graph, [step, step]) is graph
+        with remembered_passes():
+            run_passes(graph, [step])
+        assert step.runs == 1
+    run_passes(graph, [step])
+    assert step.runs == 2

@@ -12,7 +12,7 @@ from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
 from cuts.search.decisions import DecidedGraph
-from cuts.search.selector import Findings
+from cuts.search.selector import Findings, MeasuredSelector
 from cuts.search.settings import TunedChoice
 
 from .simulated import FakeClock
@@ -133,3 +133,25 @@ def test_as_many_runs_are_timed_as_the_budget_has_time_for(left: float, runs: in
     plans: list[Any] = [_Timed(*4 * [0.02]), _Timed(*4 * [0.03])]
     assert in_turns(plans, budget) == (0.02, 0.03)
     assert [plan.repeats for plan in plans] == [[1, *3 * [runs]]] * 2
+
+
+@pytest.mark.parametrize(("budget", "order"), [(1.0, [True, False]), (1e4, [False, True])])
+def test_where_time_is_short_a_known_plan_is_made_before_the_search(budget: float, order: list[bool]) -> None:
+    here = Database(None)
+    tuned(chain(1), here, slow_when_fused)
+    known = evolve(here.answers()[0], finished=False, seconds=0.9e-3)
+    here.keep_answer(known)
+    told = []
+    choose = MeasuredSelector.choose
+
+    def noting(self: MeasuredSelector, *asked: Any) -> Any:
+        told.append(self.decisions is not None)
+        return choose(self, *asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasuredSelector, "choose", noting)
+        found, selector = tuned(chain(1), here, even, budget=budget)
+    assert list(dict.fromkeys(told)) == order
+    assert len(found.steps) == 2
+    assert len(selector.problems) == len(found.kernels)
+    assert here.answers()[0] == known

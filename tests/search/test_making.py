@@ -61,6 +61,8 @@ def test_what_workers_took_says_what_is_kept_back() -> None:
     wanted = {p.key: (p, simple) for p in problems if (simple := choose(p.form, GPU)[0].schedule)}
     assert not make_kernels(resources, wanted), "there are no workers"
     resources.start()
+    assert not make_kernels(resources, wanted), "they are still starting"
+    resources.answering = True
     assert set(make_kernels(resources, wanted)) == set(wanted)
     assert resources.statistics.building == (9.0, 3)
     assert making_seconds(resources, GPU, 100, 50) == pytest.approx(100 * RECORDED + 50 * 3.0 / cores)
