@@ -12,7 +12,7 @@ from .atoms import (
     MatrixAtom,
     MatrixFragment,
 )
-from .attributes import Attribute, attribute_of
+from .attributes import Attribute, attribute_of, attributes_key
 from .budget import (
     ALGORITHMS_SHARE,
     LOOK_SHARE,
@@ -306,6 +306,7 @@ __all__ = [
     "as_index",
     "at_turn",
     "attribute_of",
+    "attributes_key",
     "call",
     "clamp",
     "confined",

@@ -42,3 +42,10 @@ def attributes_of(values: Mapping[str, Any]) -> dict[str, Attribute]:
         except ValueError as error:
             raise GraphError(f"attribute {quote(name)}: {error}") from error
     return found
+
+
+def attributes_key(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return what is equal for the same attributes only, whose order says nothing: in Python both zeros of a float are
+    equal, and so are 1, 1.0 and true.
+    """
+    return tuple(sorted((name, repr(value)) for name, value in values.items()))

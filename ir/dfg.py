@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias, Union
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from .expr import Guard, MoveGuards, MoveIndex
 from .index import Index, IndexLike, Var
-from .types import DType
+from .types import DType, exactly
 from .walk import indirects, map_guards, substitute, substitute_guards, variables
 
 
@@ -30,14 +30,14 @@ class Load:
     address: Index
     dtype: DType
     guards: tuple[Guard, ...] = ()
-    fill: float = 0.0
+    fill: float = field(default=0.0, eq=exactly)
 
 
 @frozen(cache_hash=True)
 class Literal:
     """A constant."""
 
-    value: float | int | bool
+    value: float | int | bool = field(eq=exactly)
     dtype: DType
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, Union, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from .functions import FUNCTIONS
 from .index import Index
-from .types import DType, TensorType
+from .types import DType, TensorType, exactly
 
 MoveIndex: TypeAlias = Callable[[Index], Index]
 MoveGuards: TypeAlias = Callable[[tuple["Guard", ...]], tuple["Guard", ...]]
@@ -70,7 +70,7 @@ class _Node:
 class Const(_Node):
     """A literal."""
 
-    value: float | int | bool
+    value: float | int | bool = field(eq=exactly)
     dtype: DType
 
 
@@ -81,7 +81,7 @@ class Read(_Node):
     tensor: str
     indices: tuple[Index, ...]
     guards: tuple[Guard, ...] = ()
-    fill: float = 0.0
+    fill: float = field(default=0.0, eq=exactly)
 
     @property
     def own_indices(self) -> tuple[Index, ...]:

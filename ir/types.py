@@ -168,6 +168,11 @@ def as_float(value: float | int | bool) -> float | int:
     return float(value) if value != value or float(value) == value else value
 
 
+def exactly(value: float | int | bool) -> object:
+    """Return what is equal for the same numbers only: in Python the two zeros of a float are equal."""
+    return value if value else (value, math.copysign(1.0, value))
+
+
 @frozen
 class TensorType:
     """A dense tensor: element type and static shape (elements per axis, row-major)."""

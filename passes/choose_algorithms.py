@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, epsilon
+from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, PricedKernels, cut_fragments, needed
@@ -217,7 +217,7 @@ class ChooseAlgorithms:
         """Return what the alternatives of a part depend on."""
         names = {v: n for n, v in enumerate(part.types)}
         members = tuple(
-            (n.op, tuple(names.get(v or "") for v in n.inputs), tuple(sorted(n.attributes.items()))) for n in part.nodes
+            (n.op, tuple(names.get(v or "") for v in n.inputs), attributes_key(n.attributes)) for n in part.nodes
         )
         constants = tuple(sorted(names[v] for v in part.inputs if v in graph.constants))
         orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)

@@ -139,7 +139,8 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
         return
     gpus, dates = sorted({row["gpu"] for row in rows}), sorted({row["date"][:10] for row in rows})
     torches = sorted({row["versions"].get("torch", "?") for row in rows})
-    budgets = sorted({row["budget"] for row in rows if row["system"] == OURS[0]})
+    # What was searched for before, in calls of their own whose results the row's search found, counts.
+    budgets = sorted({row["budget"] + row.get("budget before", 0.0) for row in rows if row["system"] == OURS[0]})
     searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     yield fill(

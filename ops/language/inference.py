@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ...ir import Graph, GraphError, Infer, Node, TensorType
+from ...ir import Graph, GraphError, Infer, Node, TensorType, attributes_key
 from .instantiate import Instance
 from .registry import Registry
 
@@ -29,7 +29,7 @@ class Instances:
             node.op,
             node.declaration,
             tuple(operands),
-            tuple(sorted((k, repr(v)) for k, v in node.attributes.items())),
+            attributes_key(node.attributes),
         )
         found = self._known.get(key)
         if found is None:

@@ -30,6 +30,7 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    attributes_key,
     indirects,
     is_contraction,
     reads,
@@ -401,7 +402,7 @@ class _Builder:
 
     def _instance(self, node: Node) -> tuple[Instance, tuple[_Part, ...], Sliced]:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
-        key = (node.op, operands, tuple(sorted(node.attributes.items())))
+        key = (node.op, operands, attributes_key(node.attributes))
         if key not in self.cache:
             arrays = self.graph.constants
             known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import Array, Graph
+from ...ir import Array, Graph, attributes_key
 from ...ops.language import Instances
 from .rewrite import prune, rename_inputs
 
@@ -41,7 +41,7 @@ class MergeCommon:
         for node in graph.nodes:
             node = rename_inputs(node, renamed)
             attributes = self.instances.of_node(node, graph).attributes
-            key = (node.op, node.inputs, tuple(sorted((k, repr(v)) for k, v in attributes.items())))
+            key = (node.op, node.inputs, attributes_key(attributes))
             if key in first and not any(v in graph.outputs for v in node.outputs):
                 renamed.update(zip(node.outputs, first[key], strict=True))
             else:

@@ -170,6 +170,19 @@ def test_literals_are_what_they_are_called(target: str) -> None:
             np.testing.assert_array_equal(found[f"{dtype} {value}"].astype(float), [value, 1, 1, value])
 
 
+@pytest.mark.parametrize("order", [(0.0, -0.0), (-0.0, 0.0)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_zero_keeps_its_sign_beside_the_other_zero(target: str, order: tuple[float, ...]) -> None:
+    """In one program, and in one process: no node and no kernel of one zero stands for that of the other."""
+    inputs = {"x": np.ones(3, np.float32)}
+    nodes = [node(f"{value}", "pad", "x", pads=(1, 1), value=value) for value in order]
+    for own in (tuple(nodes), *((each,) for each in nodes)):
+        found = together(target, inputs, own, *(n.outputs[0] for n in own))
+        for each in own:
+            array = found[each.outputs[0]]
+            assert np.signbit(array[[0, -1]]).tolist() == 2 * [each.outputs[0] == "-0.0"], each.outputs[0]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_condition_is_0_or_1_whatever_number_it_was(target: str) -> None:
     inputs = {f"x{d}": np.array([0, 1, 2, 100], d.numpy) for d in NUMBERS}
