@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ..ir import DType, Graph, Node, TensorType, epsilon
 from ..ops import amplification, evaluate_graph
-from ..ops.language import Instances, Registry
+from ..ops.language import Registry
 from .device import Array
 
 
@@ -41,7 +41,7 @@ def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] 
     Where one of the named `algorithms` may have computed a node, its terms count as often as explains what it rounds
     more.
     """
-    known = Instances(registry)
+    known = registry.instances
     result = {value: Accumulation() for value in (*graph.inputs, *graph.constants)}
     for node in graph.nodes:
         sources = [result.get(value, Accumulation()) for value in node.operands]

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from cuts.bench.vocabulary import Given, SizedOperation, Sizes, UserOperation, integers, unit, x
 from cuts.ir.graph import Graph, Node
 from cuts.ir.source import Source
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 
 torch: Any = import_module("torch")
 F: Any = torch.nn.functional
@@ -51,7 +51,7 @@ class GradientOperation(UserOperation):
                 ("reduce_sum", ("weighted",), "loss", {"keepdims": False}),
             ):
                 nodes.append(Node(f"{made} {op}", op, operands, (made,), more))
-                (types[made],) = builtin_instances().infer(nodes[-1], [types[o] for o in operands])
+                (types[made],) = Registry.builtin().instances.infer(nodes[-1], [types[o] for o in operands])
             graph = evolve(graph, inputs=(*names, GIVEN), outputs=("loss",), types=types, nodes=tuple(nodes))
         training = cuts.grad(graph, loss=graph.outputs[0], wrt=names[: self.moved])
         outputs = tuple(training.gradients[name] for name in names[: self.moved])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..ir import Attribute, DType, Graph, Node, TensorType, UsageError, quote, verify_graph
 from ..ops import OpDecl, Registry
-from ..ops.language import CLASSES, Instances
+from ..ops.language import CLASSES
 
 #: The element types that an operand gets where its declaration leaves a choice, the first one that it allows.
 _PREFERRED = (DType.F32, DType.I64, DType.BOOL)
@@ -23,7 +23,7 @@ def graph_of_op(name: str, registry: Registry, shapes: Shapes, attributes: Mappi
     decl = registry[name]
     _check_names(decl, [given for given, _ in shapes])
     inputs, types = _operands(decl, shapes)
-    infer = Instances(registry).infer
+    infer = registry.instances.infer
     trial = Node(name, name, inputs, tuple(result.name for result in decl.results), dict(attributes))
     found = infer(trial, [types[value] if value else None for value in inputs])
     outputs = _outputs(decl, len(found))

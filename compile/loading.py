@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 
 from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
 from ..ops import Registry
-from ..ops.language import Instances, instances_of
+from ..ops.language import Instances
 
 
 @runtime_checkable
@@ -51,11 +51,11 @@ class Spec:
 
     registry: Registry
     texts: Mapping[str, str] = field(factory=dict)
-    instances: Instances = field(init=False, eq=False, repr=False)
 
-    @instances.default
-    def _instances(self) -> Instances:
-        return instances_of(self.registry)
+    @property
+    def instances(self) -> Instances:
+        """What has been asked of the vocabulary, whoever asked."""
+        return self.registry.instances
 
     @property
     def own(self) -> frozenset[str]:

@@ -15,7 +15,6 @@ from attrs import evolve
 from ..backends import Array
 from ..ir import PRECISIONS, DType
 from ..ops import evaluate_graph
-from ..ops.language import Instances
 from ..passes import graph_passes
 from ..passes.graph import run_passes
 from ..runtime import PlannedModel, outgrown
@@ -31,7 +30,7 @@ def first_overflow(model: PlannedModel, inputs: Mapping[str, Array]) -> str:
         return ""
     registry = spec_of_texts(model.specs).registry
     graph = run_passes(model.graph, graph_passes(registry, model.precision))
-    convert, _ = Instances(registry).conversion
+    convert, _ = registry.instances.conversion
     # A conversion rounds in double precision too, so what it is given says what it should yield.
     meant = {node.outputs[0]: node.operands[0] for node in graph.nodes if node.op == convert}
     narrow = tuple(v for node in graph.nodes for v in node.outputs if graph.types[v].dtype is stored)

@@ -37,7 +37,7 @@ from ..ir import (
     type_problem,
     verify_graph,
 )
-from ..ops.language import default_inference
+from ..ops.language import Registry
 from .files import read_text
 from .graph_document import (
     FORMAT,
@@ -155,7 +155,7 @@ def _build(document: GraphDocument, folder: Path | None, source: Source, infer: 
     given = {name: TensorType(entry.dtype, entry.shape) for name, entry in document.types.items()}
     inputs = tuple(entry.name for entry in document.inputs)
     graph = Graph(document.name, inputs, document.outputs, {**types, **given, **types}, nodes, constants)
-    derive = infer or default_inference()
+    derive = infer or Registry.builtin().instances.infer
     try:
         _verify_names(graph, document)
         return verify_graph(evolve(graph, types=infer_types(graph, derive)), derive)

@@ -203,7 +203,7 @@ class ChooseAlgorithms:
             rest = _without_known(whole, known)
             return Fragment(
                 rest,
-                needed(self.instances.registry, rest),
+                needed(self.instances.vocabulary, rest),
                 self.target,
                 self.mode,
                 self.math,

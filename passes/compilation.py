@@ -20,7 +20,7 @@ from ..ir import (
     Target,
 )
 from ..ops import Registry
-from ..ops.language import Instances, instances_of
+from ..ops.language import Instances
 from .decisions import Decisions
 from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
@@ -93,7 +93,7 @@ class Compilation:
 
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
-        self.instances = instances_of(self.registry)
+        self.instances = self.registry.instances
         self.limited = Limited(Modelled(self.target), self.budget)
         self.modelled = Remembered(self.limited)
         self.foreseeing = (

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ..ir import CutsError, FusedGroup, Graph, Mode, Target
-from ..ops.language import Registry
+from ..ops.language import Registry, Vocabulary
 from .evaluators import Modelled
 from .fusion import (
     Order,
@@ -71,7 +71,7 @@ class Planner(Protocol):
         ...
 
 
-def needed(registry: Registry, graph: Graph) -> Registry:
+def needed(registry: Vocabulary, graph: Graph) -> Registry:
     """Return no more of a vocabulary than a graph needs, as it goes to another process."""
     return Registry({n.op: registry.of(n) for n in graph.nodes})
 

@@ -22,7 +22,6 @@ from ..ir import (
     print_ir,
 )
 from ..ops import Registry
-from ..ops.language import instances_of
 from .assemble import assemble
 from .compilation import Compilation, Emit
 from .decided import apart, decided
@@ -119,7 +118,7 @@ def graph_passes(registry: Registry, precision: PrecisionName = "fp32") -> tuple
     """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed
     point, and last the precision policy: constants are folded in f32, and rounded once.
     """
-    instances = instances_of(registry)
+    instances = registry.instances
     return (
         *canonical_passes(instances),
         Canonicalise(instances),

@@ -17,7 +17,6 @@ from attrs import define, evolve, field, frozen
 
 from ..ir import Array, Attribute, DType, Graph, Node, TensorType, UsageError, fresh_name, quote, verify_graph
 from ..ops import OpDecl, Registry
-from ..ops.language import Instances
 
 _SUFFIX, _RUNNING = "_training", "running_"
 
@@ -70,7 +69,7 @@ class _Trained:
         nodes = (*self._seeding(), *self.nodes)
         constants = {**self.graph.constants, **self.constants}
         whole = evolve(self.graph, types=self.types, nodes=nodes, constants=constants)
-        return TrainingForm(verify_graph(whole, Instances(self.registry).infer), self.updates)
+        return TrainingForm(verify_graph(whole, self.registry.instances.infer), self.updates)
 
     def _trained(self, node: Node, decl: OpDecl, form: OpDecl) -> Node:
         """Return a node as it is in training."""
@@ -82,7 +81,7 @@ class _Trained:
         own = {name: value for name, value in node.attributes.items() if name in form.attributes}
         own |= {name: value for name, value in self.attributes.items() if name in form.attributes}
         trained = Node(node.name, form.name, inputs, outputs, own, node.origin, span=node.span)
-        found = Instances(self.registry).infer(trained, [None if v is None else self.types[v] for v in inputs])
+        found = self.registry.instances.infer(trained, [None if v is None else self.types[v] for v in inputs])
         self.types.update(zip(outputs, found, strict=True))
         for result, value in zip(form.results, outputs, strict=True):
             source = given.get(result.name.removeprefix(_RUNNING)) if result.name.startswith(_RUNNING) else None

@@ -24,7 +24,6 @@ from ..compile import CompiledPlan, ModelLike, Shapes, Spec, build_tuned, load_m
 from ..frontends import save_graph
 from ..ir import Array, CompileOptions, DType, Graph, Mode, Node, Target, TensorType, UsageError, quote, verify_graph
 from ..ops.gradient import Gradients
-from ..ops.language import Instances
 from ..passes.graph import DropRepetition, differentiate_graph, fresh_name, prune
 from .checkpoint import Checkpoint
 from .loop import TrainingLoop
@@ -151,7 +150,7 @@ def grad(
             )
         loss = graph.outputs[0]
     # Before there are gradients: that of what is repeated is one sum then, and not a tensor for each repetition.
-    graph = DropRepetition(Instances(vocabulary.registry)).shorten(graph)
+    graph = DropRepetition(vocabulary.registry.instances).shorten(graph)
     return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {})).build(wrt)
 
 
@@ -260,4 +259,4 @@ class _Builder:
         constants = {**differentiated.constants, **self.graph.constants}
         kept = {v: a for v, a in constants.items() if v not in inputs}
         whole = Graph(f"{self.graph.name}.training", inputs, tuple(outputs), self.types, tuple(self.nodes), kept)
-        return verify_graph(prune(whole), Instances(spec.registry).infer)
+        return verify_graph(prune(whole), spec.registry.instances.infer)

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ...ir import MAX_ELEMENTS, Array, GraphError, Node, TensorType
 from ...ops import evaluate
-from ...ops.language import builtin_instances
+from ...ops.language import Registry
 
 #: What the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13,
 #: bounds beyond an end, training, powers, samples, axes of one element.
@@ -84,7 +84,7 @@ def computed(node: Node, types: Mapping[str, TensorType], constants: Mapping[str
         or sum(types[v].size for v in node.outputs) > _MOST_ELEMENTS
     ):
         return None
-    instance = builtin_instances().of(node, [None if v is None else types[v] for v in node.inputs])
+    instance = Registry.builtin().instances.of(node, [None if v is None else types[v] for v in node.inputs])
     program = instance.program
     if sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements) > _MOST_STEPS:
         return None

@@ -24,7 +24,7 @@ from ...ir import (
     raise_all,
     verify_graph,
 )
-from ...ops.language import default_inference
+from ...ops.language import Registry
 from .call import Opaque
 from .contrib import way_out
 from .importer import Importer, all_names
@@ -46,7 +46,7 @@ def load_onnx(
     by name.
     """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
-    derive = infer or default_inference()
+    derive = infer or Registry.builtin().instances.infer
     return _graph(_imported(model, shapes or {}, {}, derive, declared), model, derive)
 
 
@@ -63,7 +63,7 @@ def load_onnx_for(
     the graph. Only those in `fixable` do, where it is given.
     """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
-    derive = infer or default_inference()
+    derive = infer or Registry.builtin().instances.infer
     known = {name: array for name, array in arrays.items() if array.size == 0}
     while True:
         shapes = {name: array.shape for name, array in arrays.items() if name not in known}

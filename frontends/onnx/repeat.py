@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ...ir import CutsError, DType, TensorType
 from ...ops import Along, Repetition, declare_repetition, turn_of
-from ...ops.language import builtin_instances
+from ...ops.language import Registry
 from .importer import Importer
 from .steps import import_step
 
@@ -108,7 +108,7 @@ def _declared(
 ) -> tuple[str, ...] | None:
     """Add the operation of all steps, where the language has one."""
     try:
-        name, text = declare_repetition(repetition, builtin_instances())
+        name, text = declare_repetition(repetition, Registry.builtin().instances)
     except CutsError:
         return None
     count = len(repetition.body.outputs)

@@ -8,7 +8,6 @@ from attrs import evolve, field, frozen
 
 from ...ir import Graph, TensorType, verify_graph
 from ...ops import Registry
-from ...ops.language import Instances
 from .reader import Reader, read_graph
 
 
@@ -62,5 +61,5 @@ def captured_graph(
     inputs = (*(place for place in given if place is not None), *seeds)
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
     registry = reader.gradients.registry
-    graph = verify_graph(evolve(whole, inputs=inputs, types=types), Instances(registry).infer)
+    graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)
     return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts, reader.orders)

@@ -18,7 +18,7 @@ from attrs import define, evolve, field, frozen
 from ...ir import Attribute, DType, Graph, Node, TensorType, UsageError, quote, verify_graph
 from ...ops import Registry
 from ...ops.gradient import Gradients
-from ...ops.language import Instance, Instances, OpDecl, syntax
+from ...ops.language import Instance, OpDecl, syntax
 from .captured import Captured, captured_graph
 from .program import CompileGraph
 from .reader import TORCH_TYPES, Reader, Value, dtype_of
@@ -117,7 +117,7 @@ class DeclaredOperator:
         known |= zip(instance.outputs, instance.output_types, strict=True)
         inputs = tuple(name for name in instance.inputs if name is not None)
         graph = Graph(self.decl.name, inputs, instance.outputs, known, (node,), {})
-        checked = verify_graph(graph, Instances(self.registry).infer)
+        checked = verify_graph(graph, self.registry.instances.infer)
         return Captured(checked, instance.inputs, instance.outputs, (), self.registry, self.texts)
 
     # ---- backward
@@ -166,7 +166,7 @@ class DeclaredOperator:
 
     def backward_graph(self, problem: BackwardCall) -> Captured:
         """Return the graph of a gradient: its inputs are what it reads of operands, results, and gradients `dy`."""
-        reader = Reader(Instances(self.registry).infer, gradients=Gradients(self.registry, dict(self.texts)))
+        reader = Reader(self.registry.instances.infer, gradients=Gradients(self.registry, dict(self.texts)))
         instance = self.instance(problem.operands, problem.attributes)
         values = dict(zip(instance.inputs, problem.operands, strict=True))
         values |= zip(instance.outputs, instance.output_types, strict=True)

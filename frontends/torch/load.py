@@ -16,7 +16,7 @@ import torch
 from torch._decomp import get_decompositions
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
-from ...ops.language import default_inference
+from ...ops.language import Registry
 from .captured import Captured, captured_graph
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
@@ -54,7 +54,7 @@ def load_torch(
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
     """Return the graph of an exported program."""
-    derive = infer or default_inference()
+    derive = infer or Registry.builtin().instances.infer
     with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
         warnings.simplefilter("ignore", FutureWarning)
         program = program.run_decompositions(training_decompositions())
@@ -89,7 +89,7 @@ def graph_of_nodes(
     Every placeholder is an input, but those whose numbers `constants` has. Those of the numbers `as_they_lie` have
     their axes in the order in which the examples have them in memory.
     """
-    reader = Reader(default_inference())
+    reader = Reader(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
     for number, node in enumerate(places):

@@ -10,7 +10,7 @@ import torch
 
 from ...ir import CutsError, GraphError, Node, TensorType, quote, raise_all
 from ...ops import Along, Repetition, declare_repetition, turn_of
-from ...ops.language import builtin_instances
+from ...ops.language import Registry
 from . import registered
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 from .reader import Reader, Value, array_of
@@ -155,7 +155,7 @@ def _scan(
         return _single_step(reader, combine, init, xs, others)
     along: dict[str, Along] = dict.fromkeys(elements, Along())
     turns = Repetition(body, steps, tuple(states), along, (Along(),) * (len(results) - len(states)))
-    name, text = declare_repetition(turns, builtin_instances())
+    name, text = declare_repetition(turns, Registry.builtin().instances)
     names = tuple(Value(reader.fresh(f"{reader.origin}.{n}")) for n in range(len(results)))
     operands = (*init, *xs, *turns.same)
     reader.add(

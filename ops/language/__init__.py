@@ -6,7 +6,7 @@ from .builtins import BUILTINS
 from .canonical import canonicalise, live_statements, split_axis, unused_name
 from .check_expressions import RESERVED, children
 from .classify import AxisClass, classify_axes, is_complex
-from .inference import Instances, builtin_instances, default_inference, instances_of
+from .inference import Instances, Vocabulary
 from .instantiate import Instance, OpDecl
 from .printer import print_expression, print_item
 from .registry import Registry
@@ -21,12 +21,10 @@ __all__ = [
     "Instances",
     "OpDecl",
     "Registry",
-    "builtin_instances",
+    "Vocabulary",
     "canonicalise",
     "children",
     "classify_axes",
-    "default_inference",
-    "instances_of",
     "is_complex",
     "live_statements",
     "print_expression",

@@ -6,21 +6,31 @@ per operation, operand types and attributes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Protocol
 
-from ...ir import Graph, GraphError, Infer, Node, TensorType, attributes_key
-from .instantiate import Instance
-from .registry import Registry
+from ...ir import Graph, GraphError, Node, TensorType, attributes_key
+from .instantiate import Instance, OpDecl
 
 _LIMIT = 1 << 14
+
+
+class Vocabulary(Protocol):
+    """Declarations by name, and the one that a node means (`Registry`)."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, name: str) -> OpDecl: ...
+
+    def of(self, node: Node) -> OpDecl: ...
 
 
 class Instances:
     """The instances of a vocabulary that have been asked for."""
 
-    def __init__(self, registry: Registry) -> None:
-        self.registry = registry
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
         self._known: dict[object, Instance] = {}
 
     def of(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
@@ -35,7 +45,7 @@ class Instances:
         if found is None:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            found = self._known[key] = self.registry.of(node).instantiate(operands, node.attributes)
+            found = self._known[key] = self.vocabulary.of(node).instantiate(operands, node.attributes)
         return found
 
     def of_node(self, node: Node, graph: Graph) -> Instance:
@@ -48,27 +58,12 @@ class Instances:
 
         Raises `GraphError` where the vocabulary has none.
         """
-        for name in self.registry:
-            match list(self.registry[name].attributes.items()):
-                case [(attribute, item)] if item.type.kind == "dtype" and len(self.registry[name].operands) == 1:
+        for name in self.vocabulary:
+            match list(self.vocabulary[name].attributes.items()):
+                case [(attribute, item)] if item.type.kind == "dtype" and len(self.vocabulary[name].operands) == 1:
                     return name, attribute
         raise GraphError("the vocabulary has no operation that converts to another element type")
 
     def infer(self, node: Node, operands: Sequence[TensorType | None]) -> Sequence[TensorType]:
         """Return the types of a node's outputs."""
         return self.of(node, operands).output_types
-
-
-def instances_of(registry: Registry) -> Instances:
-    """Return the one collection of instances of a vocabulary."""
-    return registry.__dict__.setdefault("instances", Instances(registry))  # type: ignore[no-any-return]
-
-
-def builtin_instances() -> Instances:
-    """Return the one collection of instances of the built-in vocabulary."""
-    return instances_of(Registry.builtin())
-
-
-def default_inference() -> Infer:
-    """Return the inference by the built-in vocabulary."""
-    return builtin_instances().infer

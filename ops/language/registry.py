@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +12,7 @@ from typing import TypeVar
 from ...ir import CutsError, Node, Source, SpecError, UnknownOp, UsageError, raise_all
 from . import syntax as s
 from .check_declarations import check_declaration
+from .inference import Instances
 from .instantiate import OpDecl
 from .parser import parse_all, parse_piece, pieces
 
@@ -104,6 +105,11 @@ class Registry(Mapping[str, OpDecl]):
         """
         return _brought(node.op, node.declaration) if node.declaration else self[node.op]
 
+    @cached_property
+    def instances(self) -> Instances:
+        """The instances of this vocabulary that have been asked for: one collection, whoever asks."""
+        return Instances(self)
+
     def _define(self, declaration: s.Declaration) -> list[CutsError]:
         table: Mapping[str, s.Declaration | OpDecl] = self._families if declaration.kind == "family" else self._ops
         if declaration.name in table:
@@ -122,7 +128,7 @@ class Registry(Mapping[str, OpDecl]):
         return []
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what makes an equal registry: not what others keep of it here."""
+        """Return what makes an equal registry: not what is kept of it here."""
         return {"_ops": self._ops, "_families": self._families}
 
     def __getitem__(self, name: str) -> OpDecl:

@@ -9,7 +9,6 @@ from attrs import evolve
 
 from ...ir import Attribute, DType, Graph, GraphError, Node, TensorType, UsageError, quote, verify_graph
 from ...ops import OpDecl, Registry
-from ...ops.language import Instances
 from ...ops.language import syntax as s
 from .rewrite import fresh_name
 
@@ -44,7 +43,7 @@ def with_loss(
     target, name = fresh_name(graph.types, target), fresh_name(graph.types, name)
     types = {**graph.types, target: target_type(vocabulary[op], graph.types[prediction])}
     node = Node(fresh_name({n.name for n in graph.nodes}, name), op, (prediction, target), (name,), attributes)
-    infer = Instances(vocabulary).infer
+    infer = vocabulary.instances.infer
     types[name] = infer(node, (types[prediction], types[target]))[0]
     outputs = (name, *(o for o in graph.outputs if o != name))
     whole = evolve(graph, inputs=(*graph.inputs, target), outputs=outputs, types=types, nodes=(*graph.nodes, node))

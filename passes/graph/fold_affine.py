@@ -153,7 +153,7 @@ class FoldAffine:
         yield node.inputs, self.instances.of_node(node, graph)
         type_ = graph.types[node.outputs[0]]
         extents = type_.shape if affine.dim is None else (type_.shape[affine.dim],)
-        for position, operand in enumerate(self.instances.registry.of(node).operands):
+        for position, operand in enumerate(self.instances.vocabulary.of(node).operands):
             if not operand.optional or (position < len(node.inputs) and node.inputs[position] is not None):
                 continue
             inputs = [*node.inputs, *[None] * (position + 1 - len(node.inputs))]

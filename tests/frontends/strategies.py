@@ -9,7 +9,7 @@ import numpy as np
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 from hypothesis import strategies as st
 
 F32 = DType.F32
@@ -48,7 +48,9 @@ class GraphBuilder:
         number = len(self.nodes)
         output = self.rename(f"v{number}")
         node = Node(self.rename(f"n{number}"), op, inputs, (output,), attributes)
-        (self.types[output],) = builtin_instances().infer(node, [None if v is None else self.types[v] for v in inputs])
+        (self.types[output],) = Registry.builtin().instances.infer(
+            node, [None if v is None else self.types[v] for v in inputs]
+        )
         self.nodes.append(node)
         return output
 

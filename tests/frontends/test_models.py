@@ -14,7 +14,6 @@ from cuts.ir.graph import Graph
 from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.tests import models
@@ -23,7 +22,7 @@ from cuts.tests.needs import DEVICES
 
 onnx = pytest.importorskip("onnx")
 pytestmark = [pytest.mark.as_users_build, pytest.mark.long]
-INFER = builtin_instances().infer
+INFER = Registry.builtin().instances.infer
 
 
 def load(path: Path) -> Graph:
@@ -34,7 +33,7 @@ def load(path: Path) -> Graph:
 
 @pytest.mark.parametrize("path", models.light_models(), ids=lambda path: path.stem)
 def test_a_light_model_imports_and_has_the_shape_it_should(path: Path) -> None:
-    graph = Canonicalise(builtin_instances()).run(load(path))
+    graph = Canonicalise(Registry.builtin().instances).run(load(path))
     verify_graph(graph, INFER)
     expected = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
     assert graph.types[graph.outputs[0]].shape == tuple(expected.dims)
@@ -53,7 +52,7 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
     ort = pytest.importorskip("onnxruntime")
     path = fetch()
     graph = load(path)
-    canonical = Canonicalise(builtin_instances()).run(graph)
+    canonical = Canonicalise(Registry.builtin().instances).run(graph)
     save_graph(canonical, tmp_path / "g.json")
     again = load_graph(tmp_path / "g.json")
     assert again == canonical

@@ -22,7 +22,6 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
-from cuts.ops.language.inference import Instances
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment
 from cuts.passes.fusion import build_programs, form_key
@@ -36,7 +35,7 @@ from ..kernels.cases import ByModel
 from ..needs import needs_opencl
 
 REGISTRY = Registry.builtin()
-INSTANCES = Instances(REGISTRY)
+INSTANCES = REGISTRY.instances
 TARGET = find_target("cuda:sm_90")
 
 

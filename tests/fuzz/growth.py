@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, evolve, field
 from cuts.ir.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 from hypothesis import strategies as st
 
 from ..frontends.strategies import GraphBuilder
@@ -34,7 +34,7 @@ class Builder(GraphBuilder):
         """Add a node and return all its results; it may bring the declaration of its operation along."""
         number = len(self.nodes)
         bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes, declaration=declaration)
-        types = builtin_instances().infer(bare, [None if v is None else self.types[v] for v in inputs])
+        types = Registry.builtin().instances.infer(bare, [None if v is None else self.types[v] for v in inputs])
         names = tuple(self.rename(f"v{number}" if len(types) == 1 else f"v{number}_{k}") for k in range(len(types)))
         self.nodes.append(evolve(bare, outputs=names))
         self.types |= dict(zip(names, types, strict=True))

@@ -19,7 +19,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.graph import verify_graph
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.runtime.arrays import random_inputs
@@ -91,7 +91,7 @@ def test_rows_of_two_lengths_are_divided_apart() -> None:
 @settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_graphs_are_valid_and_survive_json(graph: Graph) -> None:
-    infer = builtin_instances().infer
+    infer = Registry.builtin().instances.infer
     verify_graph(graph, infer)
     again = graph_from_json(graph_to_json(graph))
     assert again == graph

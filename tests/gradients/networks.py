@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, field
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType, dtype_of_numpy
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 
 
 @define
@@ -41,7 +41,7 @@ class Network:
     def op(self, op: str, *operands: str | None, out: str = "", **attributes: Any) -> str:
         results = tuple(out.split()) or (f"{op}{len(self.nodes)}",)
         node = Node(f"n{len(self.nodes)}", op, operands, results, attributes)
-        types = builtin_instances().infer(node, [None if o is None else self.types[o] for o in operands])
+        types = Registry.builtin().instances.infer(node, [None if o is None else self.types[o] for o in operands])
         self.types.update(zip(results, types, strict=False))
         self.nodes.append(node)
         return results[0]

@@ -12,7 +12,6 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
 from cuts.ops.gradient.gradients import Gradients
-from cuts.ops.language import Instances
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.graph import prune
 
@@ -47,7 +46,7 @@ def _graph(
 def test_every_algorithm_computes_the_gradient(name: str, operand: str) -> None:
     image, weight, attributes, kinds = USES[name]
     graph, registry = _graph((image, weight), attributes, operand)
-    instances = Instances(registry)
+    instances = registry.instances
     found = instances.of_node(graph.nodes[0], graph).algorithms
     assert found and all(algorithm.startswith(kinds[operand]) for algorithm in found)
     random = np.random.default_rng(0)
@@ -63,7 +62,7 @@ def test_every_algorithm_computes_the_gradient(name: str, operand: str) -> None:
 @pytest.mark.parametrize("operand", ["x", "w"])
 def test_gradients_by_winograd_on_a_device(operand: str) -> None:
     graph, registry = _graph(((2, 4, 9, 8), (8, 4, 3, 3)), SAME, operand)
-    changed = prune(replace_node(graph, graph.nodes[0], "winograd_4x4", Instances(registry)))
+    changed = prune(replace_node(graph, graph.nodes[0], "winograd_4x4", registry.instances))
     plan = build_graph(changed, Spec(registry, {}), find_target("opencl"), CompileOptions())
     random = np.random.default_rng(0)
     arrays = {name: random.standard_normal(graph.types[name].shape).astype(np.float32) for name in graph.inputs}
@@ -75,7 +74,7 @@ def test_gradients_by_winograd_on_a_device(operand: str) -> None:
 def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
     """Its algorithms are those of a convolution: the input transform reads the gradient of the result."""
     graph, registry = _graph((USES["same"][0], USES["same"][1]), SAME, "x")
-    steps = Instances(registry).of_node(graph.nodes[0], graph).algorithms["winograd_4x4"]
+    steps = registry.instances.of_node(graph.nodes[0], graph).algorithms["winograd_4x4"]
     assert [n.op for n in steps][1:] == [
         "winograd_filter", "winograd_input", "reshape", "matmul", "reshape", "winograd_output"
     ]  # fmt: skip
@@ -86,7 +85,7 @@ def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
 def test_dims_of_one_element_stay_where_they_are() -> None:
     image, weight, attributes, _ = USES["a long row"]
     graph, registry = _graph((image, weight), attributes, "x")
-    (steps,) = Instances(registry).of_node(graph.nodes[0], graph).algorithms.values()
+    (steps,) = registry.instances.of_node(graph.nodes[0], graph).algorithms.values()
     assert steps[-1].op == "fourier_output"
 
 

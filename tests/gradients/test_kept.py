@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import cuts
 import pytest
-from cuts.ops.language.inference import Instances
 
 from .bert import bert
 from .networks import Network, lstm_classifier, resnet, transformer
@@ -34,7 +33,7 @@ def test_a_recurrence_has_what_lies_inside_it_as_further_results() -> None:
     assert after.outputs[: len(before.outputs)] == before.outputs
     (reader,) = (node for node in training.graph.nodes if node.op.startswith("lstm_grad"))
     assert set(after.outputs[len(before.outputs) :]) <= set(reader.operands)
-    programs = [Instances(training.spec.registry).of_node(node, training.graph).program for node in (after, reader)]
+    programs = [training.spec.registry.instances.of_node(node, training.graph).program for node in (after, reader)]
     assert not any(s.combine and "x" in s.tensors_read for s in programs[1].statements)  # no gate is computed again
     others = [node for node in training.graph.nodes if node.name in {n.name for n in graph.nodes} - {before.name}]
     assert others == [node for node in graph.nodes if node is not before]
@@ -43,7 +42,7 @@ def test_a_recurrence_has_what_lies_inside_it_as_further_results() -> None:
 def test_gates_that_are_slices_get_a_product_each() -> None:
     training = cuts.grad(lstm_classifier().graph("loss"))
     (reader,) = (node for node in training.graph.nodes if node.op.startswith("lstm_grad"))
-    program = Instances(training.spec.registry).of_node(reader, training.graph).program
+    program = training.spec.registry.instances.of_node(reader, training.graph).program
     pieces = [s for s in program.statements if s.target == "d_r"]
     assert len(pieces) == 4
     assert all(s.combine == "sum" and not any(read.guards for read in s.reads) for s in pieces)
@@ -57,7 +56,7 @@ def test_the_gradients_of_a_node_are_one_operation(make: Callable[[], Network]) 
         node for node in training.graph.nodes if node.name not in {n.name for n in graph.nodes} and node.op != "sum"
     ]
     forward = Counter(node.name.split(".")[0] for node in backward)
-    instances, nodes = Instances(training.spec.registry), {node.name: node for node in graph.nodes}
+    instances, nodes = training.spec.registry.instances, {node.name: node for node in graph.nodes}
     assert set(forward) <= set(nodes)
     # Where there are algorithms to choose from, gradients that share nothing are chosen apart.
     apart = {name for name in forward if instances.of_node(nodes[name], graph).algorithms}
@@ -81,7 +80,7 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     assert "tanh" in by_op["tanh"].operands  # 1 - y*y
     assert "layer_norm" not in by_op["tanh"].operands
     assert {"x", "scale"} <= set(by_op["layer_norm"].operands)
-    program = Instances(training.spec.registry).of_node(by_op["layer_norm"], training.graph).program
+    program = training.spec.registry.instances.of_node(by_op["layer_norm"], training.graph).program
     assert any(statement.combine == "sum" for statement in program.statements)  # the mean, from x
 
 

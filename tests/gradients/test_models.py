@@ -25,7 +25,7 @@ def flops(graph: Graph, nodes: tuple[Node, ...], instances: Instances) -> int:
 def test_backward_costs_about_twice_forward(path: Path) -> None:
     graph = cuts.with_loss(load_model(str(path), load_spec([])), "mse_loss")
     training = cuts.grad(graph, loss="loss")
-    instances = Instances(training.spec.registry)
+    instances = training.spec.registry.instances
     forward = flops(training.graph, graph.nodes, instances)
     whole = flops(training.graph, training.graph.nodes, instances)
     assert 2.4 < whole / forward < 3.3

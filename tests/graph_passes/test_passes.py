@@ -10,7 +10,6 @@ from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.base import Pass, remembered_passes, run_passes
 from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
@@ -27,7 +26,7 @@ from cuts.tests.operations import DIFFERENTIABLE
 from cuts.tests.operations_graph import bench_of
 from hypothesis import given, settings
 
-INSTANCES = builtin_instances()
+INSTANCES = Registry.builtin().instances
 ALL: list[Pass] = [*canonical_passes(INSTANCES), Canonicalise(INSTANCES)]
 
 

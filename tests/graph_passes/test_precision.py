@@ -16,7 +16,6 @@ from cuts.ir.rounding import magnitude, relative_error, tolerance
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify import violations
 from cuts.ops import Registry
-from cuts.ops.language import Instances
 from cuts.passes.graph.precision import LowerPrecision
 from cuts.runtime.plan_file import load_plan
 from cuts.runtime.verify import first_wrong_step
@@ -25,7 +24,7 @@ from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import needs_opencl
 
 REGISTRY = Registry.builtin()
-INSTANCES = Instances(REGISTRY)
+INSTANCES = REGISTRY.instances
 HALVES = ("fp16", "bf16")
 MADE = graph(
     {"x": (8, 16), "w": (16, 32), "b": (32,), "s": (32,), "v": (32, 4)},

@@ -10,7 +10,6 @@ import pytest
 from cuts.compile.plan import within
 from cuts.ir import PassError, PlanError
 from cuts.ops import evaluate_graph
-from cuts.ops.language import Instances
 from cuts.passes.graph import KeepOrCompute
 from cuts.tests.gradients.networks import Network
 from cuts.tests.needs import needs_opencl
@@ -35,7 +34,7 @@ CHAIN = chain()
 
 
 def fitted(training: cuts.Training, memory: int) -> tuple[Any, KeepOrCompute]:
-    step = KeepOrCompute(Instances(training.spec.registry), memory)
+    step = KeepOrCompute(training.spec.registry.instances, memory)
     return step.run(training.graph), step
 
 

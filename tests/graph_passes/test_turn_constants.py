@@ -8,7 +8,6 @@ from cuts.compile.known import canonical_form
 from cuts.compile.loading import Spec
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import builtin_instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.graph.turn_constants import TurnConstants
@@ -17,7 +16,7 @@ from cuts.tests.frontends.strategies import GraphBuilder
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
 from cuts.tests.operations_graph import bench_of, trained
 
-INSTANCES = builtin_instances()
+INSTANCES = Registry.builtin().instances
 
 
 def product(*, trans_a: bool, trans_b: bool, constant_a: bool) -> Graph:

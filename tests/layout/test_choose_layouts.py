@@ -18,7 +18,6 @@ from cuts.ir.index import as_index
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
-from cuts.ops.language import Instances
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.evaluators import Roofline
@@ -310,7 +309,7 @@ def test_networks_compute_the_reference_without_atoms(made: Graph, mode: Any) ->
 
 
 def test_algorithms_of_a_convolution_compute_the_reference() -> None:
-    made, instances = chain(batch=4, kind=DType.F32), Instances(REGISTRY)
+    made, instances = chain(batch=4, kind=DType.F32), REGISTRY.instances
     for name in instances.of_node(made.nodes[2], made).algorithms:
         for math in ("fp32x3", ""):
             check(replace_node(made, made.nodes[2], name, instances), "mixed", math)

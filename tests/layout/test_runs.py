@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
-from cuts.ops.language import Instances
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
@@ -71,7 +70,7 @@ def test_images_come_innermost_in_a_run_and_copies_stay_views() -> None:
 
 
 def test_an_algorithm_by_itself_lies_as_it_does_in_a_network() -> None:
-    made, instances = chain(batch=8, kind=DType.F32), Instances(REGISTRY)
+    made, instances = chain(batch=8, kind=DType.F32), REGISTRY.instances
     node = made.nodes[2]
     alone = Graph("alone", ("b",), ("c",), {v: made.types[v] for v in "bvc"}, (node,), {"v": made.constants["v"]})
     part = replace_node(alone, node, "winograd_4x4", instances)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType, dtype_of_numpy
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def graph(op: str, *operands: np.ndarray, **attributes: Any) -> Graph:
     """A graph of one node."""
     names = tuple(f"x{n}" for n in range(len(operands)))
     types = {name: TensorType(dtype_of_numpy(x.dtype), x.shape) for name, x in zip(names, operands, strict=True)}
-    found = builtin_instances().infer(Node("node", op, names, (), attributes), list(types.values()))
+    found = Registry.builtin().instances.infer(Node("node", op, names, (), attributes), list(types.values()))
     results = tuple(f"y{n}" for n in range(len(found)))
     node = Node("node", op, names, results, attributes)
     return Graph("empty", names, results, types | dict(zip(results, found, strict=True)), (node,))

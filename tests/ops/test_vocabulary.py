@@ -13,7 +13,6 @@ from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import TensorType, dtype_of_numpy
 from cuts.ops import Registry
-from cuts.ops.language.inference import default_inference
 from cuts.ops.reference import evaluate_graph
 from cuts.tests.needs import DEVICES, needs_opencl
 from hypothesis import given, settings
@@ -35,7 +34,7 @@ def graph_of(op: str, inputs: Arrays, results: int = 1, **attributes: Any) -> Gr
     outputs = tuple(f"y{n}" for n in range(results))
     node = Node("n", op, tuple(name if a is not None else None for name, a in inputs.items()), outputs, attributes)
     bare = Graph("g", tuple(given_), outputs, types, (node,))
-    return Graph("g", bare.inputs, outputs, infer_types(bare, default_inference()), bare.nodes)
+    return Graph("g", bare.inputs, outputs, infer_types(bare, Registry.builtin().instances.infer), bare.nodes)
 
 
 def run(op: str, inputs: Arrays, results: int = 1, target: str = "reference", **attributes: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import cuts
 import numpy as np
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
-from cuts.ops.language.inference import builtin_instances
+from cuts.ops.language import Registry
 from cuts.tests.needs import needs_opencl
 
 
@@ -19,7 +19,7 @@ def test_a_recurrence_begins_with_the_constant_it_is_given() -> None:
     operands = ("x", "w", "r", "b", None, "h", "c", None)
     attributes = {"direction": "bidirectional"}
     node = Node("it", "lstm", operands, (), attributes)
-    found = builtin_instances().infer(node, [types[name] if name else None for name in operands])
+    found = Registry.builtin().instances.infer(node, [types[name] if name else None for name in operands])
     results = tuple(f"y{n}" for n in range(len(found)))
     given = {"x": arrays.pop("x")}
     graph = Graph(

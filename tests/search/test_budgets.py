@@ -21,7 +21,6 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import default_inference
 from cuts.passes import stages
 from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
@@ -55,7 +54,7 @@ def layers(length: int, sizes: int = 3) -> Graph:
         nodes += [Node(f"m{n}", "matmul", (value, f"w{n}"), (f"p{n}",)), Node(f"f{n}", "tanh", (f"p{n}",), (f"y{n}",))]
         value = f"y{n}"
     graph = Graph("layers", ("x", *(f"w{n}" for n in range(length))), (value,), types, tuple(nodes))
-    return verify_graph(graph, default_inference())
+    return verify_graph(graph, Registry.builtin().instances.infer)
 
 
 @frozen

@@ -21,7 +21,6 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import default_inference
 from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.pipeline import compile_graph
@@ -74,7 +73,9 @@ def layer(size: int = 14, channels: int = 32, seed: int = 0) -> Graph:
         Node("flat", "reshape", ("r",), ("f",), {"shape": (1, channels * size * size)}),
         Node("dense", "matmul", ("f", "m"), ("y",)),
     )
-    return verify_graph(Graph("layer", ("x",), ("y",), types, nodes, {"w": weights, "m": matrix}), default_inference())
+    return verify_graph(
+        Graph("layer", ("x",), ("y",), types, nodes, {"w": weights, "m": matrix}), Registry.builtin().instances.infer
+    )
 
 
 def no_device(kernel: KernelFunction) -> float:

@@ -16,7 +16,6 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.ops.language.inference import default_inference
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
@@ -40,7 +39,7 @@ def chain(length: int) -> Graph:
         types |= {f"p{n}": kind, f"y{n}": kind}
         value = f"y{n}"
     graph = Graph("chain", ("x", *(f"w{n}" for n in range(length))), (value,), types, tuple(nodes))
-    return verify_graph(graph, default_inference())
+    return verify_graph(graph, Registry.builtin().instances.infer)
 
 
 def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> tuple[CompiledGraph, Any, FakeBench]:
