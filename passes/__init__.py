@@ -2,7 +2,7 @@
 
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .evaluators import Roofline
-from .fragments import Fragment, Priced, cut_fragment
+from .fragments import Fragment, Priced, cut_fragment, cut_fragments
 from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
 from .side_by_side import joined
@@ -22,6 +22,7 @@ __all__ = [
     "Workload",
     "compile_graph",
     "cut_fragment",
+    "cut_fragments",
     "graph_passes",
     "joined",
     "price",

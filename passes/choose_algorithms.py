@@ -31,6 +31,11 @@ MARGIN = 0.05
 SURE = 0.15
 #: By how much more the model must see a declaration in front, so that no measurement is wanted.
 DOUBT = 0.25
+#: Seconds of a declaration below which nothing but a clock tells its algorithms apart: several launches that hide their
+#: latency take the place of one (in groups that take longer the model errs by 12 to 15 percent, in others by 37).
+SMALL = 20e-6
+#: How many times longer than at the peak rates of the machine a declaration may take (three times where it is short).
+PEAK = 4.0
 #: How many times longer than by a search of the model a kernel may take.
 UNSURE = 1.5
 #: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
@@ -81,8 +86,8 @@ class ChooseAlgorithms:
 
     `plan` cuts the alternatives into kernels, all of them at once, `ahead` does so while this process does something
     else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
-    graph lie with their dims in `orders`. Before it is `known` what the kernels of both take, by more than the model's
-    word, an alternative has to save more.
+    graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
+    `known` what the kernels of both take, by more than the model's word, an alternative has to save more.
     """
 
     instances: Instances
@@ -93,6 +98,7 @@ class ChooseAlgorithms:
     ahead: Callable[[Sequence[Fragment]], Callable[[], Sequence[Priced]]] | None = None
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
+    least: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
@@ -141,7 +147,8 @@ class ChooseAlgorithms:
         keys = self.keys
         keys.update({name: self._key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
-        precise = {name: algorithms for name, algorithms in precise.items() if algorithms}
+        long = {name for name, part in parts.items() if PEAK * self._estimate(part) >= self.least}
+        precise = {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
         first: dict[Hashable, str] = {}
         for name in precise:
             if keys[name] not in self.plans:
@@ -231,9 +238,11 @@ class ChooseAlgorithms:
         uses = Counter(self.keys.values())
         others = {(key, name): each for key, fragments in fresh.items() for name, each in fragments.items() if name}
         gains = {
-            place: uses[place[0]] * (declaration.searched - self._estimate(each))
+            place: uses[place[0]] * (declaration.searched - self._estimate(each.graph))
             for place, each in others.items()
-            if (declaration := whole[place[0], ""]) is not None and _may_be_faster(each, declaration)
+            if (declaration := whole[place[0], ""]) is not None
+            and declaration.searched >= self.least
+            and _may_be_faster(each, declaration)
         }
         ranked = sorted(gains, key=lambda place: -gains[place])
         return whole, {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
@@ -243,11 +252,11 @@ class ChooseAlgorithms:
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 
-    def _estimate(self, fragment: Fragment) -> float:
+    def _estimate(self, graph: Graph) -> float:
         """Return the seconds of a fragment whose nodes are a kernel each, but for those that only move, at the peak
         rates of the machine.
         """
-        graph, target = fragment.graph, fragment.target
+        target = self.target
         costs = [program_costs(self.instances.of_node(node, graph).program) for node in graph.nodes]
         moved = [(c.bytes_read + c.bytes_written) / target.BW_global for c in costs]
         return sum(max(c.flops / target.PERF_peak, m) for c, m in zip(costs, moved, strict=True) if c.flops)

@@ -23,6 +23,7 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .decisions import Decisions
 from .evaluators import Limited, Modelled, Roofline
+from .fragments import Planner, cut_fragments
 from .fusion import (
     Group,
     GroupEvaluator,
@@ -52,10 +53,10 @@ class Compilation:
     `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
     group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
     thread-level kernel, each by the key of the kernel; those that others have `made` miss in the latter two.
-    `considered` are the nodes that algorithms were chosen for, `replaced` those whose place one took, `again` the
-    values that are computed once more, late. `launches` are the groups in order of execution, those that are launched
-    together as one, and `functions` the sources of their kernels, by the keys of all that a launch has; `places` says
-    where those groups stood before.
+    `cut` makes kernels of algorithms that the model alone decides about. `considered` are the nodes that algorithms
+    were chosen for, `replaced` those whose place one took, `again` the values that are computed once more, late.
+    `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
+    sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
 
     registry: Registry
@@ -64,6 +65,7 @@ class Compilation:
     emit: Emit
     graph: Graph
     selector: Selector | None = None
+    cut: Planner = cut_fragments
     budget: Budget = field(init=False)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)

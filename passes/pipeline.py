@@ -25,6 +25,7 @@ from ..ops import Registry
 from .assemble import assemble
 from .compilation import Compilation, Emit
 from .decided import apart, decided
+from .fragments import Planner, cut_fragments
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -61,8 +62,9 @@ from .workload import Selector
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
-          "channels), by what its groups cost; only where times are measured; filters are transformed by the compiler; "
-          "alternatives are cut into kernels by the tuner's workers", ("choose_algorithms.py", "fragments.py")),
+          "channels), by what its groups cost: by measured times, or on a GPU by the model, where that says so by more "
+          "than it may err; filters are transformed by the compiler; alternatives are cut into kernels by workers",
+          ("choose_algorithms.py", "fragments.py")),
     Stage("memory", fit_memory, print_graph, verify_types,
           "values that would be kept -> computed again in front of their later readers, cheapest first, until what is "
           "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),
@@ -138,17 +140,18 @@ def compile_graph(
     options: CompileOptions,
     emit: Emit,
     selector: Selector | None = None,
+    cut: Planner = cut_fragments,
 ) -> CompiledGraph:
     """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no
     kernels.
 
-    With a `selector` measured times decide about the partition and the schedules, else the model does. A `UsageError`
-    is raised where the options name a stage that is none, a `PassError` where a stage cannot do its work, or broke what
-    it made.
+    With a `selector` measured times decide about algorithms, the partition and the schedules, else the model does, for
+    which `cut` makes kernels of algorithms. A `UsageError` is raised where the options name a stage that is none, a
+    `PassError` where a stage cannot do its work, or broke what it made.
     """
     stages = all_stages(registry, options.precision)
     _check_names([stage.name for stage in stages], options)
-    work = Compilation(registry, target, options, emit, graph, selector)
+    work = Compilation(registry, target, options, emit, graph, selector, cut)
     for stage in stages:
         stage.perform(work)
         if options.stops_after(stage.name):

@@ -31,7 +31,7 @@ from ..ir import (
 )
 from ..ops import Registry
 from .assemble import common_facts, distinct, kernel_key, turns
-from .choose_algorithms import ChooseAlgorithms
+from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import (
@@ -128,31 +128,36 @@ def choose_algorithms(work: Compilation) -> Graph:
     """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
 
     While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
-    left no time for them, every node keeps its own declaration: an alternative rounds more and takes more kernels,
-    which only a time can justify.
+    left no time for them, an algorithm has to save more than the model may err. A processor of the host is not modelled
+    that well: there every node keeps its own declaration, as an alternative rounds more and takes more kernels.
     """
     selector, graph = work.selector, work.graph
-    if selector is None:
+    if selector is None and (not work.target.lockstep or work.budget.overdue()):
         return graph
     step = ChooseAlgorithms(
         work.instances,
         work.evaluator,
         work.target,
         work.options.mode,
-        selector.plan,
-        selector.plan_ahead,
+        work.cut if selector is None else selector.plan,
+        None if selector is None else selector.plan_ahead,
         work.math,
-        lambda form: all(map(selector.knows, work.evaluator.kernels(form))),
+        lambda form: selector is not None and all(map(selector.knows, work.evaluator.kernels(form))),
+        SMALL if selector is None else 0.0,
         _orders(work),
     )
-    if work.told is None and work.budget.limited:
+    if selector is not None and work.told is None and work.budget.limited:
         step.begin(graph)
         _plan_alone(work)
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
         chosen = step.run(graph)
-        while step.choices and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE):
+        while (
+            selector is not None
+            and step.choices
+            and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE)
+        ):
             chosen = step.run(graph)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)

@@ -1,14 +1,16 @@
 """Making the kernels of a plan: those that workers built to be timed are there, and workers make the others side by
-side. What that takes is known from what they took so far.
+side. What that takes is known from what they took so far. Where there is no search, workers of their own cut the
+fragments that algorithms are compared by.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from ..ir import KernelFunction, Schedule, Target
-from .build import Job
+from ..passes import Fragment, Priced, cut_fragments
+from .build import COMPILE_LIMIT, Done, Job, Workers
 from .problem import Problem, schedule_text
 from .resources import Resources
 
@@ -20,6 +22,9 @@ LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 FEW = 3
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
 PAUSE, NOW = 0.05, -3.0
+#: Fragments, and processors, from which on workers are worth their start: each imports what it needs for a second, a
+#: fragment takes half a second.
+WORTH = 4
 
 
 def make_kernels(
@@ -61,3 +66,23 @@ def making_seconds(resources: Resources, target: Target, kernels: int, new: int)
     each = spent / count if count else LOWERED + (COMPILED if target.dialect == "cuda" else 0.0)
     alone = target.on_host or not resources.started  # this process lowers them one after another
     return RECORDED * kernels + each * new / (os.cpu_count() or 1) + (LOWERED * kernels if alone else 0.0)
+
+
+def cut_aside(fragments: Sequence[Fragment], processors: int | None = None) -> Sequence[Priced]:
+    """Return the kernels of each fragment, as `cut_fragments` does; what a process did not answer is cut here."""
+    count = min(processors or os.cpu_count() or 1, len(fragments))
+    if count < WORTH:
+        return cut_fragments(fragments)
+    workers = Workers(count)
+    try:
+        for number, fragment in enumerate(fragments):
+            workers.submit(Job(number, "plan", (fragment,)))
+        done: list[Done] = []
+        while len(done) < len(fragments):
+            done += workers.collect(COMPILE_LIMIT)
+    finally:
+        workers.close()
+    found: dict[int, Priced] = {each.job.owner: each.value for each in done if not each.error}
+    missing = [number for number in range(len(fragments)) if number not in found]
+    found.update(zip(missing, cut_fragments([fragments[number] for number in missing]), strict=True))
+    return [found[number] for number in range(len(fragments))]

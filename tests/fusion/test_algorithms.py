@@ -23,11 +23,12 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment
+from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
 from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
+from cuts.search.making import WORTH, cut_aside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -312,6 +313,29 @@ def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: fl
 
 
 @needs_opencl
+@pytest.mark.parametrize(
+    ("target", "size", "used"),
+    [("cuda:sm_90", 56, True), ("cuda:sm_90", 4, False), ("opencl:cpu", 56, False)],
+)
+def test_without_measurements_the_model_of_a_gpu_decides_where_it_is_sure(target: str, size: int, used: bool) -> None:
+    graph = convolution(8, 64, 64, size, size)
+    found = compile_graph(graph, REGISTRY, find_target(target), CompileOptions(stop_after="algorithms"), emit)
+    assert any("winograd" in node.op for node in found.graph.nodes) is used
+
+
+def test_fragments_are_cut_by_processes_as_they_are_here() -> None:
+    asked: list[Fragment] = []
+
+    def note(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        asked.extend(fragments)
+        return [None] * len(fragments)
+
+    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", note).run(convolution(1, 4, 4, 8, 8))
+    wanted = [*asked * 3, evolve(asked[0], graph=evolve(asked[0].graph, nodes=()))]
+    assert cut_aside(wanted, WORTH) == cut_fragments(wanted)
+    assert cut_aside(wanted[:1], WORTH) == cut_fragments(wanted[:1])
+
+
 def test_a_compiled_convolution_by_winograd() -> None:
     graph, target = convolution(4, 32, 32, 20, 19), find_target("opencl")
     plan = plan_of(
@@ -319,7 +343,7 @@ def test_a_compiled_convolution_by_winograd() -> None:
     )
     assert not any(
         group["algorithms"] for group in cuts.build(graph, target="opencl").plan.groups
-    )  # only where times are measured
+    )  # a processor's model is not sure enough
     assert any("winograd_4x4" in group["algorithms"] for group in plan.plan.groups)
     assert all(result.ok for result in plan.verify())
 
