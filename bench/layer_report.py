@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, field
+from cuts.bench.plan_report import own_networks
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Profile, Samples, load_profile, trained_on
@@ -27,17 +28,8 @@ from cuts.latency.layer_model import LayerModel, Options, ablations, unseen
 from cuts.latency.metrics import Score, score
 from cuts.latency.models import fitted_gap, predict_layers
 from cuts.latency.networks import KNOWN, load_networks
-from cuts.latency.operations import LayerOperation
-from cuts.latency.own_kernels import learned, read_own
 from cuts.latency.predictor import PRECISIONS, STATES, predictor
 
-#: Networks that `bench/networks` measures with kernels of cuts, by their names among the profiled ones.
-_NAMES = {
-    "ResNet-50": "resnet50",
-    "Inception-v3": "inception_v3",
-    "DenseNet-121": "densenet121",
-    "MobileNetV2": "mobilenet_v2",
-}
 HEADER = f"{'':52}{'rows':>6}  {'<10 %':>6}   {'<5 %':>6}      {'RMSE':>6}     {'median':>6}   {'p90':>6}"
 
 
@@ -178,39 +170,6 @@ def networks(profile: Profile, precision: str, report: LatencyReport) -> None:
         print(f"batch {batch}: {sum(good)} of {len(good)} within 10 %", flush=True)
 
 
-def own_networks(profile: Profile, report: LatencyReport) -> None:
-    """Compare whole networks by kernels of cuts, as `bench/networks` measured them, with predictions by trees that have
-    seen none of a network's convolutions.
-    """
-    results = json.loads((Path(__file__).parent / "results" / "evaluation.json").read_text(encoding="utf-8"))["rows"]
-    known = {each.name: each for each in load_networks(profile.name) if (each.batch, each.precision) == (16, "fp32")}
-    tuned, us = read_own(profile)
-    good = []
-    for row in results:
-        name = _NAMES.get(row["model"])
-        if name is None or not row["system"].startswith("cuts") or row["task"] != "inference":
-            continue
-        layers = [evolve(each, operations=tuple(at_batch(one, row["batch"]) for one in each.operations))
-                  for each in known[name].layers]  # fmt: skip
-        own = {one.shape[1:] for each in layers for one in each.operations if one.kind == "conv2d"}
-        unseen_rows = np.array([tuple(int(size) for size in each[1:]) not in own for each in tuned.table])
-        found = predict_layers(layers, learned(tuned[np.flatnonzero(unseen_rows)], us[unseen_rows]), 0.0)
-        error = found.us * 1e-3 / row["ms"] - 1
-        ours = {"measured": row["ms"], "predicted": found.us * 1e-3, "off": error}
-        report.add("fp32", "networks, kernels of cuts", f"{row['model']}, batch {row['batch']}", ours)
-        print(f"{name:<18} batch {row['batch']:<3} measured {row['ms']:7.3f} ms  predicted {found.us * 1e-3:7.3f} ms  "
-              f"{100 * error:+6.1f} %")  # fmt: skip
-        good.append(abs(error) <= 0.1)
-    print(f"kernels of cuts: {sum(good)} of {len(good)} within 10 %")
-
-
-def at_batch(operation: LayerOperation, batch: int, measured: int = 16) -> LayerOperation:
-    """Return an operation of another batch."""
-    if operation.kind == "move":
-        return evolve(operation, shape=tuple(size * batch // measured for size in operation.shape))
-    return evolve(operation, shape=(max(1, operation.shape[0] * batch // measured), *operation.shape[1:]))
-
-
 def intervals(profile: Profile, path: Path) -> None:
     """Write how far off predictions of unseen samples are."""
     found = {}
@@ -234,6 +193,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="leave out ablations, whole cases and networks")
     parser.add_argument("--only", choices=("layers", "cases", "networks", "timed", "own"))
+    parser.add_argument("--planned", type=Path, metavar="JSON", help="where plans of our kernels are kept, once made")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="JSON", help="write what is printed; what the file has stays"
     )
@@ -246,7 +206,7 @@ def main() -> int:
         intervals(profile, Path(__file__).parents[1] / "latency" / "data" / f"{profile.name}-intervals.json")
         return 0
     if options.only in (None, "own"):
-        own_networks(profile, report)
+        own_networks(profile, report, options.planned)
     for precision in options.precision.split(",") if options.only != "own" else ():
         if options.only in (None, "layers"):
             layers(profile, precision, options.quick, report)

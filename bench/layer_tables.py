@@ -50,11 +50,13 @@ def _networks(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _own(values: Mapping[str, Any]) -> Iterator[str]:
-    yield "| network | measured and predicted milliseconds, error |"
-    yield "|---|---|"
-    rows = values["fp32"]["networks, kernels of cuts"]
-    yield from (f"| {name} | {_run(row)} |" for name, row in rows.items())
-    yield f"| **within 10 %** | {sum(abs(row['off']) <= 0.1 for row in rows.values())} of {len(rows)} |"
+    for kind, title in (("plans of cuts", "tuned plan"), ("networks, kernels of cuts", "network, its plan not known")):
+        yield f"| {title} | measured and predicted milliseconds, error |"
+        yield "|---|---|"
+        rows = values["fp32"][kind]
+        yield from (f"| {name} | {_run(row)} |" for name, row in rows.items())
+        yield f"| **within 10 %** | {sum(abs(row['off']) <= 0.1 for row in rows.values())} of {len(rows)} |"
+        yield ""
 
 
 def _percent(value: float) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from attrs import asdict
 
-from ..compile import load_model, load_spec
-from ..ir import UsageError
+from ..backends import find_target
+from ..compile import compile_model, load_model, load_spec
+from ..ir import CompileOptions, UsageError
 from ..latency import (
     PRECISIONS,
     STATES,
@@ -24,7 +25,9 @@ from ..latency import (
     buckets,
     check_suffix,
     find_own_kernels,
+    find_own_plans,
     find_predictor,
+    planned_launches,
     plateaus,
     plot,
     predict,
@@ -132,11 +135,13 @@ def _own(arguments: Namespace) -> OwnKernels | None:
     """Return the model of our own kernels, where it is asked for."""
     if arguments.kernels == "library":
         return None
-    if arguments.precision != "fp32" or arguments.state == "warm":
-        raise UsageError(
-            "kernels of cuts were tuned in strict fp32 with a cold cache", hint="leave out --precision and --state"
-        )
+    _check_tuned(arguments)
     return find_own_kernels(arguments.target)
+
+
+def _check_tuned(arguments: Namespace) -> None:
+    if arguments.precision != "fp32" or arguments.state:
+        raise UsageError("kernels of cuts were tuned in strict fp32", hint="leave out --precision and --state")
 
 
 def _steps(curve: Curve, found: Sequence[Prediction]) -> tuple[Plateau, ...]:
@@ -249,11 +254,16 @@ def _model(arguments: Namespace) -> int:
         raise UsageError(
             f"a model takes no sizes, found '{arguments.sizes[0]}'", hint="fix its inputs by --shape NAME=1x3x224x224"
         )
-    own = _own(arguments)
-    asked = own or find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
     spec = load_spec([])
-    graph = Canonicalise(spec.instances).run(load_model(arguments.what, spec, dict(arguments.shape)))
-    found = predict_model(graph, asked, 0.0) if own else predict_model(graph, asked)
+    graph = load_model(arguments.what, spec, dict(arguments.shape))
+    if arguments.kernels == "cuts":
+        _check_tuned(arguments)
+        model = find_own_plans(arguments.target)
+        target = find_target(f"cuda:{arguments.target.removeprefix('cuda:')}")
+        found = model.predict(planned_launches(compile_model(graph, spec, target, CompileOptions())))
+    else:
+        asked = find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
+        found = predict_model(Canonicalise(spec.instances).run(graph), asked)
     if arguments.json:
         layers = [{"name": each.layer.name, "op": each.layer.op, **asdict(each.prediction)} for each in found.layers]
         values = {
@@ -273,11 +283,11 @@ def _model(arguments: Namespace) -> int:
             }
         )
         return 0
-    _print_model(arguments, found, own is not None)
+    _print_model(arguments, found)
     return 0
 
 
-def _print_model(arguments: Namespace, found: ModelPrediction, own: bool) -> None:
+def _print_model(arguments: Namespace, found: ModelPrediction) -> None:
     rows = []
     for each in found.layers:
         one, share = each.prediction, each.prediction.us / found.us if found.us else 0.0
@@ -293,7 +303,9 @@ def _print_model(arguments: Namespace, found: ModelPrediction, own: bool) -> Non
                 doubt,
             ]
         )
-    title = f"{arguments.what} on {arguments.target}, {arguments.precision}: {console.count(len(rows), 'layer')}"
+    own = arguments.kernels == "cuts"
+    count = f"{len(rows)} launches" if own else console.count(len(rows), "layer")
+    title = f"{arguments.what} on {arguments.target}, {arguments.precision}: {count}"
     console.out().print(
         console.table(title, ["layer", "op", "microseconds", "90 % interval", "share", "kernel", ""], rows)
     )
@@ -301,5 +313,5 @@ def _print_model(arguments: Namespace, found: ModelPrediction, own: bool) -> Non
         console.note(f"cuts: warning: {text}")
     print(
         f"{found.us * 1e-3:.3f} ms ({found.low * 1e-3:.3f} to {found.high * 1e-3:.3f}), {found.launches} kernels, "
-        + ("each layer with what is fused to it" if own else "each layer as the library runs it by itself")
+        + ("as planned without measurements" if own else "each layer as the library runs it by itself")
     )

@@ -9,6 +9,7 @@ from .convolution import FIELDS, Convolutions, convolution
 from .dataset import known_profiles
 from .operations import LayerOperation
 from .own_kernels import OwnKernels, own_kernels
+from .own_plans import OwnPlans, own_plans
 from .predictor import Prediction, Predictor, predictor
 from .simple_model import OPERATIONS, POOLS
 
@@ -21,6 +22,13 @@ def find_own_kernels(target: str) -> OwnKernels:
     below.
     """
     return own_kernels(_profiled(target))
+
+
+def find_own_plans(target: str) -> OwnPlans:
+    """Return the model of the plans that `cuts` would tune for a target, in strict fp32. Raises `UsageError` as
+    below.
+    """
+    return own_plans(_profiled(target))
 
 
 def find_predictor(target: str, precision: str, state: str) -> Predictor:

@@ -3,12 +3,11 @@
 Tuned kernels have no fixed tile, each layer has its own, so the models of `kernel_model.py` do not apply. What tuning
 reaches is a share of the roofline that changes smoothly with the sizes: trees learn the logarithm of time over roofline
 from the convolutions of nine networks at three batches, each with the fastest schedule of a search (strict fp32, cold
-cache).
+cache). Whole models are predicted by their plans (`own_plans.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,16 +20,12 @@ from .dataset import Profile, known_tables, load_profile, read_table
 from .features import selection_features
 from .fitting import library
 from .kept import kept
-from .operations import LayerOperation
-from .predictor import Prediction, as_convolutions
+from .predictor import Prediction
 from .ranges import Ranges
-from .simple_model import POINTWISE, moved
 from .trees import Trees
 
 #: Strict fp32 on this GPU: operations per microsecond, bytes per microsecond, and what a launch takes.
 _FLOPS, _BYTES, _LAUNCH = 66.9e6, 4.72e6, 0.5
-#: What becomes part of the kernel before it.
-_FUSED = frozenset(POINTWISE) - {"concat", "global_average"}
 #: Trees of the forest.
 _TREES = 60
 #: The part of tuned layers that an interval should hold.
@@ -54,28 +49,6 @@ class OwnKernels:
             low, high = float(time * np.exp(-width)), float(time * np.exp(width))
             found.append(Prediction(float(time), low, high, ("cuts",), 0, _COVERED, (text,) if text else ()))
         return tuple(found)
-
-    def operations(self, wanted: Sequence[LayerOperation]) -> tuple[Prediction, ...]:
-        """Predict operations of any kind: convolutions and products by the trees, what works on one element at a time
-        as part of the kernel before it, anything else by the bytes that it moves.
-        """
-        rows = {place: _as_convolution(each) for place, each in enumerate(wanted) if each.kind in ("conv2d", "linear")}
-        asked = self.convolutions(Convolutions(list(rows.values()))) if rows else ()
-        found = dict(zip(rows, asked, strict=True))
-        return tuple(found[place] if place in found else _moving(each) for place, each in enumerate(wanted))
-
-
-def _as_convolution(each: LayerOperation) -> tuple[int, ...]:
-    return each.shape if each.kind == "conv2d" else tuple(int(size) for size in as_convolutions([each.shape]).table[0])
-
-
-def _moving(each: LayerOperation) -> Prediction:
-    """Return how long something takes that computes next to nothing."""
-    if each.kind in _FUSED:
-        return Prediction(0.0, 0.0, 0.0)
-    elements = sum(each.shape) if each.kind == "move" else float(np.add(*moved(each.kind, [each.shape])).item())
-    us = 4.0 * elements / _BYTES + _LAUNCH
-    return Prediction(us, us, 2 * us, ("cuts",))
 
 
 def roofline(layers: Convolutions) -> Floats:
