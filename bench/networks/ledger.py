@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from cuts.bench.records import RESULTS, read_rows, write_rows
 
-from .models import BY_NAME, ModelWorkload, workloads
+from .models import BY_NAME, ModelWorkload, other_vision, workloads
 from .systems import SYSTEMS, Row
 
 #: A workload, and the system that it is measured on.
@@ -52,12 +52,14 @@ def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]
 
 def parse_workload(text: str) -> ModelWorkload:
     """Read `MODEL:BATCH`, or `MODEL:training`, with `=SECONDS` behind it where its budget is its own; ends with what
-    there is where it is none of them.
+    there is where it is none of them. `torchvision.NAME` is a network of images that is none of the evaluation's.
     """
     found = _WORKLOAD.fullmatch(text.lower())
-    model = BY_NAME.get(found["model"]) if found else None
+    model = (BY_NAME.get(found["model"]) or other_vision(found["model"])) if found else None
     if found is None or model is None:
-        raise SystemExit(f"{text}: expected MODEL:BATCH or MODEL:training; models are {', '.join(BY_NAME)}")
+        raise SystemExit(
+            f"{text}: expected MODEL:BATCH or MODEL:training; models are {', '.join(BY_NAME)}, torchvision.NAME"
+        )
     budget = float(found["seconds"]) if found["seconds"] else None
     if found["batch"] is None:
         return ModelWorkload(model, "training", model.training, budget)

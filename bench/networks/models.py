@@ -140,6 +140,8 @@ def _prepared() -> tuple[Any, Any]:
 
 #: Without the second head, which only training asks for.
 INCEPTION = partial(vision, "inception_v3", size=299, least=96, init_weights=False, aux_logits=False)
+#: Networks with heads that only training asks for.
+AUXILIARY = ("googlenet", "inception_v3")
 APPLICATIONS = (
     Application("ResNet-50", "CNN", partial(vision, "resnet50"), CNN_BATCHES, 64),
     Application("DenseNet-121", "CNN", partial(vision, "densenet121"), CNN_BATCHES, 64),
@@ -151,6 +153,15 @@ APPLICATIONS = (
     Application("BERT-base", "MLP", language, (1, 64), 32),
 )
 BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
+
+
+def other_vision(name: str) -> Application | None:
+    """Return a network of torchvision by `torchvision.NAME`, nothing where it has none of that name."""
+    package, _, own = name.partition(".")
+    if package != "torchvision" or own not in torchvision_models().list_models(torchvision_models()):
+        return None
+    options = {"init_weights": False, "aux_logits": False} if own in AUXILIARY else {}
+    return Application(name, "CNN", partial(vision, own, **options), (16,), 64)
 
 
 def workloads() -> tuple[ModelWorkload, ...]:

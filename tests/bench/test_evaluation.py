@@ -140,10 +140,22 @@ def test_documents_have_what_the_ledger_says(name: str) -> None:
     assert text == wanted, f"run python -m cuts.bench.networks --readme {name}"
 
 
-@pytest.mark.parametrize("text", ["resnet", "dlrm", "dlrm:x", "dlrm:0", "nothing:1", "dlrm:training:1", "dlrm:1=x"])
+@pytest.mark.parametrize(
+    "text", ["resnet", "dlrm", "dlrm:x", "dlrm:0", "nothing:1", "dlrm:training:1", "dlrm:1=x", "vision.alexnet:1"]
+)
 def test_what_is_no_workload_is_one_error(text: str) -> None:
     with pytest.raises(SystemExit, match="expected MODEL:BATCH"):
         ledger.parse_workload(text)
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
+def test_a_network_that_is_none_of_the_evaluation_is_named_by_its_package() -> None:
+    found = ledger.parse_workload("torchvision.squeezenet1_1:16")
+    assert (found.label, found.task) == ("torchvision.squeezenet1_1 b16", "inference")
+    module, (images,) = found.model.make(found.batch, True)
+    assert module(images).shape == (16, 1000)
+    with pytest.raises(SystemExit, match=r"torchvision\.NAME"):
+        ledger.parse_workload("torchvision.nothing:1")
 
 
 def test_a_figure_is_drawn_alike(tmp_path: Path) -> None:
