@@ -18,7 +18,7 @@ from ..ir import (
 )
 from ..passes import Selector
 from ..passes.graph import remembered_passes
-from ..search import MeasuredSelector, cut_aside, seldom_collected, tuning_session, with_libraries
+from ..search import MeasuredSelector, PlanningAside, seldom_collected, tuning_session, with_libraries
 from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
@@ -77,7 +77,8 @@ def compile_model(
     from ..passes.graph import Checked, check_indices
 
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
-    compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector, cut_aside)
+    with PlanningAside(len(graph.nodes) if selector is None else 0) as planning:
+        compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector, planning)
     return evolve(compiled, checks=checked.checks)
 
 

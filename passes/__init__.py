@@ -2,11 +2,11 @@
 
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .evaluators import Roofline
-from .fragments import Fragment, Priced, cut_fragment, cut_fragments
+from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
 from .side_by_side import joined
-from .workload import Member, Selector, Workload
+from .workload import Member, Planning, PlanningHere, Selector, Workload
 
 __all__ = [
     "Decisions",
@@ -14,6 +14,8 @@ __all__ = [
     "Fragment",
     "GroupDecision",
     "Member",
+    "Planning",
+    "PlanningHere",
     "Priced",
     "Prices",
     "Pricing",
@@ -22,7 +24,6 @@ __all__ = [
     "Workload",
     "compile_graph",
     "cut_fragment",
-    "cut_fragments",
     "graph_passes",
     "joined",
     "price",

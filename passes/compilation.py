@@ -23,7 +23,6 @@ from ..ops import Registry
 from ..ops.language import Instances
 from .decisions import Decisions
 from .evaluators import Limited, Modelled, Roofline
-from .fragments import Planner, cut_fragments
 from .fusion import (
     Group,
     GroupEvaluator,
@@ -36,7 +35,7 @@ from .fusion import (
 from .pricing import Foreseeing
 from .schedule import Candidate
 from .split import Splitting
-from .workload import Selector
+from .workload import Planning, PlanningHere, Selector
 
 #: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
 UNMEASURED = 0.8
@@ -53,8 +52,8 @@ class Compilation:
     `workshop` makes groups, and `formed` are those of the partition before they were split. `unique` has the first
     group of each distinct kernel; `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
     thread-level kernel, each by the key of the kernel; those that others have `made` miss in the latter two.
-    `cut` makes kernels of algorithms that the model alone decides about. `considered` are the nodes that algorithms
-    were chosen for, `replaced` those whose place one took, `again` the values that are computed once more, late.
+    `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
+    chosen for, `replaced` those whose place one took, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -65,7 +64,7 @@ class Compilation:
     emit: Emit
     graph: Graph
     selector: Selector | None = None
-    cut: Planner = cut_fragments
+    planning: Planning = field(factory=PlanningHere)
     budget: Budget = field(init=False)
     instances: Instances = field(init=False)
     limited: Limited = field(init=False)

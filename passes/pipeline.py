@@ -25,7 +25,6 @@ from ..ops import Registry
 from .assemble import assemble
 from .compilation import Compilation, Emit
 from .decided import apart, decided
-from .fragments import Planner, cut_fragments
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -56,7 +55,7 @@ from .stages import (
     verify_types,
     write_programs,
 )
-from .workload import Selector
+from .workload import Planning, PlanningHere, Selector
 
 #: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
@@ -140,18 +139,18 @@ def compile_graph(
     options: CompileOptions,
     emit: Emit,
     selector: Selector | None = None,
-    cut: Planner = cut_fragments,
+    planning: Planning | None = None,
 ) -> CompiledGraph:
     """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no
     kernels.
 
-    With a `selector` measured times decide about algorithms, the partition and the schedules, else the model does, for
-    which `cut` makes kernels of algorithms. A `UsageError` is raised where the options name a stage that is none, a
-    `PassError` where a stage cannot do its work, or broke what it made.
+    With a `selector` measured times decide about algorithms, the partition and the schedules, else the model does;
+    `planning` is asked what it says of many kernels. A `UsageError` is raised where the options name a stage that is
+    none, a `PassError` where a stage cannot do its work, or broke what it made.
     """
     stages = all_stages(registry, options.precision)
     _check_names([stage.name for stage in stages], options)
-    work = Compilation(registry, target, options, emit, graph, selector, cut)
+    work = Compilation(registry, target, options, emit, graph, selector, planning or PlanningHere())
     for stage in stages:
         stage.perform(work)
         if options.stops_after(stage.name):

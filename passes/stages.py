@@ -139,7 +139,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         work.evaluator,
         work.target,
         work.options.mode,
-        work.cut if selector is None else selector.plan,
+        work.planning.cut if selector is None else selector.plan,
         None if selector is None else selector.plan_ahead,
         work.math,
         lambda form: selector is not None and all(map(selector.knows, work.evaluator.kernels(form))),
@@ -307,12 +307,18 @@ def choose_schedules(work: Compilation, share: float = SCHEDULES_SHARE) -> Mappi
     """Leave the point of each distinct kernel: the fastest by measurement, within a share of the budget, or the best by
     the model.
     """
-    work.chosen = (
-        each(work.unique, lambda _, group: _best(group, work.target))
-        if work.selector is None
-        else _measured(work, work.selector, share)
-    )
+    work.chosen = _modelled(work) if work.selector is None else _measured(work, work.selector, share)
     return work.chosen
+
+
+def _modelled(work: Compilation) -> Mapping[Hashable, Candidate]:
+    """Return the candidates that the model puts first."""
+    groups = work.unique.values()
+    planned = work.planning.choose([group.form for group in groups], work.target)
+    return {
+        key: _best(group, work.target) if found is None else found
+        for (key, group), found in zip(work.unique.items(), planned, strict=True)
+    }
 
 
 def _best(group: Group, target: Target) -> Candidate:

@@ -1,5 +1,5 @@
-"""What the pipeline asks of whoever can measure: which schedule of each distinct kernel is fastest, and what groups
-cost.
+"""What the pipeline asks of others: of whoever can measure, which schedule of each distinct kernel is fastest and what
+groups cost; where nobody does, of whoever plans many kernels at once, what the model says of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-from ..ir import WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Storage
+from ..ir import WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Storage, Target
 from .decisions import Decisions
-from .fragments import Fragment, Priced
+from .fragments import Fragment, Priced, cut_fragments
 from .fusion import GroupEvaluator
 from .pricing import Prices, Pricing
 from .schedule import Candidate
@@ -31,6 +31,30 @@ class Workload:
 
 #: A group that shares a launch: its normal form, where its tensors live, and its schedule.
 Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
+
+
+class Planning(Protocol):
+    """Does what the model alone decides, for many kernels at once."""
+
+    def cut(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of each fragment."""
+        ...
+
+    def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
+        """Return the best point of each group by the model, nothing for those that are left to the caller."""
+        ...
+
+
+class PlanningHere:
+    """Plans in this process."""
+
+    def cut(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of each fragment, one after the other."""
+        return cut_fragments(fragments)
+
+    def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
+        """Leave all to the caller."""
+        return [None] * len(forms)
 
 
 class Selector(Protocol):

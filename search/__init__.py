@@ -5,7 +5,7 @@ from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .learned.judgement import Lesson
 from .learned.local import local_lesson
-from .making import cut_aside
+from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
 from .selector import Findings, MeasuredSelector
@@ -21,10 +21,10 @@ __all__ = [
     "Findings",
     "Lesson",
     "MeasuredSelector",
+    "PlanningAside",
     "Question",
     "Settings",
     "Trial",
-    "cut_aside",
     "database_path",
     "decisions_text",
     "explain",

@@ -18,10 +18,10 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import emit
-from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage
+from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
-from ..passes.schedule import Candidate, Point, best_points, candidate_of, make_space
+from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
@@ -85,6 +85,10 @@ class Factory:
     def plan(self, fragment: Fragment) -> Priced:
         """Return the kernels that a small graph is cut into."""
         return cut_fragment(fragment)
+
+    def choose(self, form: FusedGroup, target: Target) -> Candidate:
+        """Return the best point of a group by the model."""
+        return choose(form, target)[0]
 
     def price(self, pricing: Pricing) -> Prices:
         """Return what groups over one iteration space cost by the model."""

@@ -1,15 +1,17 @@
 """Making the kernels of a plan: those that workers built to be timed are there, and workers make the others side by
-side. What that takes is known from what they took so far. Where there is no search, workers of their own cut the
-fragments that algorithms are compared by.
+side. What that takes is known from what they took so far. Where there is no search, workers of its own plan
+for a graph.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-from ..ir import KernelFunction, Schedule, Target
-from ..passes import Fragment, Priced, cut_fragments
+from ..ir import FusedGroup, KernelFunction, Schedule, Target
+from ..passes import Fragment, PlanningHere, Priced
+from ..passes.schedule import Candidate
 from .build import COMPILE_LIMIT, Done, Job, Workers
 from .problem import Problem, schedule_text
 from .resources import Resources
@@ -22,9 +24,11 @@ LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 FEW = 3
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
 PAUSE, NOW = 0.05, -3.0
-#: Fragments, and processors, from which on workers are worth their start: each imports what it needs for a second, a
-#: fragment takes half a second.
+#: Questions, and processors, from which on workers are worth their start: each imports what it needs for a second; a
+#: fragment is cut in half a second, a point chosen in a sixth of one.
 WORTH = 4
+#: Nodes of a graph from which on workers start while its groups are formed, and most workers.
+MANY, MOST = 24, 8
 
 
 def make_kernels(
@@ -68,21 +72,47 @@ def making_seconds(resources: Resources, target: Target, kernels: int, new: int)
     return RECORDED * kernels + each * new / (os.cpu_count() or 1) + (LOWERED * kernels if alone else 0.0)
 
 
-def cut_aside(fragments: Sequence[Fragment], processors: int | None = None) -> Sequence[Priced]:
-    """Return the kernels of each fragment, as `cut_fragments` does; what a process did not answer is cut here."""
-    count = min(processors or os.cpu_count() or 1, len(fragments))
-    if count < WORTH:
-        return cut_fragments(fragments)
-    workers = Workers(count)
-    try:
-        for number, fragment in enumerate(fragments):
-            workers.submit(Job(number, "plan", (fragment,)))
+class PlanningAside(PlanningHere):
+    """Workers that plan a graph for which nothing is measured; what they do not answer is planned here.
+
+    They are started `ahead` where a graph has so many nodes that they will be asked, else when they are; not on few
+    `processors`.
+    """
+
+    def __init__(self, nodes: int = 0, processors: int | None = None) -> None:
+        self._count = min(processors or os.cpu_count() or 1, MOST)
+        self._workers: Workers | None = None
+        if nodes >= MANY and self._count >= WORTH:
+            self._workers = Workers(self._count)
+
+    def __enter__(self) -> PlanningAside:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+    def cut(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+        """Return the kernels of each fragment."""
+        found = self._answers("plan", [(fragment,) for fragment in fragments])
+        missing = [number for number in range(len(fragments)) if number not in found]
+        found.update(zip(missing, super().cut([fragments[number] for number in missing]), strict=True))
+        return [found[number] for number in range(len(fragments))]
+
+    def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
+        """Return the best point of each group by the model."""
+        found = self._answers("choose", [(form, target) for form in forms])
+        return [found.get(number) for number in range(len(forms))]
+
+    def _answers(self, method: str, asked: Sequence[tuple[object, ...]]) -> dict[int, Any]:
+        """Return what workers answer to questions, by their numbers; errors are no answers."""
+        if min(len(asked), self._count) < WORTH:
+            return {}
+        if self._workers is None:
+            self._workers = Workers(min(self._count, len(asked)))
+        for number, arguments in enumerate(asked):
+            self._workers.submit(Job(number, method, arguments))
         done: list[Done] = []
-        while len(done) < len(fragments):
-            done += workers.collect(COMPILE_LIMIT)
-    finally:
-        workers.close()
-    found: dict[int, Priced] = {each.job.owner: each.value for each in done if not each.error}
-    missing = [number for number in range(len(fragments)) if number not in found]
-    found.update(zip(missing, cut_fragments([fragments[number] for number in missing]), strict=True))
-    return [found[number] for number in range(len(fragments))]
+        while len(done) < len(asked):
+            done += self._workers.collect(COMPILE_LIMIT)
+        return {each.job.owner: each.value for each in done if not each.error}

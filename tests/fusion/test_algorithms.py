@@ -28,7 +28,8 @@ from cuts.passes.fusion import build_programs, form_key
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
-from cuts.search.making import WORTH, cut_aside
+from cuts.passes.schedule.choose import choose
+from cuts.search.making import WORTH, PlanningAside
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -323,7 +324,7 @@ def test_without_measurements_the_model_of_a_gpu_decides_where_it_is_sure(target
     assert any("winograd" in node.op for node in found.graph.nodes) is used
 
 
-def test_fragments_are_cut_by_processes_as_they_are_here() -> None:
+def test_processes_plan_as_this_one_does() -> None:
     asked: list[Fragment] = []
 
     def note(fragments: Sequence[Fragment]) -> Sequence[Priced]:
@@ -332,8 +333,13 @@ def test_fragments_are_cut_by_processes_as_they_are_here() -> None:
 
     ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", note).run(convolution(1, 4, 4, 8, 8))
     wanted = [*asked * 3, evolve(asked[0], graph=evolve(asked[0].graph, nodes=()))]
-    assert cut_aside(wanted, WORTH) == cut_fragments(wanted)
-    assert cut_aside(wanted[:1], WORTH) == cut_fragments(wanted[:1])
+    with PlanningAside(processors=WORTH) as planning:
+        assert planning.cut(wanted[:1]) == cut_fragments(wanted[:1])
+        found = planning.cut(wanted)
+        assert found == cut_fragments(wanted)
+        forms = [form for each in found if each is not None for form, _ in each.priced]
+        assert planning.choose(forms[:1], TARGET) == [None]
+        assert planning.choose(forms, TARGET) == [choose(form, TARGET)[0] for form in forms]
 
 
 def test_a_compiled_convolution_by_winograd() -> None:
