@@ -40,7 +40,7 @@ BUGS = (
     Bug("movement", "a conversion to a narrower type and back is dropped", "passes.graph.compose_movement:_holds",
         "if wide is narrow:", "if wide is not None:"),
     Bug("movement", "nodes with different attributes merge", "passes.graph.merge_common:MergeCommon.run",
-        "tuple(sorted((k, repr(v)) for k, v in attributes.items()))", "tuple(sorted(k for k in attributes))"),
+        "attributes_key(attributes)", "tuple(sorted(attributes))"),
     Bug("movement", "constants of equal type merge", "passes.graph.merge_common:_equal_constants",
         "        if alike[sketches[name]] == 1:  # most are: all bits of large weights take a while to read\n"
         "            continue\n        key = (sketches[name][0], _digest(array))",
