@@ -93,8 +93,10 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
 
 
 def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
-    """Return the vocabulary with the declarations that became operators of PyTorch, which a module may call."""
-    if not isinstance(model, (TorchModule, ExportedProgram)):
+    """Return the vocabulary with the declarations that became operators of PyTorch, which its models may call."""
+    file = isinstance(model, (str, os.PathLike)) and os.fspath(model).lower().endswith(".pt2")
+    archive = file and "torch" in sys.modules  # where PyTorch was not imported, there are none
+    if not archive and not isinstance(model, (TorchModule, ExportedProgram)):
         return spec
     from ..frontends.torch import OPERATORS
 

@@ -4,6 +4,7 @@ installed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
@@ -67,8 +68,11 @@ def _read(options: Mapping[str, Any]) -> _Wishes:
             f"unknown precision {quote(str(wishes.precision))}", hint=f"precisions are: {', '.join(PRECISIONS)}"
         )
     number = isinstance(wishes.budget, (int, float)) and not isinstance(wishes.budget, bool)
-    if wishes.budget is not None and not (number and wishes.budget > 0):
+    if wishes.budget is not None and not (number and 0 < wishes.budget < math.inf):
         raise UsageError(f"option 'budget': expected seconds, found {wishes.budget!r}")
+    for name in ("tune", "libraries", "freeze"):
+        if not isinstance(value := getattr(wishes, name), bool):
+            raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if wishes.libraries and wishes.budget is None and not wishes.tune:
         raise UsageError("option 'libraries': nothing is timed", hint="give a budget too, or tune=True")
     return wishes

@@ -174,7 +174,10 @@ class Child:
 def serve(connection: Connection) -> None:
     """Make the object that is asked for, and answer requests until the connection closes."""
     service, failure = _make(connection)
-    connection.send("ready")
+    try:
+        connection.send("ready")
+    except OSError:  # whoever asked was interrupted, and has left
+        return
     while True:
         try:
             method, arguments = connection.recv()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ..frontends import open_weights
@@ -46,7 +47,7 @@ class Checkpoint:
             with open(part, "rb") as written:
                 os.fsync(written.fileno())  # so that its name never comes before its bytes
             os.replace(part, file)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # the second is how the library tells of a folder or a full disk
             raise UsageError(f"cannot write checkpoint {file}: {error}") from error
 
 

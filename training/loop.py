@@ -86,10 +86,13 @@ class TrainingLoop:
     def run(self, batches: Iterable[Batch], initial: Batch) -> Checkpoint:
         """Run a step on each batch that the checkpoint, where there is one, has not behind it.
 
-        Raises `UsageError` where checkpoints are wanted and not where, and for a loss that is no number any more.
+        Raises `UsageError` where checkpoints are wanted and not where, or in no folder, and for a loss that is no
+        number any more.
         """
         if self.every and self.checkpoint is None:
             raise UsageError("'every' says when to write a checkpoint, not where", hint="give checkpoint=FILE")
+        if self.checkpoint is not None and not Path(self.checkpoint).parent.is_dir():
+            raise UsageError(f"cannot write checkpoint {self.checkpoint}: there is no such folder")  # before any step
         begun = self._begun(initial)
         losses = list(begun.losses)
         where = _OnHost if self.plan.target.dialect == "reference" else _OnDevice

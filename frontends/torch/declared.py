@@ -149,10 +149,21 @@ class DeclaredOperator:
             values = [seeds[name] if name in seeds else next(saved) for name in context.read]
             operator = getattr(getattr(torch.ops, NAMESPACE), f"{self.decl.name}_backward")
             found = dict(zip(context.problem.wanted, operator(values, context.problem.text()), strict=True))
+        elif context.problem.wanted:  # they depend on nothing, as those of no elements do
+            types = dict(zip(context.formals, context.problem.operands, strict=True))
+            device = next(g.device for g in flat if g is not None)
+            found = {n: torch.zeros_like(_empty(t, device)) for n in context.problem.wanted if (t := types[n])}
         formals = iter(context.formals)
         each = [[found.get(next(formals)) for _ in range(count)] for count in context.counts]
         found_by_argument = tuple(g if many else g[0] for g, many in zip(each, context.lists, strict=True))
         return found_by_argument if len(found_by_argument) > 1 else found_by_argument[0]
+
+    def refuse(self, context: Any, *gradients: Any) -> Any:
+        """Raise `UsageError`: the gradient of the gradient is not derived."""
+        raise UsageError(
+            f"operation {quote(self.decl.name)}: the gradient of its gradient is not derived",
+            hint="leave create_graph=True out, or write the operation with PyTorch's own where that is needed",
+        )
 
     def run_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
         """Run the gradient's kernels."""

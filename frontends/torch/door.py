@@ -18,6 +18,7 @@ from attrs import frozen
 
 from ...ir import BackendError, UsageError, quote
 from .captured import Ends
+from .devices import is_number
 from .outlets import Made, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
@@ -44,6 +45,8 @@ class _Expected:
         Raises `UsageError` where it is not what the graph was compiled for.
         """
         tensor: torch.Tensor = arguments[self.at]
+        if tensor.device != self.device and is_number(tensor):
+            tensor = tensor.to(self.device)
         if self.order is not None and tensor.dim() == len(self.order):
             tensor = tensor.permute(self.order)
         if tensor.dtype is not self.dtype or tensor.shape != self.shape or tensor.device != self.device:
@@ -156,7 +159,8 @@ class Door:
             )
         places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
         expected = {name: self._expected(name, at) for name, at in places.items()}
-        held = [name for name, at in places.items() if at in self._held and _is_readable(expected[name].of(arguments))]
+        there = {name for name, at in places.items() if arguments[at].device == self.device}
+        held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
             running = self.program.open(held, lambda nbytes: self._allocate(memory, nbytes))

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
 from .captured import Captured, Ends
+from .devices import check_devices, device_of
 from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
 from .frozen import FrozenFunction
@@ -82,9 +83,11 @@ def _made(
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
+        if not _computes(part.graph):
+            return make_boxed_func(part.forward)
         try:
             with unset_fake_temporarily():
-                found = _compiled(part.graph, _device(inputs), compile_noted, held, frozen)
+                found = _compiled(part.graph, device_of(inputs), compile_noted, held, frozen)
                 if is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
                     direct.append((found, Found(ends, constants, compiled)))
@@ -110,7 +113,7 @@ def _found(
     """Return the function of a captured module that an earlier process compiled, or nothing. Where more must be made
     of it (a parameter that is a constant changed, PyTorch's precision did), autograd sees it after all.
     """
-    device, later = _device(arguments), TracedLater(module, arguments)
+    device, later = device_of(arguments), TracedLater(module, arguments)
 
     def captured(constants: Mapping[int, torch.Tensor]) -> Captured:
         return graph_of_nodes(later.graph, constants, own_numbers(later.graph))
@@ -135,8 +138,9 @@ def _check_frozen(frozen: Mapping[int, Any]) -> None:
         )
 
 
-def _device(values: Sequence[Any]) -> torch.device:
-    return next((value.device for value in values if isinstance(value, torch.Tensor)), torch.device("cpu"))
+def _computes(graph: torch.fx.Graph) -> bool:
+    """Whether a graph has results; of a batch of no elements Dynamo asks for none."""
+    return any(node.all_input_nodes for node in graph.nodes if node.op == "output")
 
 
 def _compiled(
@@ -147,6 +151,7 @@ def _compiled(
     frozen: Mapping[int, torch.Tensor],
 ) -> TensorFunction:
     """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
+    check_devices(graph, device)
     own = own_numbers(graph)  # what is kept for a backward graph lies as we make it
     places = {place for place, number in own.items() if number in held}
 

@@ -46,6 +46,7 @@ def _register(made: DeclaredOperator) -> DeclaredOperator:
     torch.library.register_fake(name, made.fake)
     torch.library.register_fake(backward, made.fake_backward)
     torch.library.register_autograd(name, made.backward, setup_context=_keyword_only(made))
+    torch.library.register_autograd(backward, made.refuse)
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .devices import KINDS
 from .direct import PLAIN
 from .reader import array_of
 
@@ -60,7 +61,7 @@ def _autocast(kind: str) -> object:
 def _argument(value: Any, held: bool) -> str:
     if not isinstance(value, torch.Tensor):
         return _literal(value)
-    if type(value) not in PLAIN or value.layout is not torch.strided:
+    if type(value) not in PLAIN or value.layout is not torch.strided or value.device.type not in KINDS:
         raise _UntoldError
     flags = (held, value.requires_grad, value.is_inference(), value.is_conj(), value.is_neg())
     return repr((value.dtype, tuple(value.shape), value.stride(), str(value.device), flags))

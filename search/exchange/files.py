@@ -15,6 +15,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Ite
         temporary.write_bytes(text if pack is None else pack())
         temporary.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UsageError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
     return Exported(len(found.results), len(found.answers))
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ...ir import BackendError, Target, UsageError
+from ...ir import BackendError, Target, UsageError, quote
 from .share_out import UnitAnswer
 from .unit import SearchPlace, SearchUnit, place_here, search_unit
 
@@ -23,8 +23,8 @@ TURN = 0.02
 class DaskWorkers:
     """Workers that a scheduler knows, those that come later included.
 
-    Raises `UsageError` where `distributed` is not installed or a worker has another version, `BackendError` where the
-    scheduler does not answer.
+    Raises `UsageError` where `distributed` is not installed, the address is none or a worker has another version,
+    `BackendError` where the scheduler does not answer.
     """
 
     def __init__(
@@ -37,6 +37,13 @@ class DaskWorkers:
     ) -> None:
         self._dask = _distributed()
         self._search, self._notice, self._target = search, notice, target
+        try:  # a client that was made of no address waits long for its own end
+            if not address.startswith("inproc://"):  # within a process there are neither hosts nor ports
+                self._dask.comm.get_address_host_port(address)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"scheduler {quote(address)}: expected tcp://HOST:PORT: {error}", hint="'dask scheduler' says its own"
+            ) from error
         try:
             self._client = self._dask.Client(address, timeout=PATIENCE, security=security, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:

@@ -208,6 +208,9 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze"),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
+        ({"budget": float("inf")}, "option 'budget': expected seconds, found inf"),
+        ({"freeze": "no"}, "option 'freeze': expected True or False, found 'no'"),
+        ({"tune": 1}, "option 'tune': expected True or False, found 1"),
         ({"libraries": True}, "option 'libraries': nothing is timed; give a budget too, or tune=True"),
     ],
 )

@@ -153,10 +153,32 @@ def test_an_exported_program_is_built_with_it(operators: dict[str, Any], tmp_pat
     with torch.no_grad():
         expected = model(x)
         torch.testing.assert_close(program.module()(x), expected)
-    plan = cuts.build(program)
-    (found,) = plan.run({"x": x.numpy()}).values()
-    torch.testing.assert_close(torch.as_tensor(found), expected)
-    assert all(comparison.ok for comparison in plan.verify())
+    torch.export.save(program, tmp_path / "model.pt2")
+    for source in (program, tmp_path / "model.pt2"):
+        plan = cuts.build(source)
+        (found,) = plan.run({"x": x.numpy()}).values()
+        torch.testing.assert_close(torch.as_tensor(found), expected)
+        assert all(comparison.ok for comparison in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 0, 5)], ids=str)
+def test_gradients_of_no_elements_are_zeros(operators: dict[str, Any], shape: tuple[int, ...]) -> None:
+    x, weight = drawn(*shape, grad=True), drawn(shape[-1], grad=True)
+    torch.autograd.backward(operators["tested_scale"](x, weight, power=2).sum())
+    assert torch.equal(x.grad, torch.zeros(shape))
+    assert torch.equal(weight.grad, torch.zeros(shape[-1]))
+
+
+@needs_opencl
+def test_the_gradient_of_a_gradient_is_one_error(operators: dict[str, Any]) -> None:
+    x, weight = drawn(3, 5, grad=True), drawn(5, grad=True)
+    y = operators["tested_scale"](x, weight, power=2)
+    (found,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (expected,) = torch.autograd.grad(scaled(x, weight, 2).sum(), x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UsageError, match="'tested_scale': the gradient of its gradient is not derived"):
+        torch.autograd.grad(found.sum(), x)
 
 
 @needs_opencl

@@ -256,3 +256,20 @@ def test_what_cannot_be_read_stays_in_pytorch() -> None:
     with pytest.warns(UncompiledWarning, match="is not supported"):
         torch.compile(lambda x: torch.linalg.det(x), backend=Recorder("reference"))(x).backward()
     assert torch.allclose(x.grad, torch.linalg.det(x) * torch.linalg.inv(x).T, atol=1e-4)
+
+
+@needs_opencl
+def test_the_step_of_an_optimiser_compiles_by_itself() -> None:
+    ours = [torch.randn(4, 3, requires_grad=True)]
+    theirs = copy.deepcopy(ours)
+    steps = []
+    for parameters in (ours, theirs):
+        optimiser = torch.optim.AdamW(parameters, lr=0.1)
+        steps.append(optimiser.step)
+    steps[0] = torch.compile(steps[0], backend=Recorder("opencl"))
+    for _ in range(3):
+        gradient = torch.randn(4, 3)
+        for parameters, step in zip((ours, theirs), steps, strict=True):
+            parameters[0].grad = gradient.clone()
+            step()
+    torch.testing.assert_close(ours[0], theirs[0])

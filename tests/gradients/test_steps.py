@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cuts.ir import UsageError
 from cuts.tests.needs import needs_opencl
-from cuts.training import load_checkpoint
+from cuts.training import Checkpoint, load_checkpoint
 
 from .networks import Network
 
@@ -213,6 +213,16 @@ def test_a_checkpoint_needs_a_place(made: tuple[cuts.Training, cuts.CompiledPlan
     graph, _ = made
     with pytest.raises(UsageError, match="says when to write a checkpoint, not where"):
         graph.run(batches(1), graph.build("reference"), every=2)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_error(
+    made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
+) -> None:
+    graph, plan = made
+    with pytest.raises(UsageError, match=r"cannot write checkpoint .*: there is no such folder"):
+        graph.run(iter(()), plan, checkpoint=tmp_path / "none" / "state.safetensors")
+    with pytest.raises(UsageError, match=r"cannot write checkpoint .*none"):  # as where a folder is taken away
+        Checkpoint({}, (1.0,)).save(tmp_path / "none" / "state.safetensors")
 
 
 # ---- doors

@@ -109,6 +109,10 @@ def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
         import_results(Database(None), tmp_path / "none.json")
     with pytest.raises(UsageError, match="cannot write"):
         export_results(filled(), tmp_path / "no" / "r.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match="cannot write"):
+        export_results(filled(), tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str, ...] = ()) -> DecidedGraph:

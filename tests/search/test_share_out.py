@@ -5,10 +5,12 @@ winners are those of an undisturbed search.
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 
 import pytest
 from attrs import evolve
 from cuts.ir.errors import BackendError, UsageError
+from cuts.search.child import serve
 from cuts.search.database import Database
 from cuts.search.remote import DeviceProcesses, ShareOut
 from cuts.search.remote.share_out import ATTEMPTS, UnitAnswer
@@ -97,6 +99,24 @@ def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cuts.search.remote.dask_workers.PATIENCE", 0.5)
     with pytest.raises(BackendError, match=r"the scheduler tcp://127.0.0.1:9 does not answer"):
         DaskWorkers("tcp://127.0.0.1:9", OPENCL)
+
+
+@needs_dask
+@pytest.mark.parametrize("address", ["nonsense", "foo://host:1", "tcp://127.0.0.1", "tcp://host:port"])
+def test_an_address_that_is_none_is_one_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import distributed
+    from cuts.search.remote import DaskWorkers
+
+    monkeypatch.setattr(distributed, "Client", None)  # it is not asked
+    with pytest.raises(UsageError, match=rf"scheduler '{address}': expected tcp://HOST:PORT: "):
+        DaskWorkers(address, OPENCL)
+
+
+def test_a_child_whose_parent_has_left_ends() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(("builtins:dict", ()))
+    ours.close()
+    serve(theirs)
 
 
 @needs_dask

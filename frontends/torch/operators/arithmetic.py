@@ -103,6 +103,10 @@ def _pow(reader: Reader, a: Any, b: Any) -> Any:
     return reader.emit("pow", first, second)
 
 
+def _multiply_add(reader: Reader, a: Any, b: Any, c: Any) -> Any:
+    return _binary("add")(reader, _binary("mul")(reader, a, b), c)
+
+
 def _rsub(reader: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
     return _binary("sub")(reader, b, a, alpha)
 
@@ -158,6 +162,7 @@ def _where(reader: Reader, condition: Value, a: Any, b: Any) -> Any:
 
 TABLE: dict[str, Convert] = {
     **{f"aten.{name}": _binary(name) for name in ("add", "sub", "mul")},
+    "prims.fma": _multiply_add,
     "aten.maximum": _binary("max"), "aten.minimum": _binary("min"), "aten.fmax": _extreme_number("max"),
     "aten.fmin": _extreme_number("min"),
     "aten.eq": _binary("equal"), "aten.ne": _binary("not_equal"), "aten.lt": _compare("less"),
