@@ -337,7 +337,7 @@ def test_processes_plan_as_this_one_does() -> None:
         assert planning.cut(wanted[:1]) == cut_fragments(wanted[:1])
         found = planning.cut(wanted)
         assert found == cut_fragments(wanted)
-        forms = [form for each in found if each is not None for form, _ in each.priced]
+        forms = [form for each in found if each is not None for form, _ in each.priced] * WORTH
         assert planning.choose(forms[:1], TARGET) == [None]
         assert planning.choose(forms, TARGET) == [choose(form, TARGET)[0] for form in forms]
 
