@@ -159,7 +159,7 @@ class Door:
             )
         places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
         expected = {name: self._expected(name, at) for name, at in places.items()}
-        there = {name for name, at in places.items() if arguments[at].device == self.device}
+        there = [name for name, at in places.items() if arguments[at].device == self.device]
         held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
