@@ -31,7 +31,7 @@ def set_damaged_aside(folder: Path) -> list[Path]:
     """
     settled = time.time() - _SETTLED
     return _aside(
-        folder, (p for p in _programs(folder) if any(_damaged(path, size) for path, size in _files(p, settled)))
+        folder, (p for p in _programs(folder) if any(_damaged(path, size) for path, size in _files(str(p), settled)))
     )
 
 
@@ -67,18 +67,24 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _files(program: Path, before: float) -> Iterator[tuple[str, int]]:
+def _files(folder: str, before: float) -> Iterator[tuple[str, int]]:
     """Yield the files whose form is known and that were written before a time, with their sizes in bytes."""
-    for place, _, names in os.walk(program):
-        for name in names:
-            if name.endswith((".so", ".bc")):
-                path = os.path.join(place, name)
-                try:
-                    status = os.stat(path)
-                except OSError:
-                    continue
-                if status.st_mtime <= before:
-                    yield path, status.st_size
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError:  # gone since
+        return
+    for entry in entries:
+        name = entry.name
+        if name.endswith((".so", ".bc")):
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            if status.st_mtime <= before:
+                yield entry.path, status.st_size
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, before)
 
 
 def _damaged(path: str, size: int) -> bool:
