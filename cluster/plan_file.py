@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from ..ir import PlanError, UsageError
+from ..ir import PlanError, UsageError, whole_file
 from .describe import Machine, Transformer
 from .files import structure
 from .ways import Way
@@ -32,13 +32,8 @@ class ClusterPlan:
 def save_cluster_plan(plan: ClusterPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan, whole or not at all. Raises `UsageError` where it cannot be written."""
     document = {"format": FORMAT, "version": VERSION, **asdict(plan)}
-    final = Path(path)
-    draft = final.with_name(f".{final.name}.part")
-    try:
+    with whole_file(path) as draft:
         draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(draft, final)
-    except OSError as error:
-        raise UsageError(f"cannot write {final}: {error.strerror}") from error
 
 
 def load_cluster_plan(path: str | os.PathLike[str]) -> ClusterPlan:

@@ -36,6 +36,7 @@ from ..ir import (
     retold,
     type_problem,
     verify_graph,
+    whole_file,
 )
 from ..ops.language import Registry
 from .files import read_text
@@ -81,15 +82,17 @@ def graph_from_json(
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph as graph.json and, where it has large constants, `<stem>.safetensors` beside it."""
+    """Write a graph as graph.json and, where it has large constants, `<stem>.safetensors` beside it.
+
+    Raises `UsageError` where they cannot be written.
+    """
     file = Path(path)
     large = {name: array for name, array in graph.constants.items() if array.size > INLINE}
     weights = f"{file.stem}.safetensors" if large else None
     if weights:
         write_weights(file.with_name(weights), large)
-    part = file.with_name(file.name + ".part")
-    part.write_text(_to_text(graph, weights, INLINE), encoding="utf-8")
-    os.replace(part, file)
+    with whole_file(file, "graph") as part:
+        part.write_text(_to_text(graph, weights, INLINE), encoding="utf-8")
 
 
 def graph_to_json(graph: Graph) -> str:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from attrs import frozen
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ..ir import Array, DType, GraphError, TensorType, quote
+from ..ir import Array, DType, GraphError, TensorType, quote, whole_file
 from .files import map_inside
 
 MAX_HEADER = 100_000_000
@@ -94,7 +94,7 @@ def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[Te
 
 
 def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to a safetensors file, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    save_file({name: array if array.flags.c_contiguous else array.copy() for name, array in arrays.items()}, str(part))
-    os.replace(part, path)
+    """Write arrays to a safetensors file, whole or not at all. Raises `UsageError` where it cannot be written."""
+    dense = {name: array if array.flags.c_contiguous else array.copy() for name, array in arrays.items()}
+    with whole_file(path, "weights", (SafetensorError,)) as part:
+        save_file(dense, str(part))

@@ -72,6 +72,7 @@ from .errors import (
     quote,
     raise_all,
     retold,
+    whole_file,
 )
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
@@ -389,6 +390,7 @@ __all__ = [
     "verify_program",
     "violations",
     "walk",
+    "whole_file",
     "with_indices",
     "with_operands",
     "with_rows",

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .source import Span
@@ -140,3 +143,31 @@ def quote(name: str) -> str:
     """Return a user's name in quotes, with control characters escaped and long names cut, for use in messages."""
     text = name if len(name) <= 80 else name[:77] + "..."
     return "'" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "'"
+
+
+@contextmanager
+def whole_file(
+    path: str | os.PathLike[str], what: str = "", errors: tuple[type[Exception], ...] = ()
+) -> Iterator[Path]:
+    """Yield where to write what then takes the place of a file at once: it is there whole or not at all, and nothing is
+    left of what was not finished.
+
+    Raises `UsageError` where it cannot be written, `what` it is: an `OSError`, or one of the `errors` by which whoever
+    writes tells of it.
+    """
+    file = Path(path)
+    told: tuple[type[Exception], ...] = (OSError, *errors)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        try:
+            yield draft
+            with open(draft, "rb") as written:
+                os.fsync(written.fileno())  # so that its name never comes before its bytes
+            os.replace(draft, file)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+    except told as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise UsageError(f"cannot write {what}{' ' if what else ''}{file}: {reason}") from error

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ..frontends import open_weights
-from ..ir import Array, CutsError, DType, TensorType, UsageError
+from ..ir import Array, CutsError, DType, TensorType, UsageError, whole_file
 
 #: The losses, beside tensors of the state, which have their names behind this.
 _LOSSES, _STATE = "losses", "state."
@@ -39,16 +39,9 @@ class Checkpoint:
 
         Raises `UsageError` where it cannot be written.
         """
-        file = Path(path)
         arrays = {f"{_STATE}{name}": np.asarray(array, order="C") for name, array in self.state.items()}
-        part = file.with_name(file.name + ".part")
-        try:
+        with whole_file(path, "checkpoint", (SafetensorError,)) as part:
             save_file({_LOSSES: np.asarray(self.losses, np.float64), **arrays}, str(part))
-            with open(part, "rb") as written:
-                os.fsync(written.fileno())  # so that its name never comes before its bytes
-            os.replace(part, file)
-        except (OSError, SafetensorError) as error:  # the second is how the library tells of a folder or a full disk
-            raise UsageError(f"cannot write checkpoint {file}: {error}") from error
 
 
 def load_checkpoint(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> Checkpoint:

@@ -22,7 +22,20 @@ from attrs import define, evolve, field, frozen
 from ..backends import find_target
 from ..compile import CompiledPlan, ModelLike, Shapes, Spec, build_tuned, load_model, load_spec
 from ..frontends import save_graph
-from ..ir import Array, CompileOptions, DType, Graph, Mode, Node, Target, TensorType, UsageError, quote, verify_graph
+from ..ir import (
+    Array,
+    CompileOptions,
+    DType,
+    Graph,
+    Mode,
+    Node,
+    Target,
+    TensorType,
+    UsageError,
+    quote,
+    verify_graph,
+    whole_file,
+)
 from ..ops.gradient import Gradients
 from ..passes.graph import DropRepetition, differentiate_graph, fresh_name, prune
 from .checkpoint import Checkpoint
@@ -118,9 +131,12 @@ class Training:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph as graph.json, and beside it the declarations that it needs:
         `cuts compile G.json --spec G.cuts`.
+
+        Raises `UsageError` where they cannot be written.
         """
         save_graph(self.graph, path)
-        Path(path).with_suffix(".cuts").write_text("\n".join(self.spec.texts.values()), encoding="utf-8")
+        with whole_file(Path(path).with_suffix(".cuts"), "declarations") as part:
+            part.write_text("\n".join(self.spec.texts.values()), encoding="utf-8")
 
 
 def grad(

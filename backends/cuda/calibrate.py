@@ -8,7 +8,6 @@ device in the cache folder.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import cattrs
 import numpy as np
 from attrs import asdict, evolve, fields, frozen
 
-from ...ir import MATRIX_ATOMS, BackendError, KernelFunction, Target
+from ...ir import MATRIX_ATOMS, BackendError, KernelFunction, Target, whole_file
 from ..cache import cache_key, cache_root
 from ..device import Device, Launch, Pointer
 from .ceiling_kernels import (
@@ -103,12 +102,14 @@ def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
 
 
 def save_ceilings(ceilings: Ceilings) -> Path | None:
-    """Keep ceilings for later sessions; nothing where caching is switched off."""
+    """Keep ceilings for later sessions; nothing where caching is switched off.
+
+    Raises `UsageError` where they cannot be written.
+    """
     path = _path(ceilings.device)
     if path is not None:
-        draft = path.with_suffix(".part")
-        draft.write_text(json.dumps(asdict(ceilings), indent=1) + "\n", encoding="utf-8")
-        os.replace(draft, path)
+        with whole_file(path, "ceilings") as draft:
+            draft.write_text(json.dumps(asdict(ceilings), indent=1) + "\n", encoding="utf-8")
     return path
 
 

@@ -15,14 +15,13 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import cattrs
 from attrs import evolve, frozen
 
-from ...ir import UsageError, quote
+from ...ir import UsageError, quote, whole_file
 from ..database import Database, Result
 from ..decisions import DecidedGraph
 from ..problem import digest
@@ -114,14 +113,8 @@ def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Ite
     values = _CONVERTER.unstructure(found)
     text = json.dumps(values | {"digest": _digest(values)}, indent=1, sort_keys=True).encode()
     pack = {".gz": lambda: gzip.compress(text, mtime=0), ".xz": lambda: lzma.compress(text)}.get(Path(path).suffix)
-    temporary = Path(f"{os.fspath(path)}.part")
-    try:
-        temporary.write_bytes(text if pack is None else pack())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
+    with whole_file(path) as draft:
+        draft.write_bytes(text if pack is None else pack())
     return Exported(len(found.results), len(found.answers))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuts.frontends.graph_json import graph_from_json, graph_to_json, load_graph, save_graph
-from cuts.ir.errors import ParseError
+from cuts.ir.errors import ParseError, UsageError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.types import DType, TensorType
@@ -82,6 +82,18 @@ def test_any_attribute_and_name_survives_both_forms(given_: dict[str, object], n
         # Texts tell 1 from 1.0 and True, and nan from nothing.
         assert print_graph(again) == print_graph(graph)
         assert {k: repr(v) for k, v in again.nodes[0].attributes.items()} == {k: repr(v) for k, v in given_.items()}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_graph_that_cannot_be_written_is_one_error_and_leaves_nothing(large: bool, tmp_path: Path) -> None:
+    array = np.zeros((7, 30 if large else 1), np.float32)
+    graph = Graph("g", (), ("w",), {"w": TensorType(DType.F32, array.shape)}, (), {"w": array})
+    with pytest.raises(UsageError, match="cannot write"):
+        save_graph(graph, tmp_path / "none" / "g.json")
+    (tmp_path / "g.json").mkdir()
+    with pytest.raises(UsageError, match="cannot write graph"):
+        save_graph(graph, tmp_path / "g.json")
+    assert {path.name for path in tmp_path.iterdir()} <= {"g.json", "g.safetensors"}
 
 
 @pytest.mark.parametrize("dtype", list(DType))
