@@ -16,7 +16,6 @@ from cuts.latency.dataset import Profile
 from cuts.latency.own_plans import PlannedLaunch, learned_plans, planned_launches, read_plans, unseen_plans
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
-Planned = Mapping[str, list[PlannedLaunch]]
 
 
 class RowsReport(Protocol):
@@ -32,8 +31,8 @@ def own_networks(profile: Profile, report: RowsReport, kept: Path | None) -> Non
     making all takes a quarter of an hour.
     """
     plans = read_plans(profile)
-    for plan, found in unseen_plans(plans):
-        name = f"{plan.network}, batch {plan.batch}, {len(plan.launches)} launches"
+    for number, (plan, found) in enumerate(unseen_plans(plans), 1):
+        name = f"{number}: {plan.network}, batch {plan.batch}, {len(plan.launches)} launches"
         _show(report, "plans of cuts", name, plan.whole * 1e-3, found.us * 1e-3)
     for row in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]:
         if row["system"].startswith("cuts") and row["task"] == "inference":
