@@ -78,7 +78,7 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     if work.told is not None:
         return _leave(work, _told(launches, work.told, work.views, work.target), keys)
     needs = dependencies(groups, work.views)
-    wanted = work.options.side_by_side and work.options.mode == "mixed"
+    wanted = work.options.side_by_side and work.options.mode == "mixed" and not work.budget.overdue()
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
         of = _models(groups, needs, work) if work.options.side_by_side == "connected" else [0] * len(groups)

@@ -128,7 +128,8 @@ def choose_algorithms(work: Compilation) -> Graph:
     """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
 
     While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
-    left no time for them, an algorithm has to save more than the model may err. A processor of the host is not modelled
+    left no time for them, an algorithm has to save more than the model may err. Under a budget the plan without any is
+    made first, which is the answer where there is no time for another one. A processor of the host is not modelled
     that well: there every node keeps its own declaration, as an alternative rounds more and takes more kernels.
     """
     selector, graph = work.selector, work.graph
@@ -148,7 +149,9 @@ def choose_algorithms(work: Compilation) -> Graph:
     )
     if selector is not None and work.told is None and work.budget.limited:
         step.begin(graph)
-        _plan_alone(work)
+        _plan_alone(work, selector)
+        if work.budget.overdue():  # there is no time for another plan
+            return graph
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
     else:
@@ -180,13 +183,23 @@ def fit_memory(work: Compilation) -> Graph:
     return work.graph
 
 
-def _plan_alone(work: Compilation) -> None:
-    """Have the model make its plan of a graph before anything that may be better takes the time."""
-    graph = work.graph
+def _plan_alone(work: Compilation, selector: Selector) -> None:
+    """Have the model make its plan of a graph before anything that may be better takes the time; what that took is
+    about what another one will.
+    """
+    graph, start = work.graph, work.budget.elapsed
     for step in (write_programs, order_dims, pack, place_tensors):
         step(work)
-    partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
+    groups = _partition_alone(work)
+    selector.foresee(len({form_key(group.form) for group in groups}), work.budget.elapsed - start)
     work.graph = graph
+
+
+def _partition_alone(work: Compilation) -> list[Group]:
+    """Return the groups that are best by the model, whatever was measured."""
+    return work.known(
+        "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
+    )
 
 
 def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
@@ -264,7 +277,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     if work.told is not None:
         work.formed = work.groups = work.told.form(workshop)
         return work.groups
-    work.groups = found = partition(work.partitioner(workshop, work.unmeasured), mode)
+    work.groups = found = _partition_alone(work)
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
     while selector is not None and mode == "mixed" and selector.learn(_deciding(work, found), PARTITION_SHARE):

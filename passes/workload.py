@@ -96,6 +96,10 @@ class Selector(Protocol):
         """Have small graphs cut by the model, and return what waits for their kernels."""
         ...
 
+    def foresee(self, kernels: int, seconds: float) -> None:
+        """Take in that a plan of about so many kernels must be made, whose groups take so many seconds to be found."""
+        ...
+
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the model, and return what waits for it; none where there was no time for one."""
         ...

@@ -181,6 +181,11 @@ class MeasuredSelector:
 
         return waited
 
+    def foresee(self, kernels: int, seconds: float) -> None:
+        """Keep back of the budget what a plan of about so many kernels takes to be made, and its groups to be found."""
+        self._keep_back(kernels, kernels)
+        self.budget.needed += seconds
+
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""
         return self.tuner.price(pricings)

@@ -142,6 +142,9 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
+    def foresee(self, kernels: int, seconds: float) -> None:
+        """Keep nothing back."""
+
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Cut fragments when somebody waits for them."""
         return lambda: self.plan(fragments)

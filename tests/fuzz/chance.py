@@ -53,6 +53,9 @@ class Chance(ByModel):
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
+    def foresee(self, kernels: int, seconds: float) -> None:
+        """Keep nothing back."""
+
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Decide when somebody waits for it."""
         return lambda: self.plan(fragments)

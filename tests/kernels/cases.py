@@ -282,6 +282,9 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
+    def foresee(self, kernels: int, seconds: float) -> None:
+        """Keep nothing back."""
+
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Cut fragments when somebody waits for them."""
         return lambda: self.plan(fragments)

@@ -202,6 +202,24 @@ def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> 
     assert run.selector._measured
 
 
+def test_groups_that_the_model_found_ahead_are_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no time is left behind them, they are the plan, whole."""
+    alone, find = [], stages.partition
+
+    def found(partitioner: Any, mode: Any) -> Any:
+        if partitioner.evaluator.evaluator is not selector:
+            alone.append(partitioner)
+        return find(partitioner, mode)
+
+    monkeypatch.setattr(stages, "partition", found)
+    clock = FakeClock()
+    budget = Budget.of(20.0, clock)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
+    options = CompileOptions(mode="mixed", budget=20.0)
+    compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    assert len(alone) == 1
+
+
 @pytest.mark.parametrize("moment", [0.0, 2.5, 5.5, 6.5, 7.5, 9.0, 12.0, 20.0])
 def test_an_interrupt_at_any_moment_leaves_the_best_plan_so_far(moment: float) -> None:
     run = tuned(layers(4), None, stop_at=moment)

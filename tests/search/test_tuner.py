@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from attrs import evolve
+from cuts.ir.budget import ALGORITHMS_SHARE, Budget
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
@@ -30,6 +31,7 @@ from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
+from .simulated import FakeClock, session
 
 SHORT = Settings(first=8, most=24, prove=False)
 _WRAPPED = {"ppo": "torch", "bayes": "sklearn", "frugal": "sklearn"}
@@ -426,6 +428,29 @@ def test_what_workers_answered_while_a_fragment_was_cut_here_is_taken_in(
     monkeypatch.setattr(Resources, "over", lambda _: bool(here))
     assert tuner.plan(fragments)() == [cut_fragment(fragment) for fragment in fragments]
     assert len(here) == (0 if answering else 1)
+
+
+@pytest.mark.parametrize("seconds", [8.0, 30.0])
+def test_a_short_budget_waits_for_algorithms_as_long_as_it_can_make_their_plan(seconds: float) -> None:
+    """Its share is used up when workers have started; what is left is then theirs, but for what comes behind it."""
+    clock = FakeClock()
+    budget = Budget.of(seconds, clock)
+    tuner = Tuner(session(budget, clock, plan=0.5))
+    clock.pass_by(ALGORITHMS_SHARE * seconds + 0.1)
+    tuner.resources.start()
+    tuner.resources.answering = True
+    assert None not in tuner.plan(few_fragments())()
+    assert not tuner.resources.expired
+
+
+def test_what_must_be_done_behind_algorithms_ends_the_wait_for_them() -> None:
+    clock = FakeClock()
+    budget = Budget.of(8.0, clock)
+    tuner = Tuner(session(budget, clock, plan=0.5))
+    clock.pass_by(4.0)
+    budget.needed = 5.5
+    tuner.resources.answering = True
+    assert tuner.plan(few_fragments())() == [None] * 3
 
 
 def test_groups_are_priced_while_fragments_are_cut() -> None:
