@@ -19,7 +19,8 @@ from .strategies import make_strategy
 from .task import SearchTask
 from .trials import Trials
 
-#: Fewest points that are ranked, so that a short search knows enough for a longer one.
+#: Fewest points that are ranked, so that a short search knows enough for a longer one, and what to try where the first
+#: of them fail: the simple kernel took five times as long where the two that a short look has time for had spilled.
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
@@ -136,7 +137,7 @@ class Rounds:
         task.first = list(ranked[: max(1, self._settings.first)])
         settings = self._settings
         task.strategy = make_strategy(
-            settings.strategy, space, task.first, settings.model, settings.seed, settings.aided, settings.correction
+            settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, settings.correction
         )
         known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
@@ -150,6 +151,8 @@ class Rounds:
         task.reached = min(task.reached, task.seconds)
         task.round += 1
         room = min(self._settings.batch, self._settings.most - len(task.entries))
+        if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
+            task.stale, room = 0, self._settings.first
         proposals: list[Scored] = []
         if room > 0 and task.stale <= self._settings.patience and task.strategy is not None:
             proposals = task.strategy.propose(task.known(), task.seconds, room)

@@ -25,7 +25,7 @@ from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
 from cuts.search.replay import ReplayBench
 from cuts.search.resources import Resources
-from cuts.search.settings import QUICK, Settings, TunedChoice
+from cuts.search.settings import LOOK, QUICK, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
@@ -130,6 +130,17 @@ def test_spilled_kernels_are_refused_and_recorded() -> None:
     spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
     assert spilled
     assert builder.built == len(spilled) + len(set(bench.checked))
+
+
+@pytest.mark.parametrize("settings", [LOOK, QUICK])
+def test_where_the_first_candidates_fail_the_next_in_order_are_tried(settings: Settings) -> None:
+    """Not the simple schedule, however few a short search would look at."""
+    bench, database = FakeBench(by_threads), Database(None)
+    bench.verdict = lambda kernel: Verdict("ok" if len(bench.checked) > 7 else "failed", "misaligned address")
+    choice = tuner_of(bench, database=database).run([problem_of()], settings)[0]
+    simple = simple_schedule(problem_of().form, OPENCL)
+    assert choice.seconds is not None
+    assert choice.candidate.schedule != simple
 
 
 def test_where_every_candidate_fails_the_simple_schedule_is_tried() -> None:
