@@ -24,7 +24,7 @@ from cuts.search import export_pack, open_database
 
 from .isolated import text_of
 from .ledger import parse_workload
-from .systems import Case, Row, tuned
+from .systems import Case, Row, planned, tuned
 
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
@@ -88,6 +88,7 @@ def main() -> int:
     parser.add_argument("workloads", nargs="+", metavar="MODEL:BATCH", help="with =SECONDS behind it for its budget")
     parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS", help="of each search")
     parser.add_argument("--fresh", action="store_true", help="know nothing of packs and earlier searches")
+    parser.add_argument("--untuned", action="store_true", help="the plan that is made without a measurement")
     parser.add_argument("--further", action="store_true", help="search on where the final plan is known")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="export the plans that were found")
     parser.add_argument("--most", type=int, default=12, help="how many launches are printed of each")
@@ -97,7 +98,10 @@ def main() -> int:
     torch = import_module("torch")
     for workload in map(parse_workload, arguments.workloads):
         case = Case(workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget)
-        plan, search = tuned(case, "mixed", fresh=arguments.fresh, further=arguments.further)
+        if arguments.untuned:
+            plan, search = planned(case), dict[str, object]()
+        else:
+            plan, search = tuned(case, "mixed", fresh=arguments.fresh, further=arguments.further)
         if arguments.pack:
             export_pack(open_database(), arguments.pack)
         plan.run({n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)})

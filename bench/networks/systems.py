@@ -93,10 +93,16 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
 
 def untuned(case: Case) -> Row:
     """Time the plan that the model makes without a measurement."""
-    start, spec, target = perf_counter(), load_spec([]), find_target("cuda")
-    graph, options = load_model(case.program, spec, None, ()), CompileOptions()
-    plan = plan_of(compile_model(graph, spec, target, options), graph, spec, target)
+    start = perf_counter()
+    plan = planned(case)
     return {**_timed(case, plan), "seconds": perf_counter() - start}
+
+
+def planned(case: Case) -> CompiledPlan:
+    """Return the plan that the model makes, whatever is known of earlier searches or from packs."""
+    spec, target = load_spec([]), find_target("cuda")
+    graph = load_model(case.program, spec, None, ())
+    return plan_of(compile_model(graph, spec, target, CompileOptions()), graph, spec, target)
 
 
 def afresh(case: Case, seconds: float) -> Row:
