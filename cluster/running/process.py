@@ -35,7 +35,7 @@ _ROOM = 64  # bytes of a scalar's buffer
 class Report:
     """What a run took: seconds of each step, bytes read and written by this process, and the losses; of all steps,
     seconds that kernels ran, that sums over a layer's GPUs took with the wait for these, that steps waited for storage,
-    and that storage was at work.
+    that storage was at work, and that the optimiser took.
     """
 
     seconds: list[float] = field(factory=list)
@@ -44,6 +44,7 @@ class Report:
     exchange: float = 0.0
     waiting: float = 0.0
     storage: float = 0.0
+    optimiser: float = 0.0
     read_bytes: int = 0
     written_bytes: int = 0
     memory: int = 0
@@ -185,8 +186,14 @@ class Process:
         self.report.exchange += time.perf_counter() - begin
 
     def wait(self, moves: Sequence[Move]) -> None:
-        """Wait until what a step needs has come."""
+        """Wait until all have moved."""
         begin = time.perf_counter()
         for move in moves:
             move.wait()
+        self.report.waiting += time.perf_counter() - begin
+
+    def gone(self, key: object) -> None:
+        """Wait until what leaves under a key is gone."""
+        begin = time.perf_counter()
+        self.mover.gone(key)
         self.report.waiting += time.perf_counter() - begin

@@ -189,8 +189,10 @@ class Runner(LayerKernels):
                 self._settle(0)
                 self._settle_sums()
                 self.mover.drain()
+                begin = time.perf_counter()
                 self.updates.step(self.done, rate)
                 self.disk.sync()
+                self.report.optimiser += time.perf_counter() - begin
                 self.engine.least(0)  # nobody says that a step is finished before all are
                 self.done += 1
                 self.store.finish(self.stage, self.done)

@@ -106,26 +106,24 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
 
 
 def watched(
-    way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "layer"
+    way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "weights-0/"
 ) -> tuple[list[tuple[str, Any]], int]:
-    """Run one mini-batch; return what it did in order, of moves those of files whose name has `kind` in it, and a
-    layer's bytes.
-    """
+    """Run one mini-batch; return what it did in order, of moves those of files in a folder, and a layer's bytes."""
     monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
-    made, events = runner(folder, way, training=False), []
+    made, events = runner(folder, way, training=kind == "mean-0/"), []
     fetch, launch, wait = Mover.fetch, made.launch, Move.wait
     known: dict[int, str] = {}
 
     def fetched(*given: Any) -> Move:
         move = fetch(*given)
-        known[id(move)] = given[1].name
-        if kind in given[1].name:
+        known[id(move)] = f"{given[1].parent.name}/"
+        if kind == known[id(move)]:
             events.append(("fetch", given[3]))
         kept.append(move)
         return move
 
     def waited(move: Move) -> None:
-        if kind in known.get(id(move), ""):
+        if kind == known.get(id(move)):
             events.append(("wait", move.host.nbytes))
         wait(move)
 
@@ -133,7 +131,7 @@ def watched(
     monkeypatch.setattr(Mover, "fetch", fetched)
     monkeypatch.setattr(Move, "wait", waited)
     monkeypatch.setattr(made, "launch", lambda *given: events.append(("block", 0)) or launch(*given))
-    made.infer(0)
+    made.train(1) if made.plan.training else made.infer(0)
     made.close()
     assert made.report.storage > 0 and made.report.waiting > 0 and made.report.compute > 0
     return events, made.store.weights.nbytes
@@ -164,6 +162,12 @@ def test_weights_come_in_parts_where_activations_come_between(tmp_path: Path, mo
     what = [name for name, _ in events]
     assert what[:10] == ["fetch", "fetch", "wait", "block", *["fetch", "block"] * 3]
     assert what[10:16] == ["fetch", *["wait"] * 4, "block"]
+
+
+def test_the_optimiser_asks_for_the_next_piece_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, _ = watched(TRAINING[6], tmp_path, monkeypatch, "mean-0/")
+    moves = [what for what, _ in events if what != "block"]
+    assert moves == ["fetch", *["fetch", "wait"] * (MODEL.layers - 1), "wait"]
 
 
 @pytest.mark.parametrize("way", RUN, ids=lambda w: w.text)
