@@ -53,10 +53,12 @@ class ClusterCase:
     steps: int
 
 
-def cases(small: bool, processes: int, deep: int = 20) -> list[ClusterCase]:
-    """Return the runs for a number of processes; models that are not trained are so many layers deep."""
+def cases(small: bool, processes: int, deep: int = 20, deep_trained: int | None = None) -> list[ClusterCase]:
+    """Return the runs for a number of processes; models are so many layers deep, those that are trained fewer."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
     layers, trained, micro = (6, 4, 1) if small else (deep, 12 if processes == 1 else 6, 2)
+
+    trained = deep_trained or trained
 
     def model(name: str, count: int, batch: int, precision: str = "single") -> Transformer:
         return Transformer(name, count, hidden, heads, sequence, batch * micro, precision=precision)
@@ -111,14 +113,14 @@ def cases(small: bool, processes: int, deep: int = 20) -> list[ClusterCase]:
             evolve(p, policy="PR"),
             evolve(both[0], policy="PR"),
             False,
-            2,
+            3,
         ),
         ClusterCase("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
         ClusterCase(
             "training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2
         ),
         ClusterCase(
-            "inference parts PR", model("parts", layers, 8), parts, evolve(parts, resident="weights"), False, 2
+            "inference parts PR", model("parts", layers, 8), parts, evolve(parts, resident="weights"), False, 3
         ),
         ClusterCase(
             "training parts PR",
@@ -226,7 +228,29 @@ def taken(runner: Runner, case: ClusterCase, cap: float) -> dict[str, Any]:
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
         "kernels": report.compute / len(report.seconds),
+        "streams": streams(runner),
     }
+
+
+def streams(runner: Runner) -> list[dict[str, float]]:
+    """Return what each process did in its steps: seconds in all, of kernels, of sums over a layer's GPUs and of waiting
+    for storage; seconds that storage was at work, and what is left of all but these.
+    """
+    report, engine = runner.report, runner.engine
+    own = {
+        "all": sum(report.seconds),
+        "compute": report.compute,
+        "exchange": report.exchange,
+        "waiting": report.waiting,
+        "storage": report.storage,
+    }
+    # The optimiser's seconds are also among those of kernels and of waiting, except for what reaches the disk last.
+    own["optimiser"] = report.optimiser
+    own["other"] = own["all"] - own["compute"] - own["exchange"] - own["waiting"]
+    return [
+        {name: engine.total(value * (engine.rank == rank)) / len(report.seconds) for name, value in own.items()}
+        for rank in range(engine.size)
+    ]
 
 
 def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
@@ -310,6 +334,9 @@ def main() -> None:
     parser.add_argument("--only", help="run the cases whose name has this in it")
     parser.add_argument("--case", action="append", help="run the case of this very name (repeatable)")
     parser.add_argument("--layers", type=int, default=20, help="how deep models are that are not trained (default 20)")
+    parser.add_argument(
+        "--trained", type=int, help="how deep models are that are trained (default 12, 6 where several)"
+    )
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -319,7 +346,7 @@ def main() -> None:
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
     rows, begin = [], time.perf_counter()
     known: dict[Any, Kernels] = {}
-    for case in cases(arguments.small, processes, arguments.layers):
+    for case in cases(arguments.small, processes, arguments.layers, arguments.trained):
         wanted = case.name in arguments.case if arguments.case else (arguments.only or "") in case.name
         if not wanted or time.perf_counter() - begin > arguments.seconds:
             continue

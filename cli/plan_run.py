@@ -84,6 +84,10 @@ def _values(plan: ClusterPlan, runner: Runner, predicted: RunPrediction) -> dict
         "model_bytes": plan.model.value_bytes * plan.model.parameters,
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
+        "compute_seconds": report.compute,
+        "exchange_seconds": report.exchange,
+        "waiting_seconds": report.waiting,
+        "storage_seconds": report.storage,
     }
 
 
@@ -94,6 +98,13 @@ def _show(values: dict[str, object], report: Report) -> None:
         off = seconds / float(values["predicted"]) - 1  # type: ignore[arg-type]
         print(
             f"  {console.seconds(seconds)} ({off:+.1%} of the predicted {console.seconds(values['predicted'])}){loss}"
+        )
+    if count := len(report.seconds):
+        kernels, sums, waits, busy = (
+            console.seconds(each / count) for each in (report.compute, report.exchange, report.waiting, report.storage)
+        )
+        print(
+            f"kernels {kernels}, sums over a layer's GPUs {sums}, waiting for storage {waits}, storage at work {busy}"
         )
     for line in values["storage"]:  # type: ignore[attr-defined]
         print(line)

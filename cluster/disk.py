@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,13 +31,22 @@ class Disk:
     it.
     """
 
-    def __init__(self, *, direct: bool = True, lanes: int = LANES, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        direct: bool = True,
+        lanes: int = LANES,
+        prepare: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.direct = direct and hasattr(os, "O_DIRECT")
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="cuts-disk", initializer=prepare)
         self._files: dict[tuple[Path, bool, bool], int] = {}
         self._lock = threading.Lock()
         self.read_bytes = 0
         self.written_bytes = 0
+        self.busy = 0.0  #: seconds in which pieces were asked for or on their way
+        self._clock, self._asked, self._since = clock, 0, 0.0
 
     def close(self) -> None:
         """Wait for what is under way and close all files."""
@@ -98,7 +108,7 @@ class Disk:
             if then is not None:
                 then(begin, end)
 
-        return [self._pool.submit(piece, begin, min(begin + PIECE, nbytes)) for begin in range(0, nbytes, PIECE)]
+        return self._pieces(piece, nbytes)
 
     def write(
         self, path: Path, start: int, host: Array, nbytes: int, before: Moved | None = None
@@ -119,7 +129,26 @@ class Disk:
             with self._lock:
                 self.written_bytes += end - begin
 
-        return [self._pool.submit(piece, begin, min(begin + PIECE, nbytes)) for begin in range(0, nbytes, PIECE)]
+        return self._pieces(piece, nbytes)
+
+    def _pieces(self, work: Callable[[int, int], None], nbytes: int) -> list[Future[None]]:
+        """Move a range in the pool, piece by piece; count the seconds in which there is something to do."""
+
+        def counted(begin: int, end: int) -> None:
+            try:
+                work(begin, end)
+            finally:
+                with self._lock:
+                    self._asked -= 1
+                    if not self._asked:
+                        self.busy += self._clock() - self._since
+
+        begins = range(0, nbytes, PIECE)
+        with self._lock:
+            if not self._asked:
+                self._since = self._clock()
+            self._asked += len(begins)
+        return [self._pool.submit(counted, begin, min(begin + PIECE, nbytes)) for begin in begins]
 
     def _refused(self, error: OSError) -> bool:
         """Go through the page cache from now on, where a direct access was refused; return whether it may be tried

@@ -20,6 +20,8 @@ from .ways import columns
 
 #: Bytes after which a measurement of storage may end, where layers are small, and passes over all layers.
 LEAST, PASSES = 64 << 20, 4
+#: Bytes of layers that are read in one go, so that storage does not stand still between them, as in a run.
+BURST = 256 << 20
 
 
 @frozen
@@ -112,7 +114,7 @@ def time_block(runner: Runner) -> tuple[float, float]:
         runner.saved_slots.give(inner)
     if loaded:
         runner.weight_slots.give(runner.weights.pop(layer))
-    runner.report.compute = 0.0
+    runner.report.compute = runner.report.exchange = 0.0
     return forward, backward
 
 
@@ -137,11 +139,17 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
     """
     made, slot = runner.store.weights, Pointer(runner.weight_slots.take())
     enough = max(LEAST, PASSES * made.nbytes * len(runner.names))
-    layers = cycle(runner.names)
+    layers, burst = cycle(runner.names), max(1, min(4, BURST // made.nbytes))
 
     def read() -> int:
-        runner.move_weights(next(layers), slot).wait()
-        return made.nbytes
+        """Bring some layers, of which the next is asked for before one has come, as in a run."""
+        coming = runner.move_weights(next(layers), slot)
+        for _ in range(burst - 1):
+            following = runner.move_weights(next(layers), slot)
+            coming.wait()
+            coming = following
+        coming.wait()
+        return burst * made.nbytes
 
     def write() -> int:
         runner.mover.store(runner.store.path("gradients", next(layers)), made.start, made.nbytes, slot, "probe")

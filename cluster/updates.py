@@ -37,6 +37,9 @@ class Trained(Protocol):
     def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:
         """Run a plan and wait for it."""
 
+    def wait(self, moves: Sequence[Move]) -> None:
+        """Wait until all have moved."""
+
 
 class Updates:
     """Adam on the parameters of a stage: while a piece is updated, the next comes in and the last one leaves."""
@@ -69,10 +72,10 @@ class Updates:
         leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
         for position, (layer, start) in enumerate(chunks):
             moves, held = coming
-            for move in moves:
-                move.wait()
+            # What comes next queues behind what is waited for: storage does not stand still between pieces.
             if position + 1 < len(chunks):
                 coming = self._fetch_chunk(*chunks[position + 1], number)
+            self.runner.wait(moves)
             made = {name: self._slots(kind).take() for name, kind in self.results.items()}
             count = min(CHUNK, self.runner.store.elements - start)
             bound = self.adam if self.rest is None or count == CHUNK else self.rest
@@ -131,8 +134,7 @@ class Updates:
         return moves
 
     def _retire(self, moves: Sequence[Move], buffers: dict[str, Buffer]) -> None:
-        for move in moves:
-            move.wait()
+        self.runner.wait(moves)
         kinds = self.results | {"mean": "mean", "square": "square", "g": "gradients", "w": self.master}
         for name, buffer in buffers.items():
             self._slots(kinds[name]).give(buffer)

@@ -25,7 +25,7 @@ class LayerKernels(Traffic):
         self, half: int, given: dict[str, Pointer], source: Pointer, goal: Pointer, inner: Buffer | None
     ) -> None:
         self.launch(self.forward[half], {**given, **self._saved(half, inner), "x": source, "y": goal})
-        self.engine.join(goal, self.elements, self.dtype)
+        self.join(goal)
 
     def block_backward(
         self, layer: int, places: tuple[Pointer, Pointer, Pointer], sums: tuple[Buffer, Buffer], inner: Buffer | None
@@ -46,7 +46,7 @@ class LayerKernels(Traffic):
             self.launch(
                 self.backward[half], {**given, **self._saved(half, inner), "x": sources[half], "dy": slope, "dx": goal}
             )
-            self.engine.join(goal, self.elements, self.dtype)
+            self.join(goal)
             if slope is not dy:
                 self.acts.give(slope.buffer)
             slope = goal

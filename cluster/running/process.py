@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from attrs import define, field
@@ -21,7 +21,7 @@ from ..disk import Disk
 from ..engine import Alone, Engine
 from ..kernels import Kernels, check_runnable, compile_kernels
 from ..layer_files import paged, reserve
-from ..mover import Mover
+from ..mover import Move, Mover
 from ..plan_file import ClusterPlan
 from ..schedule import placement
 from ..store import LayerStore, open_store
@@ -33,13 +33,18 @@ _ROOM = 64  # bytes of a scalar's buffer
 
 @define
 class Report:
-    """What a run took: seconds of each step, bytes read and written by this process, seconds that kernels ran, and the
-    losses.
+    """What a run took: seconds of each step, bytes read and written by this process, and the losses; of all steps,
+    seconds that kernels ran, that sums over a layer's GPUs took with the wait for these, that steps waited for storage,
+    that storage was at work, and that the optimiser took.
     """
 
     seconds: list[float] = field(factory=list)
     losses: list[float] = field(factory=list)
     compute: float = 0.0
+    exchange: float = 0.0
+    waiting: float = 0.0
+    storage: float = 0.0
+    optimiser: float = 0.0
     read_bytes: int = 0
     written_bytes: int = 0
     memory: int = 0
@@ -173,3 +178,22 @@ class Process:
         bound.launch(places)
         self.device.synchronize()
         self.report.compute += time.perf_counter() - begin
+
+    def join(self, place: Pointer) -> None:
+        """Add an activation up over the GPUs that share a layer."""
+        begin = time.perf_counter()
+        self.engine.join(place, self.elements, self.dtype)
+        self.report.exchange += time.perf_counter() - begin
+
+    def wait(self, moves: Sequence[Move]) -> None:
+        """Wait until all have moved."""
+        begin = time.perf_counter()
+        for move in moves:
+            move.wait()
+        self.report.waiting += time.perf_counter() - begin
+
+    def gone(self, key: object) -> None:
+        """Wait until what leaves under a key is gone."""
+        begin = time.perf_counter()
+        self.mover.gone(key)
+        self.report.waiting += time.perf_counter() - begin

@@ -33,14 +33,18 @@ class Runner(LayerKernels):
         self._bring_weights(steps[0].layer, None, number, 1, 1)
         coming = self._fetch(steps[0], None)
         for position, step in enumerate(steps):
-            for move in (*coming, *self._arrived(step.layer)):
-                move.wait()
+            needed = [*coming, *self._arrived(step.layer)]
             following = steps[position + 1] if position + 1 < len(steps) else None
             # What the next step would read back at once stays in memory.
             self.turns = following == LayerPass(True, step.layer, step.micro) and self.way.policy == "AR"
+            # The step before is done, so its buffers are free: what comes next queues behind what this step waits for,
+            # and storage does not stand still from one layer to the next.
             coming = self._fetch(following, step) if following else []
             if near := ahead[position]:
-                self._bring_weights(near.layer, step.layer, number, near.part, near.parts)
+                # Parts leave room for activations between them; where these stay in memory, all parts queue at once.
+                part = near.part if self.offload else near.parts
+                self._bring_weights(near.layer, step.layer, number, part, near.parts)
+            self.wait(needed)
             (self._backward if step.backward else self._forward)(step, number)
         for wait, held in self.sending:
             wait()
@@ -185,8 +189,10 @@ class Runner(LayerKernels):
                 self._settle(0)
                 self._settle_sums()
                 self.mover.drain()
+                begin = time.perf_counter()
                 self.updates.step(self.done, rate)
                 self.disk.sync()
+                self.report.optimiser += time.perf_counter() - begin
                 self.engine.least(0)  # nobody says that a step is finished before all are
                 self.done += 1
                 self.store.finish(self.stage, self.done)
@@ -205,10 +211,12 @@ class _Timed:
         self.runner = runner
 
     def __enter__(self) -> None:
+        self.busy = self.runner.disk.busy
         self.begin = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         runner, report = self.runner, self.runner.report
         report.seconds.append(time.perf_counter() - self.begin)
+        report.storage += runner.disk.busy - self.busy
         report.read_bytes, report.written_bytes = runner.disk.read_bytes, runner.disk.written_bytes
         report.memory = runner.arena.used

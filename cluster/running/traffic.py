@@ -55,7 +55,7 @@ class Traffic(Process):
         if self.offload and pr and key not in self.grads:
             moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
         if self.level == 0 and not pr and step.micro:
-            self.mover.gone(("sum", step.layer))
+            self.gone(("sum", step.layer))
             held = self.sum_slots.take()
             self.sums[step.layer] = held
             path, made = self.store.path("gradients", step.layer), self.store.weights
@@ -67,7 +67,7 @@ class Traffic(Process):
     ) -> list[Move]:
         if (*name, "stored") not in self.stored:
             return []  # it arrives from another stage, or is still here
-        self.mover.gone(name)
+        self.gone(name)
         held = HeldBuffer(slots, slots.take())
         into[key] = held
         return [
@@ -153,13 +153,13 @@ class Traffic(Process):
         """Wait until at most so many buffers are on their way out, and free the others."""
         while len(self.leaving) > most:
             name, held = self.leaving.pop(0)
-            self.mover.gone(name)
+            self.gone(name)
             held.release()
 
     def _settle_sums(self, most: int = 0) -> None:
         while len(self.leaving_sums) > most:
             name, buffer = self.leaving_sums.pop(0)
-            self.mover.gone(name)
+            self.gone(name)
             self.sum_slots.give(buffer)
 
     def _send(self, held: HeldBuffer, stage: int, *, backward: bool) -> None:

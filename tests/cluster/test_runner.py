@@ -18,7 +18,7 @@ from attrs import evolve
 from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.feasible import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.mover import Mover
+from cuts.cluster.mover import Move, Mover
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
 from cuts.cluster.store import open_store
@@ -105,34 +105,69 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
         assert all((one[key] == other[key]).all() for key in one)
 
 
+def watched(
+    way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "weights-0/"
+) -> tuple[list[tuple[str, Any]], int]:
+    """Run one mini-batch; return what it did in order, of moves those of files in a folder, and a layer's bytes."""
+    monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
+    made, events = runner(folder, way, training=kind == "mean-0/"), []
+    fetch, launch, wait = Mover.fetch, made.launch, Move.wait
+    known: dict[int, str] = {}
+
+    def fetched(*given: Any) -> Move:
+        move = fetch(*given)
+        known[id(move)] = f"{given[1].parent.name}/"
+        if kind == known[id(move)]:
+            events.append(("fetch", given[3]))
+        kept.append(move)
+        return move
+
+    def waited(move: Move) -> None:
+        if kind == known.get(id(move)):
+            events.append(("wait", move.host.nbytes))
+        wait(move)
+
+    kept: list[Move] = []
+    monkeypatch.setattr(Mover, "fetch", fetched)
+    monkeypatch.setattr(Move, "wait", waited)
+    monkeypatch.setattr(made, "launch", lambda *given: events.append(("block", 0)) or launch(*given))
+    made.train(1) if made.plan.training else made.infer(0)
+    made.close()
+    assert made.report.storage > 0 and made.report.waiting > 0 and made.report.compute > 0
+    return events, made.store.weights.nbytes
+
+
 @pytest.mark.parametrize("policy", ["PR", "AR"])
-def test_the_next_layer_comes_in_while_the_first_micro_batch_computes(
+def test_storage_does_not_stand_still_between_layers(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
-    made, events = runner(tmp_path, Way(1, 1, 1, policy, 2), training=False), []
-    fetch, launch = Mover.fetch, made.launch
-    monkeypatch.setattr(Mover, "fetch", lambda *given: events.append(given[3]) or fetch(*given))
-    monkeypatch.setattr(made, "launch", lambda *given: events.append("block") or launch(*given))
-    made.infer(0)
-    made.close()
-    whole = made.store.weights.nbytes
-    assert sum(each for each in events if each != "block") == whole * (4 if policy == "PR" else 16)
-    if policy == "PR":  # a part with each micro-batch
-        assert -(-whole // (1 << 16)) == 4
-        assert events[:9] == [
-            whole,
-            1 << 16,
-            "block",
-            1 << 16,
-            "block",
-            1 << 16,
-            "block",
-            whole - 3 * (1 << 16),
-            "block",
-        ]
-    else:
-        assert events[:5] == [whole, whole, "block", whole, "block"]
+    events, whole = watched(Way(1, 1, 1, policy, 2), tmp_path, monkeypatch)
+    assert sum(nbytes for what, nbytes in events if what == "fetch") == whole * (4 if policy == "PR" else 16)
+    # A layer is asked for as soon as the last but one is done, before the one between them is waited for.
+    blocks = ["block"] * (4 if policy == "PR" else 1)
+    assert [what for what, _ in events][: 2 * len(blocks) + 5] == [
+        *("fetch", "fetch", "wait"),
+        *blocks,
+        *("fetch", "wait"),
+        *blocks,
+    ]
+
+
+def test_weights_come_in_parts_where_activations_come_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, whole = watched(Way(1, 1, 1, "PR", 2, "nothing", "offload"), tmp_path, monkeypatch)
+    assert -(-whole // (1 << 16)) == 4
+    # The first part of the layer after the next comes before the next layer is waited for: its last part is that late.
+    parts = [nbytes for what, nbytes in events if what == "fetch"]
+    assert parts[:6] == [whole, *[1 << 16] * 3, whole - 3 * (1 << 16), 1 << 16]
+    what = [name for name, _ in events]
+    assert what[:10] == ["fetch", "fetch", "wait", "block", *["fetch", "block"] * 3]
+    assert what[10:16] == ["fetch", *["wait"] * 4, "block"]
+
+
+def test_the_optimiser_asks_for_the_next_piece_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, _ = watched(TRAINING[6], tmp_path, monkeypatch, "mean-0/")
+    moves = [what for what, _ in events if what != "block"]
+    assert moves == ["fetch", *["fetch", "wait"] * (MODEL.layers - 1), "wait"]
 
 
 @pytest.mark.parametrize("way", RUN, ids=lambda w: w.text)

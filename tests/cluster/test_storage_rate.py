@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
+from cuts.cluster.disk import PIECE as WHOLE
+from cuts.cluster.disk import Disk, finish
 from cuts.cluster.engine import Alone
 from cuts.cluster.storage_rate import MOST, WINDOW, StorageRate, storage_rate
 
@@ -67,3 +71,20 @@ def test_a_disk_that_never_settles_is_measured_for_a_while_and_named() -> None:
     assert seconds == pytest.approx(MOST * WINDOW, rel=0.1)
     assert 1000 * 0.8**6 < found.each < 1000 * 0.8**4  # what it came to
     assert "not steady" in found.text("gives")
+
+
+def test_a_disk_counts_the_seconds_in_which_something_is_under_way(tmp_path: Path) -> None:
+    now = [5.0]
+    disk = Disk(direct=False, lanes=1, clock=lambda: now[0])
+    path, host = tmp_path / "values", np.zeros(WHOLE + 1, np.uint8)
+
+    def slowly(begin: int, end: int) -> None:
+        now[0] += 2.0  # each of two pieces
+
+    path.touch()
+    finish(disk.write(path, 0, host, host.nbytes, slowly))
+    assert disk.busy == 4.0
+    now[0] += 10.0  # nothing to do
+    finish(disk.read(path, 0, host, host.nbytes, slowly))
+    disk.close()
+    assert disk.busy == 8.0
