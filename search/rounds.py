@@ -24,8 +24,7 @@ from .trials import Trials
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
-#: Seconds behind the end of a budget, or from when that is found to be over, in which spaces are ranked that nothing is
-#: known of: 78 kernels of Inception-v3 that were chosen from a few points each took 18 ms, the model's best 12.
+#: Seconds behind the end of a budget in which spaces are ranked that nothing is known of.
 LATE = 2.0
 
 
@@ -75,8 +74,7 @@ class Rounds:
 
     def _rank(self, tasks: Sequence[SearchTask]) -> None:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
-        is at least what it is without a search. That is worth what was kept back of the budget, and a little more:
-        this process alone takes as long to look at a few points of each.
+        is at least what it is without a search. That is worth what was kept back of the budget, and a little more.
         """
         missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
         self._resources.let_go()
@@ -85,8 +83,7 @@ class Rounds:
                 self._resources.builder.submit(
                     Job(key, "rank", (problem, self._settings.model, RANKED, self._settings.correction), (0.0,))
                 )
-            budget = self._resources.budget
-            end = max(budget.seconds - budget.promised, budget.elapsed) + LATE
+            end = self._resources.budget.seconds - self._resources.budget.promised + LATE
             while missing and not self._resources.interrupted and self._resources.elapsed < end:
                 for done in self._resources.builder.collect(0.1):
                     if missing.pop(done.job.owner, None) is not None and done.value:

@@ -29,11 +29,10 @@ from .task import SearchTask
 
 #: The priority of what is not needed at once.
 LATER = 1.0
-#: Seconds that the algorithms of a graph may take, however short the budget: workers start in two, and answer for most
-#: networks in one more. Without them ResNet-50 took 12.0 ms behind ten seconds of tuning, and 9.5 without any.
-PATIENCE = 4.0
-#: Seconds of waiting before it is looked again whether patience is at an end.
-PAUSE = 0.05
+#: The part of a budget that may pass before the algorithms of a graph are given up, if what must be done behind them
+#: still fits, and seconds of waiting before it is looked again. Workers take seconds to start: without algorithms
+#: ResNet-50 took 12.0 ms behind ten seconds of tuning, and 9.5 without any.
+HALF, PAUSE = 0.5, 0.05
 #: The part of the whole time that a kernel must lose against its floor to be searched deeper.
 LOSING = 0.02
 
@@ -196,7 +195,7 @@ class Tuner:
         those that there was no time for.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), PATIENCE)
+            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), HALF)
 
         def waited() -> list[Priced]:
             with self.statistics.phase("algorithms"):
@@ -219,21 +218,21 @@ class Tuner:
         here: Callable[[S], T],
         share: float,
         priority: tuple[float, ...] = (),
-        patience: float = 0.0,
+        most: float = 0.0,
     ) -> Callable[[], list[T | None]]:
         """Have workers answer questions, the last first, and return what waits for the answers: this process answers
         them too, from the other end, until the first worker has, as workers take a while to start, or are at what was
         asked of them before. Not where workers have nothing else to do: they would wait for this process. Answers are
-        waited for until a share of the budget is used up, and for as many seconds as there is `patience` for, where
-        these leave enough for what must be done behind them.
+        waited for until a share of the budget is used up; until `most` of it has passed, what is needed at its end not
+        counted, as long as that still fits.
         """
         resources = self.resources
         resources.share = share
-        end = resources.elapsed + patience
 
         def over() -> bool:
-            patient = resources.elapsed < end and not resources.budget.overdue()
-            return resources.interrupted if patient else resources.over()
+            budget = resources.budget
+            fits = budget.elapsed < most * budget.seconds and not budget.overdue()
+            return resources.interrupted if fits else resources.over()
 
         asking: Asking[T] = Asking([None] * len(asked), set(range(len(asked))))
         with resources.interruptible():
