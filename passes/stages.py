@@ -151,6 +151,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         step.begin(graph)
         _plan_alone(work, selector)
         if work.budget.overdue():  # there is no time for another plan
+            selector.foresee(0, 0.0)
             return graph
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
@@ -162,6 +163,8 @@ def choose_algorithms(work: Compilation) -> Graph:
             and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE)
         ):
             chosen = step.run(graph)
+    if selector is not None:
+        selector.foresee(0, 0.0)  # from here on that plan is being made
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph

@@ -441,7 +441,7 @@ def test_what_workers_answered_while_a_fragment_was_cut_here_is_taken_in(
     assert len(here) == (0 if answering else 1)
 
 
-@pytest.mark.parametrize("seconds", [8.0, 30.0])
+@pytest.mark.parametrize("seconds", [16.0, 30.0])
 def test_a_short_budget_waits_for_algorithms_as_long_as_it_can_make_their_plan(seconds: float) -> None:
     """Its share is used up when workers have started; what is left is then theirs, but for what comes behind it."""
     clock = FakeClock()
