@@ -30,8 +30,8 @@ from .task import SearchTask
 #: The priority of what is not needed at once.
 LATER = 1.0
 #: The part of a budget that may pass before the algorithms of a graph are given up, if what must be done behind them
-#: still fits, and seconds of waiting before it is looked again. Workers take seconds to start: without algorithms VGG-16
-#: took 10.1 ms behind 15 s of tuning, and 4.8 without any.
+#: still fits, and seconds of waiting before it is looked again. Workers take seconds to start: without algorithms
+#: VGG-16 took 10.1 ms behind 15 s of tuning, and 4.8 without any.
 HALF, PAUSE = 0.5, 0.05
 #: The part of the whole time that a kernel must lose against its floor to be searched deeper.
 LOSING = 0.02

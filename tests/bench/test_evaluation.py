@@ -200,7 +200,7 @@ def test_a_curve_tells_what_rose_and_what_measuring_gained() -> None:
     rows = [row(f"cuts {name}", ms) for name, ms in (("untuned", 3.0), ("10 s", 2.0), ("30 s", 2.2), ("mixed", 1.5))]
     text = tables.anytime([*rows, row("PyTorch", 9.0, "ResNet-50")])
     assert text.splitlines()[2:] == [
-        "| DLRM b1 | 3 | 2 | 2.2 |  |  |  | 1.5 | 10.0% | 2.00 |",
+        "| DLRM b1 | 3 | 2 | 2.2 | 1.5 | 10.0% | 2.00 |",
         "Untuned over tuned, geometric mean of 1: 2.00.",
     ]
 
