@@ -20,7 +20,7 @@ from .task import SearchTask
 from .trials import Trials
 
 #: Fewest points that are ranked, so that a short search knows enough for a longer one, and what to try where the first
-#: of them fail: the simple kernel took five times as long where the two that a short look has time for had spilled.
+#: of them fail: the simple kernel took five times as long where the two that a short look has time for had failed.
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
