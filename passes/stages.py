@@ -147,24 +147,14 @@ def choose_algorithms(work: Compilation) -> Graph:
         SMALL if selector is None else 0.0,
         _orders(work),
     )
-    if selector is not None and work.told is None and work.budget.limited:
-        step.begin(graph)
-        _plan_alone(work, selector)
-        if work.budget.overdue():  # there is no time for another plan
-            selector.foresee(0, 0.0)
-            return graph
     if work.told is not None:
         chosen = _told_algorithms(step, graph, work.told)
+    elif selector is None or not work.budget.limited:
+        chosen = _compared(step, graph, work)
     else:
-        chosen = step.run(graph)
-        while (
-            selector is not None
-            and step.choices
-            and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE)
-        ):
-            chosen = step.run(graph)
-    if selector is not None:
-        selector.foresee(0, 0.0)  # from here on that plan is being made
+        step.begin(graph)
+        with selector.foreseen(*_plan_alone(work)):
+            chosen = graph if work.budget.overdue() else _compared(step, graph, work)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
@@ -186,16 +176,24 @@ def fit_memory(work: Compilation) -> Graph:
     return work.graph
 
 
-def _plan_alone(work: Compilation, selector: Selector) -> None:
-    """Have the model make its plan of a graph before anything that may be better takes the time; what that took is
-    about what another one will.
+def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
+    """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
+    chosen, selector = step.run(graph), work.selector
+    while selector and step.choices and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE):
+        chosen = step.run(graph)
+    return chosen
+
+
+def _plan_alone(work: Compilation) -> tuple[int, float]:
+    """Have the model make its plan of a graph before anything that may be better takes the time; return of how many
+    kernels it is, and the seconds that it took: another one takes about as long.
     """
     graph, start = work.graph, work.budget.elapsed
     for step in (write_programs, order_dims, pack, place_tensors):
         step(work)
-    groups = _partition_alone(work)
-    selector.foresee(len({form_key(group.form) for group in groups}), work.budget.elapsed - start)
+    kernels = len({form_key(group.form) for group in _partition_alone(work)})
     work.graph = graph
+    return kernels, work.budget.elapsed - start
 
 
 def _partition_alone(work: Compilation) -> list[Group]:

@@ -5,6 +5,7 @@ groups cost; where nobody does, of whoever plans many kernels at once, what the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from attrs import frozen
@@ -96,8 +97,8 @@ class Selector(Protocol):
         """Have small graphs cut by the model, and return what waits for their kernels."""
         ...
 
-    def foresee(self, kernels: int, seconds: float) -> None:
-        """Take in that a plan of about so many kernels must be made, whose groups take so many seconds to be found."""
+    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
+        """Keep back in a block what a plan of so many kernels will take, whose groups are found in so many seconds."""
         ...
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:

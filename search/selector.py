@@ -181,10 +181,18 @@ class MeasuredSelector:
 
         return waited
 
-    def foresee(self, kernels: int, seconds: float) -> None:
-        """Keep back of the budget what a plan of about so many kernels takes to be made, and its groups to be found."""
+    @contextmanager
+    def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
+        """Keep back of the budget, in a block, what a plan of so many kernels takes to be made behind it, and its
+        groups to be found.
+        """
+        before = self.budget.needed
         self._keep_back(kernels, kernels)
         self.budget.needed += seconds
+        try:
+            yield
+        finally:
+            self.budget.needed = before
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""

@@ -21,6 +21,7 @@ from .build import BundleMember, Job
 from .curve import Search
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import measure_launches
+from .making import PAUSE
 from .problem import Problem, digest, schedule_text
 from .resources import Asking, Resources
 from .rounds import Rounds
@@ -30,9 +31,9 @@ from .task import SearchTask
 #: The priority of what is not needed at once.
 LATER = 1.0
 #: The part of a budget that may pass before the algorithms of a graph are given up, if what must be done behind them
-#: still fits, and seconds of waiting before it is looked again. Workers take seconds to start: without algorithms
-#: VGG-16 took 10.1 ms behind 15 s of tuning, and 4.8 without any.
-HALF, PAUSE = 0.5, 0.05
+#: still fits. Workers take seconds to start: without algorithms VGG-16 took 10.1 ms behind 15 s of tuning, and 4.8
+#: without any.
+HALF = 0.5
 #: The part of the whole time that a kernel must lose against its floor to be searched deeper.
 LOSING = 0.02
 

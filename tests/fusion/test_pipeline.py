@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,9 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
-    def foresee(self, kernels: int, seconds: float) -> None:
+    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
+        return nullcontext()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Cut fragments when somebody waits for them."""

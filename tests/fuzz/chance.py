@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 
 import numpy as np
@@ -53,8 +54,9 @@ class Chance(ByModel):
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
-    def foresee(self, kernels: int, seconds: float) -> None:
+    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
+        return nullcontext()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Decide when somebody waits for it."""

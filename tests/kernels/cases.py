@@ -5,6 +5,7 @@ spaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -282,8 +283,9 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
-    def foresee(self, kernels: int, seconds: float) -> None:
+    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
+        return nullcontext()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
         """Cut fragments when somebody waits for them."""

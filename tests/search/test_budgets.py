@@ -220,6 +220,16 @@ def test_groups_that_the_model_found_ahead_are_not_looked_for_again(monkeypatch:
     assert len(alone) == 1
 
 
+def test_what_another_plan_takes_is_kept_back_until_it_is_made() -> None:
+    clock = FakeClock()
+    budget = Budget.of(60.0, clock)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
+    budget.needed = 3.0
+    with selector.foreseen(8, 5.0):
+        assert budget.needed > 5.0
+    assert budget.needed == 3.0
+
+
 @pytest.mark.parametrize("moment", [0.0, 2.5, 5.5, 6.5, 7.5, 9.0, 12.0, 20.0])
 def test_an_interrupt_at_any_moment_leaves_the_best_plan_so_far(moment: float) -> None:
     run = tuned(layers(4), None, stop_at=moment)
