@@ -31,8 +31,7 @@ from .task import SearchTask
 #: The priority of what is not needed at once.
 LATER = 1.0
 #: The part of a budget that may pass before the algorithms of a graph are given up, if what must be done behind them
-#: still fits. Workers take seconds to start: without algorithms VGG-16 took 10.1 ms behind 15 s of tuning, and 4.8
-#: without any.
+#: still fits: without algorithms VGG-16 took 10.1 ms behind 15 s of tuning, and 4.8 behind none.
 HALF = 0.5
 #: The part of the whole time that a kernel must lose against its floor to be searched deeper.
 LOSING = 0.02
