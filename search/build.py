@@ -21,7 +21,7 @@ from ..backends.source import emit
 from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
-from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, make_space
+from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
@@ -81,6 +81,10 @@ class Factory:
         if correction is not None:
             points = sorted(rescored(space, list(points), correction))[:count]
         return [Scored(p, candidate_of(space, p)) for p in points]
+
+    def soon(self, problem: Problem) -> list[Scored]:
+        """Return the best of a few points of a problem by the model."""
+        return [Scored(None, choose_soon(problem.form, problem.target))]
 
     def plan(self, fragment: Fragment) -> Priced:
         """Return the kernels that a small graph is cut into."""

@@ -19,7 +19,16 @@ from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 
 #: Simulated seconds of a job by its method.
-SECONDS = {"plan": 0.5, "price": 0.5, "rank": 0.2, "refer": 0.2, "simple": 0.05, "build": 0.4, "prove": 0.1}
+SECONDS = {
+    "plan": 0.5,
+    "price": 0.5,
+    "rank": 0.2,
+    "soon": 0.05,
+    "refer": 0.2,
+    "simple": 0.05,
+    "build": 0.4,
+    "prove": 0.1,
+}
 
 #: What jobs were answered before: simulated workers may take their time, but the tests may not.
 _ANSWERS: dict[tuple[str, bytes], object] = {}

@@ -16,6 +16,7 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.fragments import Fragment, Priced, cut_fragment
+from cuts.passes.schedule import choose_soon
 from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
 from cuts.search.final_round import best_known
@@ -375,10 +376,29 @@ class Losing(Inline):
         return [Done(lost[0], error="no answer in 30 seconds", lost=True, hung=True)]
 
 
+class Hasty(Losing):
+    """Workers that are lost over some methods once everything else is done."""
+
+    def collect(self, timeout: float) -> list[Done]:
+        others = [job for job in self.queue if job.method not in self.methods]
+        return super().collect(timeout) if not others else Inline.collect(self, timeout)
+
+
 def test_a_space_that_no_worker_ranks_in_time_has_its_simple_kernel() -> None:
     (choice,) = tuner_of(FakeBench(by_threads), Losing("rank")).run([problem_of()])
     assert choice.origin == "measured"
     assert choice.candidate.schedule == simple_schedule(problem_of().form, OPENCL)
+
+
+def test_where_time_is_over_workers_choose_among_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process would choose for one kernel after the other: 105 took it 7 s behind the end of a budget."""
+    form = problem_of().form
+    wanted = choose_soon(form, OPENCL)
+    monkeypatch.setattr("cuts.search.final_round.choose_soon", lambda form, target: pytest.fail("chosen here"))
+    builder = Hasty("rank")
+    (choice,) = tuner_of(FakeBench(by_threads), builder, budget=1e-9).run([problem_of()])
+    assert choice.seconds is None
+    assert choice.candidate.schedule == wanted.schedule
 
 
 @pytest.mark.parametrize("methods", [("rank", "simple"), ("rank", "build"), ("rank", "simple", "refer", "prove")])
