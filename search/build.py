@@ -83,7 +83,10 @@ class Factory:
         return [Scored(p, candidate_of(space, p)) for p in points]
 
     def soon(self, problem: Problem) -> list[Scored]:
-        """Return the best of a few points of a problem by the model."""
+        """Return the best of a few points of a problem by the model.
+
+        Raises `PassError` where no point is legal.
+        """
         return [Scored(None, choose_soon(problem.form, problem.target))]
 
     def plan(self, fragment: Fragment) -> Priced:

@@ -79,27 +79,25 @@ class Rounds:
         Return the points of all spaces that are known now.
         """
         missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
-        waiting, builder, soon = set(missing), self._resources.builder, dict[Hashable, list[Scored]]()
+        ranked, soon = self._resources.ranked, dict[Hashable, list[Scored]]()
         self._resources.let_go()
         with self._resources.interruptible():
             for key, problem in missing.items():
-                builder.submit(Job(key, "soon", (problem,), (-1.0,)))
                 wishes = (problem, self._settings.model, RANKED, self._settings.correction)
-                builder.submit(Job(key, "rank", wishes, (0.0,)))
+                self._resources.builder.submit(Job(key, "soon", (problem,), (-1.0,)))
+                self._resources.builder.submit(Job(key, "rank", wishes, (0.0,)))
             end = self._resources.budget.seconds - self._resources.budget.promised + LATE
-            while missing and not self._resources.interrupted and self._resources.elapsed < end + LATE * bool(waiting):
-                for done in builder.collect(0.1):
-                    key, hasty = done.job.owner, done.job.method == "soon"
-                    if key not in missing:
-                        continue
-                    waiting.discard(key)
-                    if done.value:
-                        (soon if hasty else self._resources.ranked)[key] = done.value
-                    if not hasty:
-                        del missing[key]
+            while missing and not self._resources.interrupted:
+                if self._resources.elapsed >= (end if soon.keys() >= missing.keys() else end + LATE):
+                    break
+                for done in self._resources.builder.collect(0.1):
+                    if done.job.owner in missing and done.value:
+                        (soon if done.job.method == "soon" else ranked)[done.job.owner] = done.value
+                    if done.job.method == "rank":
+                        missing.pop(done.job.owner, None)
         if missing:
             self._resources.drop()
-        return {**soon, **self._resources.ranked}
+        return {**soon, **ranked}
 
     def _unknown(self, task: SearchTask) -> bool:
         ranked = task.first or task.lost or space_key(task, self._settings) in self._resources.ranked
