@@ -14,8 +14,11 @@ from attrs import evolve
 torch = pytest.importorskip("torch")
 
 from cuts.compile.build import build
+from cuts.frontends.torch import captured
 from cuts.frontends.torch.load import graph_of_export, graph_of_nodes, load_torch
+from cuts.ir import Infer
 from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.tests.needs import needs_opencl
@@ -134,9 +137,31 @@ def test_reading_a_graph_elsewhere_needs_nothing_of_pytorch(name: str) -> None:
     PyTorch, for so long that short searches ended before the first answer.
     """
     module, example = MODELS[name]()
-    text = pickle.dumps(evolve(load_torch(module.eval(), (example,)), constants={}))
+    assert not foreign_modules(load_torch(module.eval(), (example,)))
+
+
+def foreign_modules(graph: Graph) -> list[str]:
+    """Return the modules of PyTorch, and of what reads it, that a graph is unpickled by."""
+    text = pickle.dumps(evolve(graph, constants={}))
     named = {a for _, a, _ in pickletools.genops(text) if isinstance(a, str)}
-    assert not [name for name in named if name.startswith(("torch.", "cuts.frontends"))]
+    return [name for name in named if name.startswith(("torch.", "cuts.frontends"))]
+
+
+@needs_opencl
+def test_nor_do_graphs_that_pytorch_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Graph] = []
+    verify = captured.verify_graph
+
+    def noted(graph: Graph, infer: Infer) -> Graph:
+        seen.append(graph)
+        return verify(graph, infer)
+
+    monkeypatch.setattr(captured, "verify_graph", noted)
+    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    compiled = torch.compile(network, backend="cuts")
+    compiled(torch.randn(3, 8)).sum().backward()
+    assert len(seen) == 2  # forward and backward
+    assert not [name for graph in seen for name in foreign_modules(graph)]
 
 
 def test_recurrent_layers_and_attention_stay_whole() -> None:
