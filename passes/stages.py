@@ -266,7 +266,8 @@ def place_tensors(work: Compilation) -> Views:
 def _workshop(work: Compilation) -> Workshop:
     """Return what makes groups of the statements as they lie."""
     if work.workshop is None or work.workshop.views is not work.views:
-        work.workshop = Workshop(work.views, Policy(shared_bytes=work.target.MAX_shared, math=work.math))
+        policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math)
+        work.workshop = Workshop(work.views, policy, work.forms)
     return work.workshop
 
 

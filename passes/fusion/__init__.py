@@ -2,7 +2,7 @@
 
 from .centre import centre_means
 from .fold_units import fold_units
-from .groups import Group, Workshop, canonical_names, form_key, rename_group
+from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
@@ -18,6 +18,7 @@ from .solve import solve
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "Forms",
     "FusionError",
     "Group",
     "GroupEvaluator",

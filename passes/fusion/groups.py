@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ...ir import (
     DType,
@@ -163,12 +163,26 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
     return evolve(reduction, math=math) if multiplies and single else reduction
 
 
-class Workshop:
-    """Forms groups of units of one graph; every answer is kept by structure."""
+@define
+class Forms:
+    """Normal forms by structure, which workshops of one policy share: plans of one graph that compete with each other
+    have most of their groups in common.
 
-    def __init__(self, views: Views, policy: Policy) -> None:
+    `patterns` numbers structures of units, `statements` are theirs over some names, and `normal` are the normal forms.
+    """
+
+    patterns: dict[object, int] = field(factory=dict)
+    statements: dict[tuple[int, tuple[str, ...]], tuple[Statement, ...]] = field(factory=dict)
+    normal: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = field(factory=dict)
+
+
+class Workshop:
+    """Forms groups of units of one graph; every answer is kept by structure, in `forms` that others may have filled."""
+
+    def __init__(self, views: Views, policy: Policy, forms: Forms | None = None) -> None:
         self.views = views
         self.policy = policy
+        self.forms = Forms() if forms is None else forms
         programs = views.programs
         self.types = programs.types
         self.tables = programs.tables
@@ -179,10 +193,7 @@ class Workshop:
             u.writes[0]: u for u in programs.units if u.free and u.writes and u.writes[0] in views.sources
         }
         self._graph_outputs = set(programs.graph.outputs)
-        self._patterns: dict[object, int] = {}
         self._pattern_of: dict[str, int] = {}
-        self._statements: dict[tuple[int, tuple[str, ...]], tuple[Statement, ...]] = {}
-        self._forms: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, Workshop] = {}
 
@@ -191,7 +202,8 @@ class Workshop:
         if unit not in self._turns:
             repeat = self.units[unit].repeat
             assert repeat is not None, f"unit {unit} is no loop"
-            self._turns[unit] = Workshop(evolve(self.views, programs=self.views.programs.turn(repeat)), self.policy)
+            views = evolve(self.views, programs=self.views.programs.turn(repeat))
+            self._turns[unit] = Workshop(views, self.policy, self.forms)
         return self._turns[unit]
 
     # ---- questions
@@ -264,10 +276,11 @@ class Workshop:
             tuple(tuple((self._pattern(u), tuple(numbers[t] for t in u.tensors)) for u in units) for units in members),
             tuple(tuple(numbers[t] for t in tensors) for tensors in live),
             policy is None,
+            self.policy,
         )
-        if key not in self._forms:
-            self._forms[key] = self._normal_form(members, numbers, live, policy)
-        found = self._forms[key]
+        if key not in self.forms.normal:
+            self.forms.normal[key] = self._normal_form(members, numbers, live, policy)
+        found = self.forms.normal[key]
         names = {f"t{n}": tensor for tensor, n in numbers.items()}
         if isinstance(found, Illegal):
             return Illegal(re.sub(r"\bt\d+\b", lambda m: f"'{names.get(m.group(), m.group())}'", found.reason))
@@ -301,10 +314,10 @@ class Workshop:
         """Return a unit's statements over names of tensors, made once for units of one structure."""
         own = tuple(names[t] for t in unit.tensors)
         key = self._pattern(unit), own
-        if key not in self._statements:
+        if key not in self.forms.statements:
             named = dict(zip(unit.tensors, own, strict=True))
-            self._statements[key] = tuple(rename_statement(s, named) for s in unit.statements)
-        return self._statements[key]
+            self.forms.statements[key] = tuple(rename_statement(s, named) for s in unit.statements)
+        return self.forms.statements[key]
 
     def _pattern(self, unit: Unit) -> int:
         """Return the number of a unit's structure: its statements over local names, with types and table values."""
@@ -313,7 +326,8 @@ class Workshop:
             types = tuple(self.types[t] for t in unit.tensors)
             tables = tuple(self.tables.get(t) for t in unit.tensors)
             key = (tuple(rename_statement(s, local) for s in unit.statements), types, tables)
-            self._pattern_of[unit.name] = self._patterns.setdefault(key, len(self._patterns))
+            patterns = self.forms.patterns
+            self._pattern_of[unit.name] = patterns.setdefault(key, len(patterns))
         return self._pattern_of[unit.name]
 
     def _pieces(self, names: Sequence[str]) -> str | None:

@@ -12,7 +12,7 @@ from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.groups import Forms, Group, Workshop
 from cuts.passes.fusion.legality import Policy, issue_slots
 from cuts.passes.fusion.partition import Partitioner, algorithm_1, fuse_all, improve, partition
 from cuts.passes.fusion.programs import build_programs
@@ -188,3 +188,24 @@ def test_where_two_partitions_differ_the_other_one_may_stand() -> None:
     found = [single["n1"], fused, single["n3"]]
     assert settle(parts, parts.singletons(), found, lambda before, after: True) == parts.schedule(found)
     assert list(places(parts.singletons(), found)) == [([single["n0"], single["n2"]], [fused])]
+
+
+def workshop_of(made: object, policy: Policy, forms: Forms | None = None) -> Workshop:
+    """Return a workshop for a graph."""
+    return Workshop(partitioner(made, TARGET).workshop.views, policy, forms)  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(graphs(), min_size=2, max_size=3), st.sampled_from((Policy(), Policy(recompute=1, operations=3))))
+def test_normal_forms_that_graphs_share_are_those_of_each_alone(made: list[object], policy: Policy) -> None:
+    """Whatever came before, of other graphs or by another policy, changes no group, and what is equal is made once."""
+    forms = Forms()
+    for each in (*made, made[0]):
+        for kind in (Policy(), policy):
+            alone, shared = (Partitioner(workshop_of(each, kind, known), Roofline(TARGET)) for known in (None, forms))
+            found, expected = fuse_all(shared, shared.singletons()), fuse_all(alone, alone.singletons())
+            assert [(g.parts, g.form, g.tensors) for g in found] == [(g.parts, g.form, g.tensors) for g in expected]
+    before = len(forms.normal)
+    again = Partitioner(workshop_of(made[0], policy, forms), Roofline(TARGET))
+    fuse_all(again, again.singletons())
+    assert len(forms.normal) == before
