@@ -1,9 +1,11 @@
 """Record spaces for `bench/strategies.py`: pools of points of thirty operations are built, checked and timed.
 
-    python bench/record_spaces.py --out spaces --points 2400 --limit 150
+    python bench/record_spaces.py --out spaces --limit 150
+    python bench/record_spaces.py --out spaces --limit 240 --devices 0,1,2,3,4,5,6,7
 
-Each space becomes a file of the folder as soon as it is finished; what the folder has is not recorded again. When time
-ends, what there is of the spaces under way is written too, and marked. Points a second are printed with every space.
+Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
+whole. What the folder has is not recorded again; a space that is not whole is gone on with, on the same machine.
+Several devices of a host record a space each, with their share of the cores: compiling takes most of the time.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -26,18 +30,23 @@ from cuts.ir.target import Target
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
-from cuts.search.learned.recorded import RecordedSpace, write_spaces
+from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
 from cuts.search.learned.recording import SERVICE, PoolRecorder
 from cuts.search.problem import Problem, machine_of
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 
 
+def title_of(case: Case) -> str:
+    """Return what a space is called."""
+    return f"{case.kind} {case.name}"
+
+
 def problem_of(case: Case, target: Target) -> Problem:
     """Return what is recorded: every case is one kernel."""
     group = group_of(case)
     assert group is not None, f"{case.key} is no single kernel"
-    return Problem(group, {}, target, machine_of(target), f"{case.kind} {case.name}")
+    return Problem(group, {}, target, machine_of(target), title_of(case))
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -45,8 +54,22 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{re.sub('[^0-9a-z]+', '-', name.lower()).strip('-')}.json.gz"
 
 
-def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -> int:
-    """Record what is missing until time is over; return how many points were timed."""
+def known_of(folder: Path, name: str) -> RecordedSpace | None:
+    """Return what a folder has of a space."""
+    path = file_of(folder, name)
+    return read_spaces(path)[0] if path.exists() else None
+
+
+def missing(options: argparse.Namespace) -> list[Case]:
+    """Return the operations that are wanted and not recorded whole."""
+    wanted = [c for c in strategy_cases()[options.skip :]
+              if not options.only or any(text in title_of(c) for text in options.only)]  # fmt: skip
+    known = {title_of(c): known_of(options.out, title_of(c)) for c in wanted}
+    return [c for c in wanted if (space := known[title_of(c)]) is None or not space.whole]
+
+
+def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -> None:
+    """Record operations one after another until time is over."""
     problems = [problem_of(case, target) for case in cases]
     resources = Resources(
         Database(None),
@@ -54,46 +77,78 @@ def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -
         lambda: DeviceBench(target),
         budget=options.limit,
     )
-    begin, total = time.monotonic(), 0
+    begin, timed = time.monotonic(), Counter[str]()
     try:
-        recorder = PoolRecorder(resources, Settings(seed=options.seed), options.points)
+        recorder = PoolRecorder(
+            resources, Settings(seed=options.seed), options.points, lambda p: known_of(options.out, p.label)
+        )
         for space in recorder.run(problems):
-            total += space.timed
+            timed[space.label] = space.timed
             write_spaces(file_of(options.out, space.label), [space])
-            print(line(space, total, time.monotonic() - begin), flush=True)
+            if space.whole or resources.expired:
+                print(line(space, timed.total(), time.monotonic() - begin), flush=True)
     finally:
         resources.close()
-    return total
 
 
 def line(space: RecordedSpace, total: int, seconds: float) -> str:
-    """Return what was recorded of a space, and how fast."""
+    """Return what was recorded of a space, and how fast the whole is."""
     outcomes = Counter(p.outcome for p in space.points)
     best = f"{1e6 * space.best:8.2f} us" if space.timed else "none"
     found = f"{space.label:<34}{space.timed:>6} timed of {len(space.points):>5}{'' if space.whole else ' (cut)':<7}"
     return f"{seconds:6.1f} s  {found}best {best}  {total / seconds:6.1f} points/s  {dict(outcomes)}"
 
 
-def main() -> None:
+def on_devices(devices: Sequence[str], options: argparse.Namespace) -> int:
+    """Record with a process for each device, which sees no other one, each some of the operations."""
+    again = [a for k, a in enumerate(sys.argv[1:], 1) if "--devices" not in (a.partition("=")[0], sys.argv[k - 1])]
+    parts: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, device in enumerate(devices):
+            command = [sys.executable, __file__, *again, "--part", f"{number}/{len(devices)}"]
+            parts.append(subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": device}))
+        for part in parts:
+            part.wait()
+    finally:
+        for part in parts:
+            part.terminate()
+    spaces = [space for path in sorted(options.out.glob("*.json.gz")) for space in read_spaces(path)]
+    print(f"{len(spaces)} spaces, {sum(s.whole for s in spaces)} of them whole, {sum(s.timed for s in spaces)} points")
+    return max(part.returncode for part in parts)
+
+
+def take_part(part: str) -> tuple[int, int]:
+    """Keep to one part of the cores, "k/n"; return both numbers."""
+    number, count = map(int, part.split("/"))
+    cores = sorted(os.sched_getaffinity(0))
+    if count > 1 and len(cores) >= count:
+        each = len(cores) // count
+        os.sched_setaffinity(0, cores[number * each : (number + 1) * each])
+    return number, count
+
+
+def main() -> int:
     """Record what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
-    parser.add_argument("--points", type=int, default=2400, help="points of a pool")
+    parser.add_argument("--points", type=int, default=1200, help="points of a pool")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
+    parser.add_argument("--devices", metavar="0,1", help="GPUs of this host")
+    parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("spaces"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
-    cases = [
-        case
-        for case in strategy_cases()[options.skip :]
-        if not file_of(options.out, f"{case.kind} {case.name}").exists()
-        and (not options.only or any(text in f"{case.kind} {case.name}" for text in options.only))
-    ]
-    record(cases, find_target(options.target), options)
+    if options.devices:
+        return on_devices(options.devices.split(","), options)
+    number, count = take_part(options.part)
+    options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    record(missing(options)[number::count], find_target(options.target), options)
+    return 0
 
 
 if __name__ == "__main__":

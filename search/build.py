@@ -121,11 +121,11 @@ class Factory:
 
     def build(self, problem: Problem, schedule: Schedule) -> Built:
         """Lower, print and compile one candidate; a kernel that spills registers is refused."""
-        return _built(problem, lambda: make_kernel(problem, schedule))
+        return compiled(problem, lambda: make_kernel(problem, schedule))
 
     def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
         """Lower, print and compile groups that share a launch, which together are the problem."""
-        return _built(problem, lambda: make_bundle(problem, members))
+        return compiled(problem, lambda: make_bundle(problem, members))
 
 
 class Worker(Factory):
@@ -136,7 +136,7 @@ class Worker(Factory):
         collect_seldom()
 
 
-def _built(problem: Problem, make: Callable[[], KernelFunction]) -> Built:
+def compiled(problem: Problem, make: Callable[[], KernelFunction]) -> Built:
     """Make a kernel and compile it; one that spills registers is refused."""
     try:
         kernel = make()
