@@ -85,7 +85,7 @@ def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -
         for space in recorder.run(problems):
             timed[space.label] = space.timed
             write_spaces(file_of(options.out, space.label), [space])
-            if space.whole or resources.expired:
+            if space.whole or not resources.complete:
                 print(line(space, timed.total(), time.monotonic() - begin), flush=True)
     finally:
         resources.close()
@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
-    parser.add_argument("--points", type=int, default=1200, help="points of a pool")
+    parser.add_argument("--points", type=int, default=1300, help="points of a pool")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
     parser.add_argument("--devices", metavar="0,1", help="GPUs of this host")

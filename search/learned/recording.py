@@ -132,10 +132,10 @@ class PoolRecorder:
                     begun.remove(task)
                     yield recorded(task, whole=True)
                 if time.monotonic() > handed + EACH:
-                    yield from (recorded(task, whole=False) for task in begun if task.entries)
+                    yield from _begun(begun)
                     handed = time.monotonic()
         self.resources.close()
-        yield from (recorded(task, whole=False) for task in begun if task.entries)
+        yield from _begun(begun)
 
     def _begin(self, task: PoolTask) -> None:
         self.resources.database.register(task.problem)
@@ -157,6 +157,11 @@ class PoolRecorder:
                 entry = task.entries[text] = Entry(scored, text)
                 task.chosen = task.chosen or entry
                 self.trials.build(task, entry, task.turn)
+
+
+def _begun(tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
+    """Yield what there is of pools under way, as far as there is anything new."""
+    return (recorded(task, whole=False) for task in tasks if any(e.outcome for e in task.entries.values()))
 
 
 def recorded(task: PoolTask, whole: bool) -> RecordedSpace:
