@@ -1,0 +1,92 @@
+"""How much faster two GPUs of one host tune than one: the convolutions of ResNet-50 at batch 1, cold, with a GPU and
+half of the cores, then with both and all.
+
+    python bench/two_devices.py --out $OUT/two_devices.json
+
+Each search is a process of its own that knows nothing of earlier ones: no database, no pack, no compiled kernel. What
+is compared is the time of the whole search; the kernels' times, which should not be worse, stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cuts.backends.devices import find_target
+from cuts.backends.source import emit
+from cuts.bench.cases import all_cases
+from cuts.bench.records import Row, circumstances, exit_code, write_rows
+from cuts.bench.tuned import tune
+from cuts.search.session import tuning_session
+
+
+def measure(devices: list[str], options: argparse.Namespace) -> Row:
+    """Tune with some devices; return how long it took and what came of it."""
+    target = find_target("cuda")
+    cases = [c for c in all_cases() if c.kind == "conv" and c.batch == 1 and options.network in c.uses]
+    begin = time.monotonic()
+    with tuning_session(
+        target, budget=options.budget, fresh=True, devices=devices, notice=lambda text: print(text, file=sys.stderr)
+    ) as selector:
+        tune(cases, target, emit, selector)
+        seconds = time.monotonic() - begin
+        kernels = sum(p.uses * (c.seconds or 0.0) for p, c in zip(selector.problems, selector.choices, strict=True))
+        return {
+            "devices": len(devices), "cores": len(os.sched_getaffinity(0)), "operations": len(cases),
+            "seconds": round(seconds, 2), "complete": selector.complete, "kernels us": round(1e6 * kernels, 1),
+            "statistics": selector.tuner.statistics.record(), **circumstances(target.name),
+        }  # fmt: skip
+
+
+def measured_apart(count: int, options: argparse.Namespace) -> Row:
+    """Measure in a process of its own, which sees `count` devices and their share of the cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = cores[: len(cores) * count // options.most]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(count))),
+            "CUTS_CACHE_DIR": f"{cache}/cuts",
+        }
+        command = [sys.executable, __file__, "--measure", str(count), "--budget", str(options.budget)]
+        command += ["--network", options.network]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        os.sched_setaffinity(process.pid, share)
+        said, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    row: Row = json.loads(said.splitlines()[-1])
+    return row
+
+
+def main() -> None:
+    """Measure with one device, then with all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--most", type=int, default=2, metavar="N", help="devices of the second search")
+    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--budget", type=float, default=90.0, metavar="SECONDS", help="of each search")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "two_devices.json")
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure([str(n) for n in range(options.measure)], options)))
+        return
+    rows: list[Row] = []
+    for count in (options.most, 1):  # if time runs out, what is new is known
+        rows.append(measured_apart(count, options))
+        write_rows(options.out, rows)
+    print("devices  cores  seconds  compiled  timed  kernels us  complete")
+    for row in rows:
+        statistics = row["statistics"]
+        print(f"{row['devices']:>7}{row['cores']:>7}{row['seconds']:>9.1f}{statistics['compiled']:>10}"
+              f"{statistics['timed']:>7}{row['kernels us']:>12.1f}  {row['complete']}")  # fmt: skip
+    print(f"gain {rows[1]['seconds'] / rows[0]['seconds']:.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
