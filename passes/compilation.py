@@ -128,7 +128,8 @@ class Compilation:
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        made = Partitioner(workshop, evaluator or self.evaluator, over=self.budget.overdue, least=self.least)
+        over = self.budget.overdue if self.selector is None else self.selector.overdue
+        made = Partitioner(workshop, evaluator or self.evaluator, over=over, least=self.least)
         return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
 
     @property

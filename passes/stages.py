@@ -188,12 +188,16 @@ def _plan_alone(work: Compilation) -> tuple[int, float]:
     """Have the model make its plan of a graph before anything that may be better takes the time; return of how many
     kernels it is, and the seconds that it took: another one takes about as long.
     """
-    graph, start = work.graph, work.budget.elapsed
+    graph, start, selector = work.graph, work.budget.elapsed, work.selector
     for step in (write_programs, order_dims, pack, place_tensors):
         step(work)
-    kernels = len({form_key(group.form) for group in _partition_alone(work)})
+    groups = _partition_alone(work)
+    seconds = work.budget.elapsed - start
+    if selector is not None:
+        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
+        selector.ahead(list(_workloads(kernels, distinct(kernels, views), views).values()))
     work.graph = graph
-    return kernels, work.budget.elapsed - start
+    return len({form_key(group.form) for group in groups}), seconds
 
 
 def _partition_alone(work: Compilation) -> list[Group]:
@@ -345,16 +349,19 @@ def _best(group: Group, target: Target) -> Candidate:
 
 def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
-    uses: Counter[Hashable] = Counter()
-    for group in work.groups:
-        uses[kernel_key(group, work.views)] += turns(work.views)[group.repeat]
-    units = {u.name: u.node for u in work.views.programs.every_unit}
-    nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in work.unique.items()}
-    repeatable = {key: g for key, g in work.unique.items() if not g.form.adds_to_memory}
-    chosen = selector.choose(
-        each(repeatable, lambda key, g: Workload(g.form, g.storages(work.views), nodes[key], uses[key])), share
-    )
+    chosen = selector.choose(_workloads(work.groups, work.unique, work.views), share)
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
+
+
+def _workloads(groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views) -> Mapping[Hashable, Workload]:
+    """Return the distinct kernels of groups that can be measured, each with how often it is launched."""
+    repeats, uses = turns(views), Counter[Hashable]()
+    for group in groups:
+        uses[kernel_key(group, views)] += repeats[group.repeat]
+    units = {u.name: u.node for u in views.programs.every_unit}
+    nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in unique.items()}
+    repeatable = {key: g for key, g in unique.items() if not g.form.adds_to_memory}
+    return each(repeatable, lambda key, g: Workload(g.form, g.storages(views), nodes[key], uses[key]))
 
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:

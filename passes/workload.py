@@ -97,6 +97,14 @@ class Selector(Protocol):
         """Have small graphs cut by the model, and return what waits for their kernels."""
         ...
 
+    def ahead(self, workloads: Sequence[Workload]) -> None:
+        """Have the kernels of a plan that may ship made ready, beside what else there is to do."""
+        ...
+
+    def overdue(self) -> bool:
+        """Whether the budget is; asked often, so that what was made beside is taken in."""
+        ...
+
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep back in a block what a plan of so many kernels will take, whose groups are found in so many seconds."""
         ...

@@ -36,6 +36,8 @@ COMPILE_LIMIT = 30.0
 DRAW_LIMIT = 300.0
 #: What may be asked again where it was dropped, as one search follows another.
 AGAIN = ("rank", "refer", "simple", "build")
+#: Points of a kernel that are tried until one is ready which the compiler does not refuse.
+TRIED = 3
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
 
@@ -68,6 +70,17 @@ class Built:
         return hashlib.sha256(self.kernel.source.encode()).hexdigest() if self.kernel else ""
 
 
+@frozen
+class Ready:
+    """The best points of a problem by the model, best first but for those that the compiler refused, and the first of
+    them as the device gets it; it took so many `seconds` to be built.
+    """
+
+    ranked: Sequence[Scored]
+    built: Built
+    seconds: float
+
+
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
@@ -81,6 +94,24 @@ class Factory:
         if correction is not None:
             points = sorted(rescored(space, list(points), correction))[:count]
         return [Scored(p, candidate_of(space, p)) for p in points]
+
+    def ready(
+        self, problems: Sequence[Problem], model: str, count: int, correction: LearnedOrder | None = None
+    ) -> list[Ready | None]:
+        """Return the best points of some problems, and a kernel of the best; nothing where no point is legal."""
+        return [self._ready(problem, model, count, correction) for problem in problems]
+
+    def _ready(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> Ready | None:
+        try:
+            ranked = self.rank(problem, model, count, correction)
+        except CutsError:
+            return None
+        for number, scored in enumerate(ranked[:TRIED]):
+            begun = time.monotonic()
+            built = self.build(problem, scored.candidate.schedule)
+            if built.outcome == "ok":
+                return Ready(ranked[number:], built, time.monotonic() - begun)
+        return None
 
     def soon(self, problem: Problem) -> list[Scored]:
         """Return the best of a few points of a problem by the model.
@@ -165,7 +196,7 @@ def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
 @frozen
 class Job:
     """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for;
-    small priorities go first.
+    small priorities go first. One that is `lasting` is not forgotten with what others asked for.
     """
 
     owner: Any
@@ -173,6 +204,7 @@ class Job:
     arguments: tuple[object, ...]
     priority: tuple[float, ...] = ()
     limit: float = COMPILE_LIMIT
+    lasting: bool = False
 
     @property
     def text(self) -> str:
@@ -215,8 +247,10 @@ class CandidateBuilder(Protocol):
         """Jobs queued or under way."""
         ...
 
-    def drop(self) -> None:
-        """Forget every job that is queued or under way: none of them is answered any more, unless it is asked again."""
+    def drop(self, lasting: bool = False) -> None:
+        """Forget every job that is queued or under way, but those that are `lasting` only where that is said: none of
+        them is answered any more, unless it is asked again.
+        """
         ...
 
     def close(self) -> None:
@@ -287,13 +321,14 @@ class Workers:
         done, self._done = self._done, []
         return done
 
-    def drop(self) -> None:
-        """Forget what is queued; workers that are at something finish it for nobody."""
-        self._queue.clear()
+    def drop(self, lasting: bool = False) -> None:
+        """Forget what is queued; workers that are at something finish it for nobody, what is lasting for whom it is."""
+        self._queue = [] if lasting else [entry for entry in self._queue if entry[-1].lasting]
+        heapq.heapify(self._queue)
         self._left.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
-        self._done.clear()
+        self._done = [done for done in self._done if done.job.lasting]
         for slot in self._slots:
-            slot.dropped = slot.job is not None
+            slot.dropped = slot.job is not None and not slot.job.lasting
 
     def close(self) -> None:
         """End all workers."""

@@ -13,6 +13,7 @@ from ..passes.schedule import assess, choose_soon
 from .build import Done, Scored
 from .database import Winner
 from .earlier_results import faster_before, unfinished
+from .problem import Problem
 from .proof import simple_schedule
 from .settings import Settings, TunedChoice
 from .task import Entry, SearchTask
@@ -73,9 +74,9 @@ class Ending:
             self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
 
 
-def space_key(task: SearchTask, settings: Settings) -> Hashable:
+def space_key(problem: Problem, settings: Settings) -> Hashable:
     """Return what the order of a problem's points depends on: not on where its tensors live."""
-    return form_key(task.problem.form), settings.model
+    return form_key(problem.form), settings.model
 
 
 def best_known(
@@ -99,7 +100,7 @@ def best_known(
             task.start,
             task.proof,
         )
-    first = [s for s in task.first or (ranked or {}).get(space_key(task, settings), ()) if not task.refused(s)]
+    first = [s for s in task.first or (ranked or {}).get(space_key(task.problem, settings), ()) if not task.refused(s)]
     if first:
         return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem

@@ -32,7 +32,7 @@ def measure_launches(
         resources.builder.submit(Job((name, kernels), "bundle", (problem, members)))
     while waiting and not resources.over():
         with resources.statistics.phase("wait for workers"):
-            answers = resources.builder.collect(resources.pause)
+            answers = resources.collect(resources.pause)
         for done in answers:
             waiting -= 1
             name, found = done.job.owner

@@ -46,7 +46,7 @@ class DispatchLoop:
 
     def take_in(self, timeout: float = 0.0) -> None:
         """Take in what the workers have done; wait for something, but no longer than `timeout`."""
-        for done in self.resources.builder.collect(timeout):
+        for done in self.resources.collect(timeout):
             request: _Request = done.job.owner
             request.task.waiting -= 1
             request.then(done)

@@ -54,7 +54,7 @@ def _have_made(resources: Resources, missing: Mapping[tuple[str, str], tuple[Pro
         for place, (problem, schedule) in missing.items():
             resources.builder.submit(Job(place, "build", (problem, schedule), (NOW,)))
         while waiting and not resources.interrupted and budget.elapsed < end:
-            for done in resources.builder.collect(PAUSE):
+            for done in resources.collect(PAUSE):
                 if done.job.owner in waiting:
                     waiting.discard(done.job.owner)
                     resources.keep_made(*missing[done.job.owner], done)

@@ -42,7 +42,8 @@ class Resources:
     `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
     points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
-    `made` has the kernels that workers built, by problem and schedule.
+    `made` has the kernels that workers built, by problem and schedule, `ready` those that were built before anybody
+    asked, as the device gets them.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Resources:
         self.asking: list[Asking[Any]] = []
         self.answering = False
         self.made: dict[tuple[str, str], KernelFunction] = {}
+        self.ready: dict[tuple[str, str], Built] = {}
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -139,6 +141,19 @@ class Resources:
             self.expired = True
             self.close()
 
+    def collect(self, timeout: float) -> list[Done]:
+        """Return what workers have done since the last call, but what they made ready ahead, which is taken in; wait
+        for something, but no longer than `timeout`.
+        """
+        found = []
+        for done in self.builder.collect(timeout):
+            if done.job.lasting:
+                self.answering = True
+                done.job.owner(done)
+            else:
+                found.append(done)
+        return found
+
     def take_in(self, done: Done) -> bool:
         """Take in an answer to what was asked side by side; say whether a worker gave it."""
         self.answering = True
@@ -149,9 +164,18 @@ class Resources:
     def keep_made(self, problem: Problem, schedule: Schedule, done: Done) -> None:
         """Keep what a worker built, and what that took."""
         if isinstance(done.value, Built):
-            self.statistics.note_built(done.seconds)
-            if done.value.kernel is not None:
-                self.made[problem.key, schedule_text(schedule)] = done.value.kernel
+            self.keep_built(problem, schedule, done.value, done.seconds)
+
+    def keep_built(
+        self, problem: Problem, schedule: Schedule, built: Built, seconds: float, ahead: bool = False
+    ) -> None:
+        """Keep a kernel that took so many seconds to be built; whole, where that was done `ahead` of being asked."""
+        place = problem.key, schedule_text(schedule)
+        self.statistics.note_built(seconds)
+        if built.kernel is not None:
+            self.made[place] = built.kernel
+        if ahead:
+            self.ready[place] = built
 
     def close_asking(self, asking: Asking[Any]) -> None:
         """Wait for some answers no longer; forget what was asked of the workers where nobody waits for others."""
@@ -164,11 +188,13 @@ class Resources:
         if self.asking:
             self.drop()
 
-    def drop(self) -> None:
-        """Forget what was asked of the workers; what they are at they may finish."""
+    def drop(self, lasting: bool = False) -> None:
+        """Forget what was asked of the workers, what they should make ready ahead only where that is said; what they
+        are at they may finish.
+        """
         self.asking.clear()
         if self._builder is not None:
-            self._builder.drop()
+            self._builder.drop(lasting)
 
     def close(self) -> None:
         """End the workers and give the device back."""

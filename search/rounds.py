@@ -81,7 +81,7 @@ class Rounds:
         best of a few points come first, and are waited for as long as this process would take, which would choose them
         one after the other, however late it is. Return the points of all spaces that are known now.
         """
-        missing = {space_key(task, self._settings): task.problem for task in tasks if self._unknown(task)}
+        missing = {space_key(task.problem, self._settings): task.problem for task in tasks if self._unknown(task)}
         ranked, soon = self._resources.ranked, dict[Hashable, list[Scored]]()
         self._resources.let_go()
         with self._resources.interruptible():
@@ -94,7 +94,7 @@ class Rounds:
             while missing and not self._resources.interrupted:
                 if self._resources.elapsed >= (end if soon.keys() >= missing.keys() else latest):
                     break
-                for done in self._resources.builder.collect(0.1):
+                for done in self._resources.collect(0.1):
                     if done.job.owner in missing and done.value:
                         (soon if done.job.method == "soon" else ranked)[done.job.owner] = done.value
                     if done.job.method == "rank":
@@ -104,13 +104,13 @@ class Rounds:
         return {**soon, **ranked}
 
     def _unknown(self, task: SearchTask) -> bool:
-        ranked = task.first or task.lost or space_key(task, self._settings) in self._resources.ranked
+        ranked = task.first or task.lost or space_key(task.problem, self._settings) in self._resources.ranked
         return not ranked and task.choice is None and task.best is None
 
     def _begin(self, task: SearchTask) -> None:
         self._resources.database.register(task.problem)
         self._trials.refer(task)
-        known = self._resources.ranked.get(space_key(task, self._settings))
+        known = self._resources.ranked.get(space_key(task.problem, self._settings))
         if known is not None and len(known) >= self._settings.first:
             self._start(task, known)
             return
@@ -135,7 +135,7 @@ class Rounds:
             return
         if not done.value:
             raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
-        self._resources.ranked[space_key(task, self._settings)] = done.value
+        self._resources.ranked[space_key(task.problem, self._settings)] = done.value
         self._start(task, done.value)
 
     def _start(self, task: SearchTask, ranked: Sequence[Scored]) -> None:

@@ -9,7 +9,7 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from statistics import median
@@ -31,6 +31,7 @@ from ..ir import (
 from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
+from .ahead import Ahead
 from .audit import Audit, audit_choices
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
@@ -109,6 +110,7 @@ class MeasuredSelector:
         self._asked: dict[Hashable, Problem] = {}
         self._known_only = False
         self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
+        self._ahead = Ahead(tuner.resources, self.settings)
 
     @property
     def budget(self) -> Budget:
@@ -181,6 +183,28 @@ class MeasuredSelector:
 
         return waited
 
+    def ahead(self, workloads: Sequence[Workload]) -> None:
+        """Have the kernels of a plan made ready by workers that nothing else is asked of, those first that take
+        longest: not where they are searched for at several places.
+        """
+        if self.budget.limited and self.tuner.alone and self.evaluate:
+            self._ahead.begin(sorted(map(self._problem, workloads), key=lambda problem: -self._gain(problem)))
+
+    def overdue(self) -> bool:
+        """Whether all but an answer is to be left out; what was made ready meanwhile is taken in."""
+        self._ahead.look()
+        return self.budget.overdue()
+
+    def _problem(self, workload: Workload) -> Problem:
+        """Return what a search finds a schedule for."""
+        nodes = ", ".join(workload.nodes)
+        return Problem(workload.form, workload.storages, self.target, self._machine, nodes, workload.uses)
+
+    def _unready(self, forms: Iterable[FusedGroup]) -> int:
+        """Return of how many groups no kernel was made yet."""
+        ranked = self.tuner.resources.ranked
+        return sum((form_key(form), self.settings.model) not in ranked for form in forms)
+
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
         """Keep back of the budget, in a block, what a plan of so many kernels takes to be made behind it, and its
@@ -240,10 +264,10 @@ class MeasuredSelector:
         """
         if not self.budget.limited or not questions:
             return False
-        forms = {form_key(form) for form in questions[0]}
-        new = len(forms - self._measured.keys())
-        self._keep_back(len(forms), new)
-        return new > self._rate * self.budget.left(share)
+        forms = {form_key(form): form for form in questions[0]}
+        new = [form for key, form in forms.items() if key not in self._measured]
+        self._keep_back(len(forms), self._unready(new))
+        return len(new) > self._rate * self.budget.left(share)
 
     def _measure(self, fresh: Mapping[Hashable, FusedGroup], settings: Settings, share: float) -> None:
         """Measure groups, all at once, as far as there is time for it."""
@@ -320,12 +344,11 @@ class MeasuredSelector:
         budget the answer to a question that was asked before is what it was. What is then to be made of the kernels is
         kept back from the budget.
         """
-        self._keep_back(len(workloads), len(workloads))
+        self._ahead.look()
+        self._ahead.end()
+        self._keep_back(len(workloads), self._unready(w.form for w in workloads.values()))
         share = 0.0 if self._known_only else share
-        self.problems = [
-            Problem(w.form, w.storages, self.target, self._machine, ", ".join(w.nodes), w.uses)
-            for w in workloads.values()
-        ]
+        self.problems = list(map(self._problem, workloads.values()))
         self._asked.update(zip(workloads, self.problems, strict=True))
         asked = tuple(p.key for p in self.problems)
         known = self._answers.get(asked) if self.budget.over(share) else None

@@ -87,15 +87,23 @@ class Trials:
             self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (task.place, -1.0))
 
     def _build(self, task: SearchTask, entry: Entry, priority: tuple[float, ...]) -> None:
+        ready = self.resources.ready.pop((task.problem.key, entry.text), None)
+        if ready is not None:
+            self._have(task, entry, ready)
+            return
         self.loop.submit(
             task, lambda done: self._built(task, entry, done), "build", priority, entry.scored.candidate.schedule
         )
 
     def _built(self, task: SearchTask, entry: Entry, done: Done) -> None:
-        built = done.value or Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
+        self.resources.keep_made(task.problem, entry.scored.candidate.schedule, done)
+        failed = Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
+        self._have(task, entry, done.value or failed)
+
+    def _have(self, task: SearchTask, entry: Entry, built: Built) -> None:
+        """Take in what became of a candidate: it is timed next, or was refused."""
         entry.built = built
         self.resources.statistics.compiled += 1
-        self.resources.keep_made(task.problem, entry.scored.candidate.schedule, done)
         earlier = task.trials.get(entry.text)
         if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
             entry.samples, entry.outcome = [], ""

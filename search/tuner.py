@@ -77,6 +77,11 @@ class Tuner:
         """Whether every search so far was brought to its end."""
         return self.resources.complete
 
+    @property
+    def alone(self) -> bool:
+        """Whether this process and its workers are the only place where kernels are searched for, and do so."""
+        return self.rounds is Rounds and not self.frozen
+
     def begin(self) -> None:
         """Start workers and device where time is limited, so that it does not pass before they answer."""
         if self.resources.budget.limited and not self.frozen:
@@ -245,12 +250,12 @@ class Tuner:
             with resources.interruptible():
                 alone = not resources.answering or len(resources.asking) > 1
                 while asking in resources.asking and asking.waiting and not over():
-                    for done in resources.builder.collect(0.0 if alone else resources.pause or PAUSE):
+                    for done in resources.collect(0.0 if alone else resources.pause or PAUSE):
                         alone = not resources.take_in(done) and alone
                     if alone and asking.waiting:
                         number = min(asking.waiting)
                         asking.answer(number, here(asked[number]))
-                while asking in resources.asking and asking.waiting and (came := resources.builder.collect(0.0)):
+                while asking in resources.asking and asking.waiting and (came := resources.collect(0.0)):
                     for done in came:  # while this process was at an answer
                         resources.take_in(done)
             resources.close_asking(asking)

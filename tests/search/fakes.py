@@ -76,8 +76,8 @@ class Inline:
             value = self.refuse(value.kernel) or value
         return [Done(job, value)]
 
-    def drop(self) -> None:
-        self.queue.clear()
+    def drop(self, lasting: bool = False) -> None:
+        self.queue = [job for job in self.queue if job.lasting and not lasting]
 
     def close(self) -> None:
         self.queue.clear()

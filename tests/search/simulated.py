@@ -24,6 +24,7 @@ SECONDS = {
     "price": 0.5,
     "rank": 0.2,
     "soon": 0.05,
+    "ready": 1.2,
     "refer": 0.2,
     "simple": 0.05,
     "build": 0.4,
@@ -114,14 +115,17 @@ class SimulatedWorkers:
             self.clock.now = now  # it is another process whose time that is
         return _ANSWERS[key]
 
-    def drop(self) -> None:
-        """Forget all jobs."""
-        self.queue.clear()
-        self.running.clear()
+    def drop(self, lasting: bool = False) -> None:
+        """Forget all jobs, but those that are lasting only where that is said."""
+        self.queue = [] if lasting else [entry for entry in self.queue if entry[-1].lasting]
+        self.running = [entry for entry in self.running if entry[-1].job.lasting]
+        heapq.heapify(self.queue)
+        heapq.heapify(self.running)
 
     def close(self) -> None:
         """Forget all jobs, and wait for the processes to end."""
-        self.drop()
+        self.queue.clear()
+        self.running.clear()
         self.clock.pass_by(0.2)
 
 
