@@ -80,7 +80,21 @@ def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
     """
     counts = {tensor: elements(problem, tensor) for tensor in problem.form.inputs}
     drawn = numbers_of(problem, positive)
-    return {tensor: np.resize(drawn[tensor].values(count), count) for tensor, count in counts.items()}
+    return {tensor: _repeated(drawn[tensor].values(count), count) for tensor, count in counts.items()}
+
+
+def _repeated(values: Array, count: int) -> Array:
+    """Return values again and again until there are so many.
+
+    Memory is asked for first: `numpy.resize` lists the repetitions before, which took 11 s where there is no room.
+    """
+    if values.size == count:
+        return values
+    memory = np.empty(count, values.dtype)
+    whole = count // values.size * values.size
+    memory[:whole].reshape(-1, values.size)[:] = values
+    memory[whole:] = values[: count - whole]
+    return memory
 
 
 @frozen

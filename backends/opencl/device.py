@@ -29,6 +29,7 @@ from ..host_memory import require_host_memory
 from ..refused import refused
 from .pocl_cache import set_damaged_aside, set_programs_aside
 from .probe import computes_right
+from .processor import name_processor
 from .programs import programs_of
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
@@ -142,6 +143,8 @@ def _context(device: Any) -> Any:
     """Return the one context of a device: PoCL reads its library of functions anew for each, which takes longer than a
     kernel.
     """
+    if device.platform.name == _POCL and _version(device.platform)[:1] == (3,) and name_processor(device.int_ptr):
+        _LOG.info("PoCL does not know this processor and builds for an older one")
     return _import().Context([device])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import pickle
 from collections.abc import Callable, Mapping
 from itertools import count
 
@@ -11,12 +10,14 @@ from attrs import define, field
 from cuts.ir.budget import Budget
 from cuts.ir.launch import KernelFunction
 from cuts.search.bench import Timed
-from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.build import Built, Done, Job
 from cuts.search.data import Reference
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
+
+from .fakes import answer_of
 
 #: Simulated seconds of a job by its method.
 SECONDS = {
@@ -30,9 +31,6 @@ SECONDS = {
     "build": 0.4,
     "prove": 0.1,
 }
-
-#: What jobs were answered before: simulated workers may take their time, but the tests may not.
-_ANSWERS: dict[tuple[str, bytes], object] = {}
 
 
 @define
@@ -108,12 +106,10 @@ class SimulatedWorkers:
     def _answer(self, job: Job) -> object:
         if job.method in ("refer", "prove"):
             return None
-        key = job.method, pickle.dumps(job.arguments)
-        if key not in _ANSWERS:
-            now = self.clock.now
-            _ANSWERS[key] = getattr(Factory(), job.method)(*job.arguments)
-            self.clock.now = now  # it is another process whose time that is
-        return _ANSWERS[key]
+        now = self.clock.now
+        answer = answer_of(job)
+        self.clock.now = now  # it is another process whose time that is
+        return answer
 
     def drop(self, lasting: bool = False) -> None:
         """Forget all jobs, but those that are lasting only where that is said."""

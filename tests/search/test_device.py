@@ -33,7 +33,7 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers, make_kernel
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import PERIOD, addresses, elements, index_ranges, make_reference, random_inputs, view
+from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
 from cuts.search.measure import MeasuringDevice
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
@@ -96,6 +96,19 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
         np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
         for axis, extent in enumerate(whole[tensor].shape):
             assert {0, extent - 1} <= set(sample.places[axis])
+
+
+@pytest.mark.parametrize("count", [0, 3, 4, 21, 22])
+def test_numbers_repeat_until_there_are_enough(count: int) -> None:
+    values = np.arange(7, dtype=np.float32)[:count]
+    np.testing.assert_array_equal(_repeated(values, count), np.resize(values, count))
+
+
+def test_memory_that_is_not_there_is_missed_before_anything_is_repeated() -> None:
+    begun = time.process_time()
+    with pytest.raises(MemoryError):
+        _repeated(np.zeros(7, np.float32), 1 << 50)
+    assert time.process_time() - begun < 1
 
 
 def test_a_tensor_without_axes_has_one_place() -> None:

@@ -1,0 +1,66 @@
+"""A processor that PoCL's compiler is too old to know.
+
+PoCL 3.0, which `pip install 'cuts[opencl]'` brings, asks its LLVM 14 for the processor's name. One that is newer (AMD's
+family 26) is "generic" to LLVM, a name that clang refuses: "unknown target CPU 'generic'", and no kernel is built. PoCL
+has no setting for it, but reads the name for each build where it keeps what it knows of a device: behind the triple of
+the machine. There we write an older processor that has no instruction which this one lacks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+#: What PoCL calls a processor that it does not know, with the end of the text: 8 bytes of memory.
+_UNKNOWN = b"generic\0"
+#: A processor of the same length, and what it has of what /proc/cpuinfo lists.
+_KNOWN, _NEEDS = b"haswell\0", frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"])
+_TRIPLE = b"x86_64-"
+#: Words in which PoCL describes a device; the name is the 80th of PoCL 3.0.
+_WORDS = 160
+
+
+def name_processor(device: int, flags: frozenset[str] | None = None) -> bool:
+    """Name the processor of PoCL's device at an address, where PoCL could not and it has the instructions of one that
+    PoCL knows; say whether that was done.
+    """
+    if not (_flags() if flags is None else flags) >= _NEEDS:
+        return False
+    readable, writable = _memory("r"), _memory("rw")
+    before = b""
+    for place in range(device, device + 8 * _WORDS, 8):
+        if not _within(place, readable):
+            return False
+        address = ctypes.c_size_t.from_address(place).value
+        text = ctypes.string_at(address, 8) if _within(address, readable) else b""
+        if text == _UNKNOWN and before.startswith(_TRIPLE) and _within(address, writable):
+            ctypes.memmove(address, _KNOWN, len(_KNOWN))
+            return True
+        before = text
+    return False
+
+
+def _within(address: int, ranges: list[tuple[int, int]]) -> bool:
+    """Whether eight bytes of memory can be read: most words of a description are no addresses."""
+    return any(begin <= address and address + 8 <= end for begin, end in ranges)
+
+
+def _memory(rights: str) -> list[tuple[int, int]]:
+    """Return the ranges of this process's memory that give these rights; none where the system does not say."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    found = (re.match(rf"(\w+)-(\w+) {rights}", line) for line in lines)
+    return [(int(match[1], 16), int(match[2], 16)) for match in found if match]
+
+
+def _flags() -> frozenset[str]:
+    """Return what the processor has."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
