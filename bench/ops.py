@@ -84,7 +84,7 @@ class Suite:
             f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure",
             file=sys.stderr,
         )
-        for part in parts(cases, self.options.together):
+        for part in parts(cases, self.options.together, self.options.mixed):
             needed = len(part) * (self.options.budget + 1.0)
             if self.left < min(needed, 60.0):
                 print(
@@ -94,17 +94,30 @@ class Suite:
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
-        start = time.monotonic()
-        budget = min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))
-        with self._session(budget) as selector:
-            tuned = tune(part, self.target, emit, selector)
-            seconds = time.monotonic() - start
-            if selector is not None:
-                self._keep(self._tuning_row(part, selector, seconds))
-        for case, each in zip(part, tuned, strict=True):
+        for case, each in zip(part, self._tuned(part), strict=True):
             if self.left < 0:
                 return
             self._keep(self._measured(case, each))
+
+    def _tuned(self, part: Sequence[Case]) -> Sequence[Tuned | str]:
+        """Return cases with their kernels, or why there are none: where one fails, its neighbours are tried without
+        it.
+        """
+        start = time.monotonic()
+        budget = min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))
+        try:
+            with self._session(budget) as selector:
+                tuned = tune(part, self.target, emit, selector)
+                if selector is not None:
+                    self._keep(self._tuning_row(part, selector, time.monotonic() - start))
+        except Exception as error:  # besides errors of ours, faults of the compiler, each of which is one row's
+            if lost(error):
+                raise
+            if len(part) == 1:
+                return [first_line(error)]
+            half = len(part) // 2
+            return [*self._tuned(part[:half]), *self._tuned(part[half:])]
+        return tuned
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
@@ -128,21 +141,22 @@ class Suite:
 
     # ---- one row
 
-    def _measured(self, case: Case, tuned: Tuned) -> Row:
+    def _measured(self, case: Case, tuned: Tuned | str) -> Row:
         work, moved, roofline = floor(case, self.target)
         row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
-                    "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
+                    "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": None,
                     "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         row |= {"layout": LAST} if case.channels_last else {}
+        if isinstance(tuned, str):
+            return row | {"failure": tuned}
+        row |= {"bound_ms": tuned.bound * 1e3}
         try:
             return row | self._times(case, tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
-        except CutsError as error:
-            if error.hint and "context is lost" in error.hint:
-                raise  # every later row would fail with it
-            return row | {"failure": error.message.splitlines()[0]}
-        except RuntimeError as error:  # PyTorch's own errors, memory among them
-            return row | {"failure": str(error).splitlines()[0]}
+        except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
+            if lost(error):
+                raise
+            return row | {"failure": first_line(error)}
         finally:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
@@ -179,6 +193,17 @@ class Suite:
         }
         copied = {"copy_ms": timings["copy"].median * 1e3} if "copy" in timings else {}
         return found | copied | ({"wrong": wrong} if wrong else {})
+
+
+def lost(error: Exception) -> bool:
+    """Whether every later row would fail with an error, too."""
+    return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
+
+
+def first_line(error: Exception) -> str:
+    """Return what a row says of an error."""
+    text = error.message if isinstance(error, CutsError) else str(error)
+    return next(iter(text.splitlines()), type(error).__name__)
 
 
 def describe(record: Any) -> dict[str, object]:
@@ -232,6 +257,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time"
+    )
+    parser.add_argument(
+        "--mixed", action="store_true", help="tune classes and batch sizes together, by turns, not one after the other"
     )
     parser.add_argument(
         "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Protocol, cast
 
 import numpy as np
@@ -278,13 +279,13 @@ def peak(case: Case, target: Target) -> float:
     return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
 
 
-def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:
-    """Yield runs of cases of one class and batch size, `together` at most."""
-    part: list[Case] = []
+def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator[list[Case]]:
+    """Yield runs of cases of one class and batch size, `together` at most; of all of them by turns where they are
+    `mixed`.
+    """
+    runs: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
-        if part and (len(part) == together or (case.kind, case.batch) != (part[0].kind, part[0].batch)):
-            yield part
-            part = []
-        part.append(case)
-    if part:
-        yield part
+        runs.setdefault((case.kind, case.batch), []).append(case)
+    turns = [each for turn in zip_longest(*runs.values()) for each in turn if each is not None]
+    for run in [turns] if mixed else runs.values():
+        yield from (run[start : start + together] for start in range(0, len(run), together))
