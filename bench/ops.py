@@ -45,7 +45,19 @@ from cuts.bench.records import (
 )
 from cuts.bench.shapes import LAST, Case
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
+from cuts.bench.tuned import (
+    Tuned,
+    TunedBuffers,
+    bind,
+    fill,
+    first_line,
+    floor,
+    lost,
+    parts,
+    together,
+    tune,
+    tuned_apart,
+)
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
@@ -94,29 +106,17 @@ class Suite:
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
-        for case, each in zip(part, self._tuned(part), strict=True):
+        for case, each in zip(part, tuned_apart(part, self._tuned), strict=True):
             if self.left < 0:
                 return
             self._keep(self._measured(case, each))
 
-    def _tuned(self, part: Sequence[Case]) -> Sequence[Tuned | str]:
-        """Return cases with their kernels, or why there are none: where one fails, its neighbours are tried without
-        it.
-        """
+    def _tuned(self, part: Sequence[Case]) -> Sequence[Tuned]:
         start = time.monotonic()
-        budget = min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))
-        try:
-            with self._session(budget) as selector:
-                tuned = tune(part, self.target, emit, selector)
-                if selector is not None:
-                    self._keep(self._tuning_row(part, selector, time.monotonic() - start))
-        except Exception as error:  # besides errors of ours, faults of the compiler, each of which is one row's
-            if lost(error):
-                raise
-            if len(part) == 1:
-                return [first_line(error)]
-            half = len(part) // 2
-            return [*self._tuned(part[:half]), *self._tuned(part[half:])]
+        with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as selector:
+            tuned = tune(part, self.target, emit, selector)
+            if selector is not None:
+                self._keep(self._tuning_row(part, selector, time.monotonic() - start))
         return tuned
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
@@ -193,17 +193,6 @@ class Suite:
         }
         copied = {"copy_ms": timings["copy"].median * 1e3} if "copy" in timings else {}
         return found | copied | ({"wrong": wrong} if wrong else {})
-
-
-def lost(error: Exception) -> bool:
-    """Whether every later row would fail with an error, too."""
-    return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
-
-
-def first_line(error: Exception) -> str:
-    """Return what a row says of an error."""
-    text = error.message if isinstance(error, CutsError) else str(error)
-    return next(iter(text.splitlines()), type(error).__name__)
 
 
 def describe(record: Any) -> dict[str, object]:
