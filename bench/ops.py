@@ -4,10 +4,10 @@ operations.
 Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has
 are skipped: a long suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is
 measured in one go: `cuts`, tuned with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of
-the plans that cuBLASLt proposes or of all cuDNN plans in either layout, and with `--compile` torch.compile. Caches are
-cold, numbers random, times medians over rounds in which the contenders alternate. All follow `--precision`: half types
-are what tensors are stored in, `tf32` and `fp32x3` how those of f32 are multiplied (peers of `fp32x3` are strict). A
-table of what memory limits, as shares of a copy on the device, comes last.
+the plans that cuBLASLt proposes or of all cuDNN plans in either layout, of gradients those for that gradient, and with
+`--compile` torch.compile. Caches are cold, numbers random, times medians over rounds in which the contenders alternate.
+All follow `--precision`: half types are what tensors are stored in, `tf32` and `fp32x3` how those of f32 are multiplied
+(peers of `fp32x3` are strict). A table of what memory limits, as shares of a copy on the device, comes last.
 """
 
 from __future__ import annotations
