@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from cuts.bench.records import (
 )
 from cuts.bench.suite import EVERY
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, together, tune
+from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, first_line, lost, together, tune, tuned_apart
 from cuts.bench.vocabulary import TorchCase
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
@@ -129,7 +129,7 @@ class Breadth:
             for number, each in found.items()
             if each.graph is not None
         }
-        tuned = list(self._tuned(list(cases.values())))
+        tuned = tuned_apart(list(cases.values()), self._tuned)
         self._say(f"{len(cases)} rows are tuned")
         wait(later, timeout=max(0.0, self.left))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
@@ -139,18 +139,9 @@ class Breadth:
         self._say(f"{len(cases)} rows are timed")
         return later
 
-    def _tuned(self, cases: Sequence[TorchCase]) -> Iterator[Tuned | str]:
-        """Yield cases with their kernels, or why there are none: where one fails, its neighbours are tried alone."""
-        try:
-            with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
-                yield from tune(cases, self.target, emit, selector)
-        except CutsError as error:
-            if len(cases) == 1 or (error.hint and "context is lost" in error.hint):
-                yield from [error.message.splitlines()[0]] * len(cases)
-                return
-            half = len(cases) // 2
-            yield from self._tuned(cases[:half])
-            yield from self._tuned(cases[half:])
+    def _tuned(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
+        with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
+            return tune(cases, self.target, emit, selector)
 
     def _known(self, number: int) -> dict[str, float]:
         """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
@@ -176,12 +167,10 @@ class Breadth:
         row |= {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
         try:
             return row | self._times(number, tuned, ready)
-        except CutsError as error:
-            if error.hint and "context is lost" in error.hint:
-                raise  # every later row would fail with it
-            return row | {"failure": error.message.splitlines()[0]}
-        except RuntimeError as error:  # PyTorch's own errors, memory among them
-            return row | {"failure": str(error).splitlines()[0]}
+        except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
+            if lost(error):
+                raise
+            return row | {"failure": first_line(error)}
         finally:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()

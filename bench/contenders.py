@@ -12,9 +12,10 @@ import numpy as np
 from attrs import define, evolve
 from cuts.backends.device import Device, Pointer
 from cuts.backends.library.contraction import Block, Convolution, find_convolution
-from cuts.backends.library.cudnn import Numerics
+from cuts.backends.library.cudnn import Numerics, Wanted
 from cuts.backends.library.routine import require_library
 from cuts.bench.cublaslt import best_product, is_product
+from cuts.bench.gradient_cases import GIVEN, OPERANDS, GradientCase, pair
 from cuts.bench.peers import tensor_at
 from cuts.bench.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.timing import Contender, sets_for
@@ -22,9 +23,12 @@ from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
 from cuts.ir.atoms import MATH_MODES
 from cuts.ir.errors import BackendError
 from cuts.ir.precision import PRECISIONS
+from cuts.ir.types import row_major
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
 WRONG = 1e-3
+#: The parts of a convolution whose gradients rows compute, by the position of the operand.
+PARTS: tuple[Wanted, Wanted] = ("image", "filter")
 
 
 @define
@@ -52,8 +56,9 @@ class Peers:
             yield from self._unless_missing(
                 lambda: self._recorded("cublaslt", best_product(case, self._views(self.sets[0])))
             )
-        convolution = convolution_of(case)
-        if convolution is not None:
+        if isinstance(case, GradientCase):
+            yield from self._unless_missing(lambda: self._cudnn(*gradient_of(case)))
+        elif (convolution := convolution_of(case)) is not None:
             yield from self._unless_missing(lambda: self._cudnn(convolution))
 
     def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
@@ -124,14 +129,14 @@ class Peers:
 
         return Contender(name, replay, len(self.sets))
 
-    def _cudnn(self, convolution: Convolution) -> Contender:
+    def _cudnn(self, convolution: Convolution, wanted: Wanted = "result") -> Contender:
         library: Any = require_library("cudnn")
         policy = PRECISIONS[self.tuned.case.precision]
         numerics = Numerics(policy.stored, tensor_cores=policy.math == "tf32")
         found = []
         for there, places in ((convolution, self._places), (channels_last(convolution), self._copies)):
             sets = [places(memory) for memory in self.sets]
-            plans = library.plans(self.device, there, sets[0], numerics)
+            plans = library.plans(self.device, there, sets[0], numerics, wanted)
             found += [(plan.seconds, plan.launch, sets) for plan in plans]
         if not found:
             raise BackendError(f"cuDNN has no plan in {policy.name}")
@@ -159,6 +164,21 @@ def convolution_of(case: Case) -> Convolution | None:
     """Return the convolution that a case is, in whatever type; None where it is none."""
     group = group_of(evolve(case, precision="fp32", channels_last=False)) if len(case.nodes) == 1 else None
     return find_convolution(group) if group else None
+
+
+def gradient_of(case: GradientCase) -> tuple[Convolution, Wanted]:
+    """Return the convolution of a gradient's row on tensors of the row, and which part of it the row computes."""
+    ((_, _, result, attributes),) = case.nodes
+    image, weight = case.forward
+    names = [result if case.position == place else operand for place, operand in enumerate(OPERANDS)]
+    strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
+    blocks = (dense(names[0], image), dense(names[1], weight), dense(GIVEN, case.inputs[GIVEN]))
+    return Convolution(*blocks, strides, (1, 1), pads, pads), PARTS[case.position]
+
+
+def dense(tensor: str, shape: tuple[int, ...]) -> Block:
+    """Return a tensor in the usual order of dims."""
+    return Block(tensor, shape, row_major(shape))
 
 
 def channels_last(convolution: Convolution) -> Convolution:

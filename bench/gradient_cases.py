@@ -77,7 +77,7 @@ def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
     """Return the case of the gradient of an operand of a convolution."""
     ((op, _, _, attributes),) = case.nodes
     image, weight = case.inputs.values()
-    strides, pads = _pair(attributes["strides"]), _pair(attributes["pads"])
+    strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
     result = (image[0], weight[0], *(_extent(*e) for e in zip(image[2:], weight[2:], strides, pads, strict=True)))
     other = OPERANDS[1 - position]
     inputs = {other: (image, weight)[1 - position], GIVEN: result}
@@ -87,7 +87,8 @@ def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
     )
 
 
-def _pair(value: object) -> tuple[int, int]:
+def pair(value: object) -> tuple[int, int]:
+    """Return what an attribute says of rows and of columns."""
     assert isinstance(value, tuple)
     return int(value[0]), int(value[1])
 

@@ -15,9 +15,8 @@ from typing import Any
 import cuts
 from attrs import evolve, frozen
 from cuts.bench.vocabulary import Given, SizedOperation, Sizes, UserOperation, integers, unit, x
-from cuts.ir.graph import Graph, Node
+from cuts.ir.graph import Graph
 from cuts.ir.source import Source
-from cuts.ops.language import Registry
 
 torch: Any = import_module("torch")
 F: Any = torch.nn.functional
@@ -43,17 +42,9 @@ class GradientOperation(UserOperation):
     def derived(self, graph: Graph) -> tuple[Graph, tuple[Source, ...]]:
         """Return the gradients as a graph, given that of the function, and the declarations that it needs."""
         names, (result,) = graph.inputs, graph.outputs
-        nodes, types = list(graph.nodes), dict(graph.types)
         if not self.loss:
-            types[GIVEN] = types[result]
-            for op, operands, made, more in (
-                ("mul", (result, GIVEN), "weighted", {}),
-                ("reduce_sum", ("weighted",), "loss", {"keepdims": False}),
-            ):
-                nodes.append(Node(f"{made} {op}", op, operands, (made,), more))
-                (types[made],) = Registry.builtin().instances.infer(nodes[-1], [types[o] for o in operands])
-            graph = evolve(graph, inputs=(*names, GIVEN), outputs=("loss",), types=types, nodes=tuple(nodes))
-        training = cuts.grad(graph, loss=graph.outputs[0], wrt=names[: self.moved])
+            graph = evolve(graph, inputs=(*names, GIVEN), types={**graph.types, GIVEN: graph.types[result]})
+        training = cuts.grad(graph, loss=result, wrt=names[: self.moved], given=None if self.loss else GIVEN)
         outputs = tuple(training.gradients[name] for name in names[: self.moved])
         texts = tuple(Source(f"{name}.cuts", text) for name, text in training.spec.texts.items())
         return evolve(training.graph, inputs=graph.inputs, outputs=outputs), texts

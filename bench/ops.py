@@ -4,10 +4,10 @@ operations.
 Run it with `python bench/ops.py --class conv --batch 1 --budget 4 --out bench/results/ops.json`. Rows that the file has
 are skipped: a long suite can be measured in several calls; `--limit` seconds end a call between two rows. Every row is
 measured in one go: `cuts`, tuned with `--budget` seconds per operation (0: the model's choice), PyTorch, the fastest of
-the plans that cuBLASLt proposes or of all cuDNN plans in either layout, and with `--compile` torch.compile. Caches are
-cold, numbers random, times medians over rounds in which the contenders alternate. All follow `--precision`: half types
-are what tensors are stored in, `tf32` and `fp32x3` how those of f32 are multiplied (peers of `fp32x3` are strict). A
-table of what memory limits, as shares of a copy on the device, comes last.
+the plans that cuBLASLt proposes or of all cuDNN plans in either layout, of gradients those for that gradient, and with
+`--compile` torch.compile. Caches are cold, numbers random, times medians over rounds in which the contenders alternate.
+All follow `--precision`: half types are what tensors are stored in, `tf32` and `fp32x3` how those of f32 are multiplied
+(peers of `fp32x3` are strict). A table of what memory limits, as shares of a copy on the device, comes last.
 """
 
 from __future__ import annotations
@@ -45,7 +45,19 @@ from cuts.bench.records import (
 )
 from cuts.bench.shapes import LAST, Case
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, parts, together, tune
+from cuts.bench.tuned import (
+    Tuned,
+    TunedBuffers,
+    bind,
+    fill,
+    first_line,
+    floor,
+    lost,
+    parts,
+    together,
+    tune,
+    tuned_apart,
+)
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
@@ -84,7 +96,7 @@ class Suite:
             f"{self.device.name}: copies {self.copy_bandwidth / 1e12:.2f} TB/s, {len(cases)} rows to measure",
             file=sys.stderr,
         )
-        for part in parts(cases, self.options.together):
+        for part in parts(cases, self.options.together, self.options.mixed):
             needed = len(part) * (self.options.budget + 1.0)
             if self.left < min(needed, 60.0):
                 print(
@@ -94,17 +106,18 @@ class Suite:
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
-        start = time.monotonic()
-        budget = min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))
-        with self._session(budget) as selector:
-            tuned = tune(part, self.target, emit, selector)
-            seconds = time.monotonic() - start
-            if selector is not None:
-                self._keep(self._tuning_row(part, selector, seconds))
-        for case, each in zip(part, tuned, strict=True):
+        for case, each in zip(part, tuned_apart(part, self._tuned), strict=True):
             if self.left < 0:
                 return
             self._keep(self._measured(case, each))
+
+    def _tuned(self, part: Sequence[Case]) -> Sequence[Tuned]:
+        start = time.monotonic()
+        with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as selector:
+            tuned = tune(part, self.target, emit, selector)
+            if selector is not None:
+                self._keep(self._tuning_row(part, selector, time.monotonic() - start))
+        return tuned
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
         if not self.options.budget:
@@ -128,21 +141,22 @@ class Suite:
 
     # ---- one row
 
-    def _measured(self, case: Case, tuned: Tuned) -> Row:
+    def _measured(self, case: Case, tuned: Tuned | str) -> Row:
         work, moved, roofline = floor(case, self.target)
         row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
-                    "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": tuned.bound * 1e3,
+                    "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": None,
                     "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
         row |= {"layout": LAST} if case.channels_last else {}
+        if isinstance(tuned, str):
+            return row | {"failure": tuned}
+        row |= {"bound_ms": tuned.bound * 1e3}
         try:
             return row | self._times(case, tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
-        except CutsError as error:
-            if error.hint and "context is lost" in error.hint:
-                raise  # every later row would fail with it
-            return row | {"failure": error.message.splitlines()[0]}
-        except RuntimeError as error:  # PyTorch's own errors, memory among them
-            return row | {"failure": str(error).splitlines()[0]}
+        except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
+            if lost(error):
+                raise
+            return row | {"failure": first_line(error)}
         finally:
             if self.torch is not None:
                 self.torch.cuda.empty_cache()
@@ -232,6 +246,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time"
+    )
+    parser.add_argument(
+        "--mixed", action="store_true", help="tune classes and batch sizes together, by turns, not one after the other"
     )
     parser.add_argument(
         "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"

@@ -165,8 +165,10 @@ def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
 def row_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of text."""
     peers = "  ".join(f"{name} {time:.4f}" for name, time in row["peers"].items() if time is not None)
-    ours = "failed" if row.get("cuts_ms") is None else f"{row['cuts_ms']:.4f}"
-    return f"{row['class']:<10}{row['name']:<34}b{row['batch']:<5}cuts {ours:>9}  {peers}  bound {row['bound_ms']:.4f}"
+    head = f"{row['class']:<10}{row['name']:<34}b{row['batch']:<5}"
+    if row.get("cuts_ms") is None:
+        return f"{head}failed: {row.get('failure')}"
+    return f"{head}cuts {row['cuts_ms']:>9.4f}  {peers}  bound {row['bound_ms']:.4f}"
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,8 @@ Networks are those of the evaluation, strict fp32, without dropout; the loss is 
 one), the optimiser gradient descent with momentum. A row has the time of a step, that of PyTorch's step, eager and
 compiled, each captured as a CUDA graph, and how far our loss of a few steps is from PyTorch's. Ours comes first, each
 of PyTorch's ways in a process of its own, which is ended behind a limit; rows are written as they grow, with the
-slowest kernels and what the search rejected.
+slowest kernels and what the search rejected. With `--exact` each is compared with float64 besides: its losses, and
+every gradient of its first step (`bench/exact.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -24,8 +26,11 @@ from time import perf_counter
 from typing import Any
 
 import cuts
+import numpy as np
 import torch
 from cuts.backends import find_target
+from cuts.bench.exact import compared, gradients_of
+from cuts.bench.exact import text_of as exact_text
 from cuts.bench.networks.models import BY_NAME, Application, Made
 from cuts.bench.networks.torch_calls import graphed, strict, time_calls
 from cuts.bench.networks.training import MOMENTUM, RATE, STEPS, step_of, without_dropout
@@ -109,9 +114,9 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
     return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
 
 
-def ours(made: Made, budget: float, target: str) -> Iterator[dict[str, Any]]:
+def ours(made: Made, budget: float, target: str, kept: Path | None = None) -> Iterator[dict[str, Any]]:
     """Search for the plan of a step and time it, and yield what is known then; without a budget nothing is searched
-    for.
+    for. The gradients of the first step are `kept` in a file where one is named.
     """
     begin = perf_counter()
     training = training_graph(made)
@@ -129,6 +134,9 @@ def ours(made: Made, budget: float, target: str) -> Iterator[dict[str, Any]]:
     row |= {"budget": budget, "seconds": perf_counter() - begin, "complete": plan.complete}
     yield row | {"launches": plan.plan.launch_count, "kernels": len(plan.kernels), "arena": plan.plan.arena}
     yield {"losses": list(training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses)}
+    if kept is not None:
+        found: dict[str, Any] = dict(gradients_of(training, plan, batch_of(training, made)))
+        np.savez(kept, **found)
     timed = plan.session.time_compute(warmup=3, repeats=20)
     yield {"ms": timed.median * 1e3, "spread": timed.spread}
     yield {"slowest": slowest(plan)}
@@ -171,20 +179,33 @@ def peers(text: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {f"{way}_failure": f"ended with {error.returncode}"}
 
 
+def against_float64(text: str, kept: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return how far losses and gradients are from float64, in a process of its own, which a limit ends."""
+    call = [sys.executable, __file__, text, "--gradients", str(kept), *(["--small"] if options.small else [])]
+    try:
+        said = subprocess.run(call, stdout=subprocess.PIPE, timeout=options.peer_limit, check=True, text=True)
+        return dict(json.loads(said.stdout.splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        return {"exact_failure": f"not done within {options.peer_limit:g} s"}
+    except subprocess.CalledProcessError as error:
+        return {"exact_failure": f"ended with {error.returncode}"}
+
+
 def text_of(row: Mapping[str, Any]) -> str:
-    """Return a row as a line of a table."""
+    """Return a row as a line of a table, and one about float64 where it was compared with that."""
     if "failure" in row or "ms" not in row:
         return f"{row['network']:<20} failed: {row.get('failure', 'not timed')}"
     best = min((row[key] for key in ("eager_ms", "compiled_ms") if key in row), default=float("nan"))
     far = max(
         (abs(a - b) / abs(b) for a, b in zip(row["losses"], row.get("torch_losses", ()), strict=False)), default=0
     )
+    exact = exact_text(row)
     return (
         f"{row['network']:<20}{row['ms']:>9.2f} ms  eager {row.get('eager_ms', float('nan')):>8.2f}"
         f"  compiled {row.get('compiled_ms', float('nan')):>8.2f}  {best / row['ms']:>5.2f}x"
         f"  loss off {far:.1e}  search {row['seconds']:>6.1f} s  arena {row['arena'] / 2**20:>8.0f} MiB"
         f" ({row['arena'] / row.get('torch_peak', float('nan')):.2f} of PyTorch's peak)"
-    )
+    ) + (f"\n{exact}" if exact else "")
 
 
 def made_of(text: str, small: bool) -> Made:
@@ -195,10 +216,16 @@ def made_of(text: str, small: bool) -> Made:
 
 def measured(text: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield what becomes known of a network and a batch."""
-    try:
-        yield from ours(made_of(text, options.small), options.budget, options.target)
-    except (RuntimeError, CutsError) as error:  # of one network; the others go on
-        yield {"failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "gradients.npz"
+        try:
+            yield from ours(
+                made_of(text, options.small), options.budget, options.target, kept if options.exact else None
+            )
+        except (RuntimeError, CutsError) as error:  # of one network; the others go on
+            yield {"failure": (str(error).splitlines() or [type(error).__name__])[0][:300]}
+        if kept.exists():
+            yield against_float64(text, kept, options)
     if options.peers:
         yield from peers(text, options)
 
@@ -215,6 +242,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--peer-limit", type=float, default=120.0, metavar="SECONDS", help="of each (default 120)")
     parser.add_argument("--peer", choices=PEERS, help="only time one of PyTorch's ways, and print it as JSON")
+    parser.add_argument("--exact", action="store_true", help="compare losses and gradients with PyTorch's in float64")
+    parser.add_argument("--gradients", type=Path, metavar="FILE", help="only compare gradients in a file, print JSON")
     parser.add_argument("--small", action="store_true", help="the same layers over less")
     return parser.parse_args()
 
@@ -225,6 +254,10 @@ def main() -> int:
     for text in options.networks:
         if options.peer:
             print(json.dumps(peer(made_of(text, options.small), options.peer)))
+            continue
+        if options.gradients:
+            with np.load(options.gradients) as ours_found:
+                print(json.dumps(compared(dict(ours_found), made_of(text, options.small), STEPS)))
             continue
         if options.graphs:
             training_graph(made_of(text, options.small)).save(options.graphs / f"{text.partition(':')[0]}.json")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -12,6 +13,7 @@ from cuts.backends.library.contraction import find_convolution
 from cuts.bench.shapes import Case
 from cuts.ir.atoms import MATH_MODES, MATRIX_ATOMS
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
+from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction, Storage
 from cuts.ir.precision import PRECISIONS
@@ -63,6 +65,10 @@ class Tunable(Protocol):
     def turned(self, tensor: str) -> bool: ...
     def values(self, tensor: str) -> Array: ...
     def graph(self, registry: Registry) -> Graph: ...
+
+
+#: What is tuned together is of one kind.
+C = TypeVar("C", bound=Tunable)
 
 
 @frozen
@@ -278,13 +284,40 @@ def peak(case: Case, target: Target) -> float:
     return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
 
 
-def parts(cases: Sequence[Case], together: int) -> Iterator[list[Case]]:
-    """Yield runs of cases of one class and batch size, `together` at most."""
-    part: list[Case] = []
+def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
+    """Return cases with their kernels, or why there are none: where one fails, its neighbours are tuned without it.
+
+    Whatever fails then is one row's, be it an error of ours or a fault of the compiler, but for a lost device.
+    """
+    try:
+        return tuned(cases)
+    except Exception as error:
+        if lost(error):
+            raise
+        if len(cases) == 1:
+            return [first_line(error)]
+        half = len(cases) // 2
+        return [*tuned_apart(cases[:half], tuned), *tuned_apart(cases[half:], tuned)]
+
+
+def lost(error: Exception) -> bool:
+    """Whether every later row would fail with an error, too."""
+    return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
+
+
+def first_line(error: Exception) -> str:
+    """Return what a row says of an error."""
+    text = error.message if isinstance(error, CutsError) else str(error)
+    return next(iter(text.splitlines()), type(error).__name__)
+
+
+def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator[list[Case]]:
+    """Yield runs of cases of one class and batch size, `together` at most; of all of them by turns where they are
+    `mixed`.
+    """
+    runs: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
-        if part and (len(part) == together or (case.kind, case.batch) != (part[0].kind, part[0].batch)):
-            yield part
-            part = []
-        part.append(case)
-    if part:
-        yield part
+        runs.setdefault((case.kind, case.batch), []).append(case)
+    turns = [each for turn in zip_longest(*runs.values()) for each in turn if each is not None]
+    for run in [turns] if mixed else runs.values():
+        yield from (run[start : start + together] for start in range(0, len(run), together))

@@ -87,7 +87,7 @@ class Modelled:
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
         )
-        key = (len(segments), *iteration_spaces(group))
+        key = (tuple(tuple(map(_choices, each)) for each in segments), *iteration_spaces(group))
         best = inf
         if key in self.leaders:
             chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
@@ -121,6 +121,12 @@ def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
     """
     most = max((len(s) for structure in structures for s in structure.staged), default=0)
     return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
+
+
+def _choices(structure: SegmentStructure) -> tuple[Hashable, ...]:
+    """Return what decides which knobs a structure has: points of others mean nothing there."""
+    sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
+    return (*sizes, structure.lanes, structure.atom, structure.keeps, structure.meets)
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:

@@ -146,14 +146,16 @@ def grad(
     optimiser: Optimiser | None = None,
     *,
     updates: Mapping[str, str] | None = None,
+    given: str | None = None,
     shapes: Shapes | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
 ) -> Training:
     """Return the training graph of a model.
 
-    `loss` is a value of one element (by default the only output), `wrt` the parameters (by default every float constant
-    with axes that the loss depends on differentiably). `updates` maps inputs or constants to values of the graph that
-    replace them after each step, as running statistics do. Without an optimiser the graph returns the gradients.
+    `loss` is a value of one element (by default the only output), or of any shape where an input is `given` as its
+    gradient; `wrt` the parameters (by default every float constant with axes that the loss depends on differentiably).
+    `updates` maps inputs or constants to values of the graph that replace them after each step, as running statistics
+    do. Without an optimiser the graph returns the gradients.
 
     Raises `UsageError` where the loss is not named and there is not one output.
     """
@@ -167,7 +169,7 @@ def grad(
         loss = graph.outputs[0]
     # Before there are gradients: that of what is repeated is one sum then, and not a tensor for each repetition.
     graph = DropRepetition(vocabulary.registry.instances).shorten(graph)
-    return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {})).build(wrt)
+    return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {}), given).build(wrt)
 
 
 @define
@@ -177,6 +179,7 @@ class _Builder:
     loss: str
     optimiser: Optimiser | None
     updates: dict[str, str]
+    given: str | None = None
     types: dict[str, TensorType] = field(factory=dict)
     nodes: list[Node] = field(factory=list)
     carried: dict[str, str] = field(factory=dict)
@@ -190,7 +193,7 @@ class _Builder:
                 )
         derived = Gradients(self.vocabulary.registry)
         parameters = tuple(wrt) if wrt is not None else self._candidates()
-        found = differentiate_graph(self.graph, derived, self.loss, parameters, partial=wrt is None)
+        found = differentiate_graph(self.graph, derived, self.loss, parameters, partial=wrt is None, given=self.given)
         if not found.gradients:
             raise UsageError(
                 "the loss depends on no constant that could be trained", hint="name inputs or constants: wrt=[...]"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from attrs import evolve, frozen
@@ -40,6 +40,14 @@ class Numerics:
 
 STRICT = Numerics()
 _KINDS = {DType.F32: "FLOAT", DType.F16: "HALF", DType.BF16: "BFLOAT16"}
+#: The part of a convolution that is computed: its result, or the gradient of an operand.
+Wanted: TypeAlias = Literal["result", "image", "filter"]
+#: The frontend's call that computes a part, and what it calls the other two.
+_CALLS: Mapping[Wanted, tuple[str, Mapping[str, str]]] = {
+    "result": ("conv_fprop", {"image": "image", "filter": "weight"}),
+    "image": ("conv_dgrad", {"result": "loss", "filter": "filter"}),
+    "filter": ("conv_wgrad", {"image": "image", "result": "loss"}),
+}
 
 
 class PlanLaunch:
@@ -118,9 +126,12 @@ class CuDNN(Library):
         convolution: Convolution,
         places: Mapping[str, Pointer],
         numerics: Numerics = STRICT,
+        wanted: Wanted = "result",
     ) -> list[CudnnPlan]:
-        """Build and time every plan that cuDNN offers, in its own order."""
-        graph, tensors, handle = self._graph(device, with_planes(convolution), numerics)
+        """Build and time every plan that cuDNN offers, in its own order; for the gradient of an operand where that is
+        `wanted`: its block is then what is computed, and `result` has the gradient that is given.
+        """
+        graph, tensors, handle = self._graph(device, with_planes(convolution), numerics, wanted)
         found: list[CudnnPlan] = []
         workspace = Buffer(None, 0)
         for index in range(graph.get_execution_plan_count()):
@@ -142,7 +153,9 @@ class CuDNN(Library):
                 continue
         return found
 
-    def _graph(self, device: Device, convolution: Convolution, numerics: Numerics) -> tuple[Any, dict[str, Any], Any]:
+    def _graph(
+        self, device: Device, convolution: Convolution, numerics: Numerics, wanted: Wanted
+    ) -> tuple[Any, dict[str, Any], Any]:
         """Return a graph of one convolution with its plans listed, and its tensors by our names."""
         computed = self._cudnn.data_type.FLOAT
         kind = getattr(self._cudnn.data_type, _KINDS[numerics.stored])
@@ -150,18 +163,19 @@ class CuDNN(Library):
         graph = self._cudnn.pygraph(
             io_data_type=kind, intermediate_data_type=computed, compute_data_type=computed, handle=handle
         )
-        image, weights = (self._tensor(graph, block, kind) for block in (convolution.image, convolution.filter))
-        result = graph.conv_fprop(
-            image=image,
-            weight=weights,
+        blocks: dict[str, Block] = {part: getattr(convolution, part) for part in ("image", "filter", "result")}
+        operands = {part: self._tensor(graph, block, kind) for part, block in blocks.items() if part != wanted}
+        build, names = _CALLS[wanted]
+        made = getattr(graph, build)(
+            **{names[part]: tensor for part, tensor in operands.items()},
             pre_padding=list(convolution.begin),
             post_padding=list(convolution.end),
             stride=list(convolution.strides),
             dilation=list(convolution.dilations),
             compute_data_type=computed,
         )
-        result.set_output(True).set_data_type(kind)
-        result.set_dim(list(convolution.result.sizes)).set_stride(list(convolution.result.steps))
+        made.set_output(True).set_data_type(kind)
+        made.set_dim(list(blocks[wanted].sizes)).set_stride(list(blocks[wanted].steps))
         modes = self._cudnn.heur_mode
         notes = self._cudnn.numerical_note
         try:
@@ -174,8 +188,7 @@ class CuDNN(Library):
             graph.check_support()
         except Exception as error:
             raise BackendError(f"cuDNN refuses a convolution: {error}") from error
-        names = (convolution.image.tensor, convolution.filter.tensor, convolution.result.tensor)
-        return graph, dict(zip(names, (image, weights, result), strict=True)), handle
+        return graph, {blocks[part].tensor: tensor for part, tensor in (*operands.items(), (wanted, made))}, handle
 
     def _tensor(self, graph: Any, block: Block, kind: Any) -> Any:
         return graph.tensor(name=block.tensor, dim=list(block.sizes), stride=list(block.steps), data_type=kind)

@@ -29,7 +29,7 @@ def loss_of(torch: Any, scores: Any) -> Callable[[Any], Any]:
     """
     torch.manual_seed(1)
     if scores.shape[-1] == 1:
-        clicks = torch.randint(2, scores.shape, device=scores.device).float()
+        clicks = torch.randint(2, scores.shape, device=scores.device).to(scores.dtype)
         return lambda found: torch.nn.functional.binary_cross_entropy(found, clicks)
     classes = torch.randint(scores.shape[-1], (scores[..., 0].numel(),), device=scores.device)
     return lambda found: torch.nn.functional.cross_entropy(found.reshape(-1, found.shape[-1]), classes)

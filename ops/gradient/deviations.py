@@ -71,9 +71,9 @@ def _runs_over(summed: Statement, places: Sequence[Index], element: Read, free: 
     assert isinstance(summed.body, Read)
     values = {v: place for v, place in zip(map(_variable, summed.write), places, strict=True) if v is not None}
     for index, wanted in zip(summed.body.indices, element.indices, strict=True):
-        var = _variable(index)
-        if var in summed.reduce and var is not None:
-            values.setdefault(var, wanted)
+        unknown = [v for v in summed.reduce if v not in values and index.coefficient(v)]
+        if len(unknown) == 1 and index.coefficient(unknown[0]) == 1:  # a place, or one within a group
+            values[unknown[0]] = wanted - substitute(index - unknown[0], values)
     over = [_variable(values[v]) for v in summed.reduce if v in values]
     same = len(over) == len(summed.reduce) and None not in over and {v for v in over if v} == set(free)
     alike = all(v is not None and v.extent == r.extent for v, r in zip(over, summed.reduce, strict=False))

@@ -7,12 +7,14 @@ the product of all others, `logsumexp` by a term's share of the sum of exponenti
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from attrs import define, evolve, field
 
 from ...ir import (
     COMBINERS,
     Call,
+    Cast,
     Const,
     DType,
     Expr,
@@ -33,6 +35,9 @@ from ...ir import (
 from .derivatives import differentiate, literal, multiply
 from .read_terms import ReadTerms
 from .terms import Term
+
+#: What the place of an extremum among its terms is kept as: the narrowest that has a number for each.
+PLACES = (DType.U8, DType.I32, DType.I64)
 
 
 @define
@@ -83,18 +88,17 @@ class StatementTerms(ReadTerms):
 
     def _first_only(self, statement: Statement, seed: Expr) -> Expr:
         """Let the gradient of an extremum reach the first position where it is attained."""
-        place = self.temporary(
-            f"{statement.target}_place", TensorType(DType.I64, tuple(a.extent for a in statement.axes))
-        )
+        shape, extents = (tuple(a.extent for a in axes) for axes in (statement.axes, statement.reduce))
+        position = self.temporary(f"{statement.target}_position", TensorType(DType.I64, shape))
         element = tuple(map(as_index, statement.axes))
         self.statements.append(
-            Statement(place, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}")
+            Statement(position, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}")
         )
-        position = linearise(
-            [as_index(r) for r in statement.reduce], row_major(tuple(r.extent for r in statement.reduce))
-        )
-        here = Call("eq", (Read(place, element), IndexValue(position, DType.I64)))
-        return Call("select", (here, seed, literal(0, self.dtype(seed))))
+        kept = next(d for d in PLACES if prod(extents) - 1 <= d.element.highest)
+        place = self.temporary(f"{statement.target}_place", TensorType(kept, shape))
+        self.statements.append(Statement(place, statement.axes, element, Cast(kept, Read(position, element))))
+        own = IndexValue(linearise([as_index(r) for r in statement.reduce], row_major(extents)), kept)
+        return Call("select", (Call("eq", (Read(place, element), own)), seed, literal(0, self.dtype(seed))))
 
     def _by_share(self, statement: Statement, seed: Expr) -> Expr:
         """Let the gradient of a logarithm of a sum of exponentials reach each term by its share of that sum; a term

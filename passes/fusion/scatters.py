@@ -20,8 +20,9 @@ share a row of nothing, so that the tensor itself is written once, by what makes
     place[j] = slot[at[j]]
     scatter max size[place[j], k] = |u[j, k]|  ...  y[v, k] = total[slot[v], k] * ...
 
-Where the pairs are few, one kernel that compares each of them is faster; so is every product of floats computed, for
-which there are no such integers.
+Where the pairs are few, or each element has few terms that could arrive at it (the others differ from it in a dim that
+both run along), one kernel that compares each of them is faster, and fuses with what reads the tensor; so is every
+product of floats computed, for which there are no such integers.
 
     scatter prod y[at[j], k] = u[j, k]    ->    y[v, k] = prod over j of (u[j, k] if at[j] == v else 1)
 """
@@ -62,6 +63,9 @@ from ...ops.language import unused_name
 
 #: Up to this many pairs of a term and an element are compared.
 COMPARED = 1 << 15
+#: So are pairs of an element and its terms, where each has at most so many: counted, an element is read and written as
+#: often before a term is looked at.
+FEW_TERMS = 4
 #: So many elements fewer have to be counted where rows are numbered first, which takes two kernels more.
 FEWER = 1 << 19
 #: Bits of an integer that hold sums: one is the sign, one is left for rounding.
@@ -92,7 +96,7 @@ class _Writer:
         type_ = self.tensors[statement.target]
         if statement.into is None or statement.atomic:
             yield statement
-        elif _pairs(statement, type_) <= COMPARED or (statement.into == "prod" and type_.dtype.is_float):
+        elif _few(statement, type_) or (statement.into == "prod" and type_.dtype.is_float):
             yield _compared(statement, type_, self.tensors)
         elif statement.into == "sum" and type_.dtype.is_float:
             yield from self._counted(statement, type_)
@@ -273,11 +277,25 @@ def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
     return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
-def _pairs(statement: Statement, type_: TensorType) -> int:
-    """Return how many pairs of a term and an element may meet."""
-    own = statement.own_dims(type_.shape)
+def _matched(statement: Statement, type_: TensorType) -> dict[int, Var]:
+    """Return the dims along which a term arrives at elements of its own place, each with its axis, whatever says where
+    it arrives along the others.
+    """
+    found: dict[Var, int] = {}
+    for number, (index, extent) in enumerate(zip(statement.write, type_.shape, strict=True)):
+        for axis in statement.axes:
+            if index == as_index(axis) and axis.extent == extent > 1:
+                found.setdefault(axis, number)
+    return {number: axis for axis, number in found.items()}
+
+
+def _few(statement: Statement, type_: TensorType) -> bool:
+    """Whether few pairs of a term and an element may meet, in all or at each element."""
+    own = _matched(statement, type_)
     others = prod(extent for number, extent in enumerate(type_.shape) if number not in own)
-    return prod(a.extent for a in statement.axes) * others
+    terms = prod(a.extent for a in statement.axes)
+    at_each = terms // prod(axis.extent for axis in own.values()) if statement.step is None else terms
+    return terms * others <= COMPARED or at_each <= FEW_TERMS
 
 
 def _only_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Expr:
@@ -295,7 +313,7 @@ def _only_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Expr:
 
 def _compared(statement: Statement, type_: TensorType, tensors: Mapping[str, TensorType]) -> Statement:
     """Return the statement in which every element looks for what arrives at it."""
-    own, combiner = statement.own_dims(type_.shape), COMBINERS[str(statement.into)]
+    own, combiner = _matched(statement, type_), COMBINERS[str(statement.into)]
     taken = {a.name for a in statement.axes}
     places = [as_index(own.get(n) or Var(unused_name(f"p{n}", taken), extent)) for n, extent in enumerate(type_.shape)]
     guards = [

@@ -33,14 +33,20 @@ class Differentiated:
 
 
 def differentiate_graph(
-    graph: Graph, gradients: Gradients, loss: str, wrt: Sequence[str], *, partial: bool = False
+    graph: Graph,
+    gradients: Gradients,
+    loss: str,
+    wrt: Sequence[str],
+    *,
+    partial: bool = False,
+    given: str | None = None,
 ) -> Differentiated:
     """Extend a graph by the gradients of `loss`, a value of one element, with respect to inputs, constants or other
-    values.
+    values. Where a value of the graph is `given` as its gradient, `loss` may have any shape.
 
     A value without a gradient is an error that says why; with `partial` it is left out.
     """
-    return _Backward(graph, gradients, loss, tuple(wrt), partial).run()
+    return _Backward(graph, gradients, loss, tuple(wrt), partial, given).run()
 
 
 @define
@@ -50,6 +56,7 @@ class _Backward:
     loss: str
     wrt: tuple[str, ...]
     partial: bool = False
+    given: str | None = None
     nodes: list[Node] = field(factory=list)
     types: dict[str, TensorType] = field(factory=dict)
     parts: dict[str, list[str]] = field(factory=dict)  # the gradients that a value gets from its readers
@@ -66,10 +73,7 @@ class _Backward:
         self.types.update(graph.types)
         self.values.update(graph.types)
         self.taken.update(node.name for node in graph.nodes)
-        seed = self._fresh(f"{self.loss}.grad")
-        self.types[seed] = graph.types[self.loss]
-        array = np.ones(graph.types[self.loss].shape, graph.types[self.loss].dtype.numpy)
-        self.parts[self.loss] = [seed]
+        self.parts[self.loss] = [self._seed() if self.given is None else self.given]
         varying = self._varying()
         for node in reversed(graph.nodes):
             if any(v in varying for v in node.operands):
@@ -78,7 +82,7 @@ class _Backward:
         for value in self.wrt:
             if value not in found and not self.partial:
                 raise GraphError(self._reason(value))
-        constants = {**graph.constants, seed: array, **self.constants}
+        constants = {**graph.constants, **self.constants}
         used = evolve(
             graph,
             types=self.types,
@@ -97,11 +101,23 @@ class _Backward:
                 )
             if not types[value].dtype.is_float:
                 raise GraphError(f"value {quote(value)}: expected a float to differentiate, found {types[value]}")
-        if types[self.loss].size != 1:
+        if self.given is not None and types.get(self.given) != types[self.loss]:
+            raise GraphError(
+                f"gradient {quote(self.given)} of {quote(self.loss)}: expected a value of the graph, of type "
+                f"{types[self.loss]}, found {types.get(self.given, 'none')}"
+            )
+        if self.given is None and types[self.loss].size != 1:
             raise GraphError(
                 f"loss {quote(self.loss)}: expected one element, found {types[self.loss]}",
                 hint="reduce it, as with reduce_mean",
             )
+
+    def _seed(self) -> str:
+        """Return the gradient of the loss with respect to itself."""
+        name = self._fresh(f"{self.loss}.grad")
+        self.types[name] = type_ = self.graph.types[self.loss]
+        self.constants[name] = np.ones(type_.shape, type_.dtype.numpy)
+        return name
 
     def _varying(self) -> set[str]:
         """Return the values that depend on what is asked for, integers included."""

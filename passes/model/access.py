@@ -201,6 +201,15 @@ def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
 
 
+def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many elements of each row of a tile that is turned round a thread holds at once: vectors along the
+    depth are used up by the innermost loop, or kept while the loops inside of theirs run.
+    """
+    steps = product([geometry.chunk[k] for k in _used_loops(expr, tile, geometry)])
+    vector = depth_vector(expr, tile, geometry)
+    return np.where(np.greater(vector, 1), vector * (steps // _innermost_chunk(expr, tile, geometry)), 1)
+
+
 def _used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:
     """Return the loops of a tile's reduction that it has coordinates for."""
     used = expr_variables(expr)

@@ -27,7 +27,7 @@ from ...ir import (
     reads,
 )
 from ..lowering import main_read
-from .access import copied_width, copy_cost, depth_vector
+from .access import copied_width, copy_cost, held_deep
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -197,7 +197,7 @@ def _vectors_deep(reduction: Reduction, geometry: Geometry, position: int, tiles
     found: Count = 0.0
     for tile in (t for t in tiles if t.reduction == position):
         elements = geometry.thread_cover.dependent(expr_variables(tile.expr)) * 1.0
-        more = np.maximum(0.0, DEEP * depth_vector(tile.expr, tile, geometry) - 1.0)
+        more = np.maximum(0.0, DEEP * held_deep(tile.expr, tile, geometry) - 1.0)
         found = found + np.where(tile.turned, elements * more, 0.0)
     return found
 

@@ -41,16 +41,18 @@ from ..fusion import FusionError, apply_guards
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
 #: reads each element least often are larger by `LARGER`.
 TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts: of a contraction, whose parts are tiles (most for each element of its
-#: outermost axis: `MAX_EACH`), and of another reduction, where 64 blocks are half of a large machine.
-MIN_TERMS, MAX_PARTS, MAX_EACH, MAX_ROWS = 16, 64, 4, 512
+#: Fewest terms that a part keeps, and most parts: of one axis of a contraction, whose parts are tiles, and of another
+#: reduction, where 64 blocks are half of a large machine.
+MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
+#: Of parts of two axes, one in so many elements of the inner one may be missing from its last part.
+MISSING = 6
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
     """Return two groups that together compute a group, and the type of the workspace between them.
 
     The workspace is the only output of the first and the first input of the second. None where the group is not one
-    reduction, none of its reduced axes has that many elements, or no guard keeps it from what lies behind the last.
+    reduction, its reduced axes have too few elements, or no guard keeps it from what lies behind the last.
     Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
     """
     if not is_one_reduction(group):
@@ -100,16 +102,25 @@ def is_one_reduction(group: FusedGroup) -> bool:
 
 
 def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
-    """Return the reduced axes to split and into how many parts: one, or where none has that many elements, the
-    outermost one into its elements and the next one besides.
+    """Return the reduced axes to split and into how many parts, about as many as asked for in all: one that divides
+    evenly, else the outermost one into its elements and the next one besides, where little is missing from its last
+    part, else one whose last part may be shorter. No part is empty.
     """
-    axis = split_axis(reduction, parts)
-    if axis is not None:
+    axis, (first, *others) = split_axis(reduction, parts), reduction.reduce
+    if axis is not None and axis.extent % parts == 0:
         return ((axis, parts),)
-    first, *others = reduction.reduce
     each = parts // first.extent
-    second = next((v for v in others[:1] if parts % first.extent == 0 and v.extent % each == 0), None)
-    return ((first, first.extent), (second, each)) if second is not None else ()
+    if others and 1 < each <= others[0].extent:
+        count, length = _filled(others[0].extent, each)
+        if (count * length - others[0].extent) * MISSING <= others[0].extent:
+            return (first, first.extent), (others[0], count)
+    return ((axis, _filled(axis.extent, parts)[0]),) if axis is not None else ()
+
+
+def _filled(extent: int, parts: int) -> tuple[int, int]:
+    """Return how many parts an axis has where all but the last are as long as the longest of so many, and how long."""
+    length = -(-extent // parts)
+    return -(-extent // length), length
 
 
 def split_axis(reduction: Reduction, parts: int) -> Var | None:
@@ -170,10 +181,10 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     longest = max(v.extent for v in reduction.reduce)
     most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
     limit = min(MAX_PARTS if is_contraction(reduction) else MAX_ROWS, most, longest)
-    found = [1 << k for k in range(1, 16) if 1 << k <= limit]
-    if is_contraction(reduction) and found and found[-1] == reduction.reduce[0].extent:
-        more = (each * found[-1] for each in (2, MAX_EACH))
-        found += [p for p in more if p <= most and len(_cuts(reduction, p)) > 1]
+    first, *others = reduction.reduce
+    if is_contraction(reduction) and others and first.extent <= MAX_PARTS:  # few images, of which each has many rows
+        limit = max(limit, min(most, first.extent * others[0].extent))
+    found = [1 << k for k in range(1, 16) if 1 << k <= limit and _cuts(reduction, 1 << k)]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 

@@ -186,8 +186,17 @@ class _HostGraph:
         return _Tensor(**facts)
 
     def conv_fprop(self, **facts: object) -> _Tensor:
-        self.convolution = facts
-        return _Tensor()
+        return self._computed("fprop", facts)
+
+    def conv_dgrad(self, **facts: object) -> _Tensor:
+        return self._computed("dgrad", facts)
+
+    def conv_wgrad(self, **facts: object) -> _Tensor:
+        return self._computed("wgrad", facts)
+
+    def _computed(self, kind: str, facts: dict[str, object]) -> _Tensor:
+        self.kind, self.convolution, self.made = kind, facts, _Tensor()
+        return self.made
 
     def deselect_numeric_notes(self, notes: Sequence[object]) -> None:
         self.barred += notes

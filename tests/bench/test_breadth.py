@@ -23,7 +23,7 @@ from cuts.bench.gradient_rows import GRADIENT_ROWS
 from cuts.bench.gradient_rows import OPERATIONS as GRADIENTS
 from cuts.bench.records import RESULTS
 from cuts.bench.suite import OPERATIONS, ROWS
-from cuts.bench.tuned import tune
+from cuts.bench.tuned import tune, tuned_apart
 from cuts.bench.vocabulary import Given, SizedOperation, UserOperation, w, x
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
@@ -155,7 +155,10 @@ def test_rows_of_other_files_are_taken_in_where_they_are_newer_and_a_document_ge
         breadth.between("no marks", "new")
 
 
-def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [PassError("no kernel"), AssertionError("no kernel")])
+def test_a_case_that_fails_takes_no_other_with_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def operation(name: str) -> UserOperation:
         return UserOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
 
@@ -163,7 +166,7 @@ def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatc
 
     def tuned(cases: Sequence[Any], *rest: Any) -> list[str]:
         if any(case.name.startswith("bad") for case in cases):
-            raise PassError("no kernel")
+            raise error
         return [case.name for case in cases]
 
     @contextmanager
@@ -174,7 +177,7 @@ def test_a_case_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(breadth, "tuning_session", session)
     options = breadth.arguments(["--out", str(tmp_path / "rows.json")])
     suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
-    found = list(suite._tuned([row.case(graph_of(row)) for row in rows]))
+    found = tuned_apart([row.case(graph_of(row)) for row in rows], suite._tuned)
     assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
     suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]

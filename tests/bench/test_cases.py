@@ -5,7 +5,9 @@ their own.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.backends.run_reference import run_reference
 from cuts.backends.source.emit import emit
+from cuts.bench import ops
 from cuts.bench.gradient_cases import KINDS, gradient_case
 from cuts.bench.ops import Suite, arguments
 from cuts.bench.peers import function_of
-from cuts.bench.records import Baselines, circumstances, read_rows
+from cuts.bench.records import Baselines, circumstances, read_rows, summary
 from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, convolution_case, memory_cases, read_convolution, single
 from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
@@ -128,6 +131,30 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "ops.json")
     assert [row["name"] for row in rows] == ["c", "m", "d"]
     assert all(row["cuts_ms"] > 0 and row["bound_ms"] > 0 for row in rows)
+
+
+@needs_opencl
+def test_classes_are_tuned_by_turns_and_what_fails_costs_its_own_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = OpenCLDevice(find_target("opencl"))
+    known = ["--no-peers", "--mixed", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
+    suite = Suite(
+        arguments(known), device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc")
+    )
+
+    def fails(cases: Sequence[Case], *others: Any) -> list[Tuned]:
+        if any(case.name == "d" for case in cases):
+            raise AssertionError("of the compiler")
+        return tune(cases, *others)
+
+    monkeypatch.setattr(ops, "tune", fails)
+    suite.run([*(c for pair in zip(GRADIENTS[::2], GRADIENTS[1::2], strict=True) for c in pair), *SMALL])
+    rows = read_rows(tmp_path / "ops.json")
+    assert [row["class"] for row in rows[:5]] == ["dgrad", "wgrad", "conv", "gemm", "gemv"]
+    assert [(row["name"], row["failure"]) for row in rows if row["cuts_ms"] is None] == [("d", "of the compiler")]
+    assert "no result: d b1: of the compiler" in summary(rows)
+    assert len(rows) == len(GRADIENTS) + len(SMALL)
 
 
 def test_images_of_a_case_may_have_their_channels_innermost() -> None:

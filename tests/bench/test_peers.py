@@ -16,10 +16,11 @@ from cuts.backends.library.cudnn import CuDNN, Numerics
 from cuts.backends.source.emit import emit
 from cuts.bench import contenders, ops
 from cuts.bench.cases import CLASSES, all_cases
-from cuts.bench.contenders import Peers, channels_last, convolution_of
+from cuts.bench.contenders import Peers, channels_last, convolution_of, gradient_of
 from cuts.bench.cublaslt import PLANS, best_product, is_product
+from cuts.bench.gradient_cases import KINDS, gradient_case
 from cuts.bench.networks.policies import parse_cases
-from cuts.bench.shapes import single
+from cuts.bench.shapes import convolution_case, read_convolution, single
 from cuts.bench.tuned import floor, peak, tune
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType
@@ -125,6 +126,27 @@ def test_cudnn_computes_in_the_type_that_tensors_have(numerics: Numerics, kind: 
     assert graph.barred == barred
 
 
+@pytest.mark.parametrize("position", [0, 1])
+def test_gradients_have_plans_of_their_own(position: int) -> None:
+    """Of 2 images of 4 channels, 9 by 9, and 6 filters of 3 by 3, at every second place."""
+    device = HostDevice()
+    frontend = HostCuDNN(device)
+    case = gradient_case(convolution_case(read_convolution("4x9 6x3x3 /2 +1")[0], 2), position, KINDS[position])
+    found, wanted = gradient_of(case)
+    places = {t: Pointer(device.allocate(1 << 16)) for t in (*case.inputs, *case.outputs)}
+    CuDNN(frontend).plans(device, channels_last(found), places, Numerics(), wanted)
+    (graph,) = frontend.graphs
+    shapes = {t: graph.convolution[t].facts["dim"] for t in ("image", "filter", "loss") if t in graph.convolution}
+    image, weight, result = [2, 4, 9, 9], [6, 4, 3, 3], [2, 6, 5, 5]
+    assert graph.kind == KINDS[position]
+    assert shapes == ({"filter": weight, "loss": result}, {"image": image, "loss": result})[position]
+    assert graph.made.facts["dim"] == (image, weight)[position]
+    assert graph.made.facts["stride"] == ([324, 1, 36, 4], [36, 1, 12, 4])[position]
+    asked = {k: v for k, v in graph.convolution.items() if k in ("pre_padding", "post_padding", "stride", "dilation")}
+    assert asked == {"pre_padding": [1, 1], "post_padding": [1, 1], "stride": [2, 2], "dilation": [1, 1]}
+    assert set(graph.ran[-1][1].values()) == {int(place.buffer.handle) for place in places.values()}
+
+
 def test_channels_are_innermost_in_the_other_layout() -> None:
     found = convolution_of(CONVOLUTION)
     assert found is not None
@@ -139,7 +161,7 @@ def test_the_better_layout_is_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     device = HostDevice()
     asked: list[tuple[Any, Numerics]] = []
 
-    def plans(device: Any, convolution: Any, places: Any, numerics: Numerics) -> list[Any]:
+    def plans(device: Any, convolution: Any, places: Any, numerics: Numerics, wanted: str) -> list[Any]:
         asked.append((convolution.image.steps, numerics))
         launch = SimpleNamespace(on=lambda places: lambda: None)
         return [SimpleNamespace(seconds=1.0 / len(asked), launch=launch)]

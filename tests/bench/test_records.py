@@ -118,8 +118,15 @@ def test_rows_that_have_results_are_not_measured_again() -> None:
 def test_cases_are_tuned_together_by_class_and_batch() -> None:
     cases = all_cases()
     found = list(ops.parts(cases, 24))
-    assert [c for part in found for c in part] == cases
+    assert sorted(c.key for part in found for c in part) == sorted(c.key for c in cases)
     assert all(len({(c.kind, c.batch) for c in part}) == 1 and len(part) <= 24 for part in found)
+
+
+def test_classes_and_batch_sizes_take_turns_where_all_are_tuned_together() -> None:
+    cases = ops.select(ops.arguments(["--class", "dgrad", "--class", "wgrad", "--every", "20"]), [])
+    (part,) = ops.parts(cases, 48, mixed=True)
+    assert sorted(c.key for c in part) == sorted(c.key for c in cases)
+    assert [(c.kind, c.batch) for c in part[:4]] == [("dgrad", 16), ("wgrad", 16), ("dgrad", 64), ("wgrad", 64)]
 
 
 def test_keys_tell_cases_apart() -> None:

@@ -10,7 +10,8 @@ from cuts.ops.gradient.adjoint import adjoint
 
 def _sums(op: str, shapes: list[tuple[int, ...]], operands: tuple[str, ...]) -> list[set[str]]:
     """Return what each sum of a gradient reads."""
-    instance = Registry.builtin()[op].instantiate([TensorType(DType.F32, s) for s in shapes])
+    attributes = {"num_groups": 2} if op == "group_norm" else {}
+    instance = Registry.builtin()[op].instantiate([TensorType(DType.F32, s) for s in shapes], attributes)
     program = adjoint(instance.program, operands, ("y",)).program
     return [set(s.tensors_read) for s in program.statements if s.combine == "sum"]
 
@@ -21,6 +22,7 @@ def _sums(op: str, shapes: list[tuple[int, ...]], operands: tuple[str, ...]) -> 
         ("batch_norm_training", [(2, 3, 4), (3,), (3,), (3,), (3,)]),
         ("instance_norm", [(2, 3, 4), (3,), (3,)]),
         ("layer_norm", [(2, 3, 4), (4,), (4,)]),
+        ("group_norm", [(2, 6, 4), (6,), (6,)]),
     ],
 )
 def test_a_mean_gets_no_gradient_by_way_of_the_variance(op: str, shapes: list[tuple[int, ...]]) -> None:

@@ -104,3 +104,26 @@ def test_two_outputs_need_the_name_of_the_loss() -> None:
     net.op("reduce_max", "x", out="b", keepdims=False)
     with pytest.raises(cuts.CutsError, match=r"expected the name of the loss, as there are 2 outputs"):
         cuts.grad(net.graph("a", "b"), wrt=["x"])
+
+
+def vectors() -> cuts.Graph:
+    net = Network("g")
+    net.input("x", 3, 2)
+    net.input("g", 3, 2)
+    net.input("wide", 3, 4)
+    net.op("tanh", "x", out="y")
+    return net.graph("y")
+
+
+def test_a_gradient_may_be_given_for_a_value_of_any_shape() -> None:
+    training = cuts.grad(vectors(), loss="y", wrt=["x"], given="g")
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((2, 3, 2))
+    found = training.reference({"x": x, "g": g, "wide": np.zeros((3, 4))})
+    np.testing.assert_allclose(found[training.gradients["x"]], g * (1 - np.tanh(x) ** 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("given", "found"), [("wide", r"f32\[3, 4\]"), ("nothing", "none")])
+def test_what_is_given_has_the_type_of_its_value(given: str, found: str) -> None:
+    with pytest.raises(cuts.CutsError, match=rf"of type f32\[3, 2\], found {found}"):
+        cuts.grad(vectors(), loss="y", wrt=["x"], given=given)

@@ -50,6 +50,7 @@ SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf
 def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small scatters take the way of large ones."""
     monkeypatch.setattr(scatters, "COMPARED", 0)
+    monkeypatch.setattr(scatters, "FEW_TERMS", 0)
 
 
 @pytest.fixture
@@ -252,6 +253,42 @@ def test_few_rows_of_a_large_table_cost_what_is_written() -> None:
     assert large == ["dx"]
     crowded = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100}).program
     assert not any(s.target.endswith(".slot") for s in scatters.settle_scatters(crowded).statements)
+
+
+@pytest.mark.parametrize(("picks", "compared"), [(1, True), (3, True), (9, False)])
+def test_an_element_that_has_few_terms_looks_for_them(picks: int, compared: bool) -> None:
+    """The gradient of a value that each row picks, as of a cross entropy: one statement, that fuses with what reads it.
+
+    Places may be negative, or twice the same.
+    """
+    rng = np.random.default_rng(0)
+    operands = [TensorType(DType.F32, (300, 500)), TensorType(DType.I64, (300, picks))]
+    program = Registry.builtin()["gather_elements"].instantiate(operands, {"axis": 1}).program
+    derived = adjoint(program, ["x"], ["y"]).program
+    settled = scatters.settle_scatters(derived)
+    assert any(s.into for s in derived.statements)
+    assert any(s.into for s in settled.statements) is not compared
+    places = rng.integers(-500, 500, (300, picks))
+    places[:, -1] = places[:, 0]
+    given = {"indices": places, "dy": rng.standard_normal((300, picks))}
+    inputs = {name: given["indices" if name == "indices" else "dy"] for name in derived.inputs}
+    (result,) = derived.outputs
+    np.testing.assert_allclose(evaluate(settled, inputs)[result], evaluate(derived, inputs)[result], atol=1e-12)
+
+
+def test_a_diagonal_is_written_where_both_places_agree() -> None:
+    """Both dims run along one axis: each is asked for once, not both at each element."""
+    text = 'op t "t" { in x: f32[N], ids: i64[N] out y: f32[N, N, 3] scatter sum y[n, n, ids[n]] = x[n] for n < N }'
+    program = (
+        Registry.builtin()
+        .extend(Source("t.cuts", text))["t"]
+        .instantiate([TensorType(DType.F32, (40,)), TensorType(DType.I64, (40,))])
+        .program
+    )
+    inputs = {"x": np.arange(1.0, 41.0), "ids": np.arange(40) % 3}
+    settled = scatters.settle_scatters(program)
+    assert not any(s.into for s in settled.statements)
+    np.testing.assert_array_equal(evaluate(settled, inputs)["y"], evaluate(program, inputs)["y"])
 
 
 def settled_with(program: Program, most: int) -> Program:

@@ -10,6 +10,9 @@ import pytest
 from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
+from cuts.bench.gradient_cases import gradient_case
+from cuts.bench.shapes import convolution_case, read_convolution
+from cuts.bench.tuned import group_of
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
 from cuts.ir.compiled import CompileOptions
@@ -160,6 +163,37 @@ def test_few_results_are_split_and_many_are_not() -> None:
     assert seconds < Modelled(GPU).cost(small)
     assert not candidates(large, GPU)
     assert splitting.best(large)[1] == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "asked", "parts"),
+    [
+        (112, 16, 64, (16, 4)),  # not 64 of 112 rows, of which eight would be empty
+        (112, 16, 1024, (16, 56)),
+        (56, 16, 128, (16, 8)),
+        (35, 32, 64, (32, 2)),  # one row short
+        (17, 32, 128, ()),  # a fifth of the fourth part would be missing, and no axis has as many
+        (14, 64, 64, (64,)),
+        (56, 20, 32, (28,)),
+    ],
+)
+def test_parts_of_images_and_rows(size: int, batch: int, asked: int, parts: tuple[int, ...]) -> None:
+    shape = read_convolution(f"8x{size} 16x1x1")[0]
+    group = group_of(gradient_case(convolution_case(shape, batch), 1, "wgrad"))
+    assert group is not None
+    halves = split_reduction(group, asked)
+    assert (halves[2].shape[: len(parts)] if halves else ()) == parts
+    assert halves is None or len(halves[2].shape) == len(parts) + 2
+
+
+def test_a_filter_gradient_of_few_images_has_parts_for_every_processor() -> None:
+    """Of 16 images and 864 results: parts of images alone would leave half of the machine idle."""
+    shape = read_convolution("3x224 32x3x3 /2 +1")[0]
+    group = group_of(gradient_case(convolution_case(shape, 16), 1, "wgrad"))
+    assert group is not None
+    assert max(candidates(group, GPU)) >= 4 * GPU.NUM_SM
+    modelled = Modelled(GPU)
+    assert Splitting(modelled, modelled, GPU).best(group)[0] < modelled.cost(group) / 2
 
 
 def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:

@@ -9,10 +9,14 @@ from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.products import FORMATS, HandPoint, product_group
 from cuts.ir import CompileOptions, Graph, Node
+from cuts.ir.expr import call
+from cuts.ir.index import Var, as_index
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.compilation import Compilation
+from cuts.passes.evaluators import Modelled
 from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.bound import RESOURCES, bound, occupancy, warmed
 from cuts.passes.model.counts import Features
@@ -25,7 +29,7 @@ from cuts.passes.schedule.enumerate import batches
 from cuts.passes.schedule.legal_points import features_of, geometry_of
 from cuts.passes.schedule.space import make_space
 
-from .groups import ALL, conv_conv, matmul, pointwise
+from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu
 
 H200 = find_target("cuda:h200")
 V100 = find_target("cuda:v100")
@@ -122,6 +126,26 @@ def test_a_faster_machine_is_never_bound_longer(name, rate):
         slow, fast = bound(batch.features, H200).time, bound(batch.features, with_rate(H200, **{rate: 2.0})).time
         assert np.all(batch.flat(fast) <= batch.flat(slow) * (1 + 1e-12))
         break
+
+
+def sums_of_rows(other: str) -> FusedGroup:
+    """Return two sums over long rows, the second of `other` with the first taken off; alike in what they iterate over,
+    but rows may be kept only where both read the same.
+    """
+    i, r = Var("i", 256), Var("r", 50_000)
+    first = Reduction("t", (r,), "sum", relu(at("a", i, r)))
+    last = Reduction("u", (r,), "sum", relu(call("sub", at(other, i, r), at("t", i))))
+    segment = Segment((i,), (first, last), (Output("y", (as_index(i),), at("u", i)),))
+    rows = {name: f32(256, 50_000) for name in dict.fromkeys(("a", other))}
+    return FusedGroup((segment,), {**rows, "t": f32(256), "u": f32(256), "y": f32(256)}, tuple(rows), ("y",))
+
+
+@pytest.mark.parametrize(("before", "group"), ["ab", "ba"])
+def test_a_group_is_judged_by_points_of_its_own_knobs(before: str, group: str) -> None:
+    """A group that was looked at before says where the best points lie only where it has the same knobs."""
+    modelled = Modelled(H200)
+    modelled.cost(sums_of_rows(before))
+    assert modelled.cost(sums_of_rows(group)) == Modelled(H200).cost(sums_of_rows(group))
 
 
 @pytest.mark.parametrize("target", [H200, V100, find_target("opencl")], ids=lambda t: t.name)

@@ -11,7 +11,10 @@ from attrs import evolve
 from cuts.backends import find_target
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.source import emit
+from cuts.bench.gradient_cases import gradient_case
 from cuts.bench.products import FORMATS, product_group
+from cuts.bench.shapes import convolution_case, read_convolution
+from cuts.bench.tuned import tune
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
 from cuts.passes.compilation import Compilation
@@ -157,3 +160,11 @@ def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
     assert check_schedule(group.form, schedule, TARGET) == []
     (reason,) = check_schedule(group.form, wide, TARGET)
     assert "registers per thread" in reason
+
+
+@needs_toolchain
+def test_vectors_that_wait_for_inner_loops_are_registers() -> None:
+    """The filter gradient of a first layer: vectors of rows, kept while the columns inside of them ran, spilled."""
+    first = convolution_case(read_convolution("3x224 64x7x7 /2 +3")[0], 64)
+    (tuned,) = tune([gradient_case(first, 1, "wgrad")], find_target("cuda:h200"), emit, None)
+    assert [cubin.spill_bytes for cubin in compile_kernels(tuned.kernels, "sm_90")] == [0] * len(tuned.kernels)
