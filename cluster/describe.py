@@ -98,6 +98,11 @@ class Transformer:
         return self.matrices + biases + 2 * self.hidden * (1 if self.gated else 2)
 
     @property
+    def held_whole(self) -> int:
+        """Parameters of a block that each of the GPUs that share it holds: norms, and biases that are added once."""
+        return 2 * self.hidden * ((1 if self.gated else 2) + self.biases)
+
+    @property
     def parameters(self) -> int:
         """All parameters. The head's matrix is the embedding's, except in gated models, which have one of its own."""
         return self.layers * self.block_parameters + (2 if self.gated else 1) * self.vocabulary * self.hidden

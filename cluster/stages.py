@@ -84,8 +84,14 @@ class PipelineStage:
         self.links = links(ways, machine)
         self.loads_state = model.precision == "single"
         self.value = model.value_bytes
-        self.scores = model.value_bytes * ways.micro * model.heads * model.sequence**2 / ways.wp
-        self.boundary = model.value_bytes * ways.micro * model.hidden * model.sequence
+        tokens = model.value_bytes * ways.micro * model.sequence
+        self.scores = tokens * model.heads * model.sequence / ways.wp
+        #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
+        self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
+        self.wide, self.wides = tokens * model.width / ways.wp, 3 if model.gated else 2
+        #: Bytes of a block's parameters that every GPU of a layer holds whole.
+        self.whole = model.value_bytes * model.held_whole
+        self.boundary = tokens * model.hidden
 
     def total(self, name: str) -> Column:
         """Return the sum of a size over the stage's layers."""
