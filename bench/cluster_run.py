@@ -7,7 +7,9 @@ whole in memory.
 
 Each case is predicted from what is measured just before it, run, and compared with a run that keeps all in memory:
 results must have the same bits where one process computes, and be close where gradients are summed in another order.
-The share is the time of the slower of storage and compute, from what was measured, over the time that the run took. A
+The share is the time of the slower of storage and compute, from what was measured, over the time that the run took.
+"disk" is what storage gave while the run worked it, over what had been measured just before; "rest" is the time taken
+against what is predicted with that, so what of "off" is not the disk's. Each case prints its row when it is done, the
 table comes last, JSON goes to $OUT.
 """
 
@@ -31,7 +33,7 @@ from cuts.cluster.batches import random_batches
 from cuts.cluster.describe import Machine, Transformer
 from cuts.cluster.feasible import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.measure import predict
+from cuts.cluster.measure import RunPrediction, predict, storage_at_work
 from cuts.cluster.plan_file import ClusterPlan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
@@ -53,12 +55,12 @@ class ClusterCase:
     steps: int
 
 
-def cases(small: bool, processes: int, deep: int = 20, deep_trained: int | None = None) -> list[ClusterCase]:
+def cases(small: bool, processes: int, deep: int | None = None, deep_trained: int | None = None) -> list[ClusterCase]:
     """Return the runs for a number of processes; models are so many layers deep, those that are trained fewer."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
-    layers, trained, micro = (6, 4, 1) if small else (deep, 12 if processes == 1 else 6, 2)
-
-    trained = deep_trained or trained
+    alone = processes == 1
+    layers, trained, micro = (6, 4, 1) if small else (20 if alone else 12, 12 if alone else 4, 2)
+    layers, trained = deep or layers, deep_trained or trained
 
     def model(name: str, count: int, batch: int, precision: str = "single") -> Transformer:
         return Transformer(name, count, hidden, heads, sequence, batch * micro, precision=precision)
@@ -102,33 +104,31 @@ def cases(small: bool, processes: int, deep: int = 20, deep_trained: int | None 
                 2,
             ),
         ]
+    return several(model, layers, trained, micro, processes)
+
+
+def several(
+    model: Callable[..., Transformer], layers: int, trained: int, micro: int, processes: int
+) -> list[ClusterCase]:
+    """Return the runs for several processes; the first four end within 240 s together on two GPUs."""
     p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
     group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
     parts = Way(1, processes, 1, "PR", micro)
     both = [evolve(p, resident="weights"), evolve(group, policy="AR", resident="weights", activations="recompute")]
+    turns, stay = evolve(p, policy="PR"), evolve(both[0], policy="PR")
+    kept = evolve(parts, resident="weights")
+    split, whole = (
+        evolve(parts, activations="recompute+offload"),
+        evolve(kept, policy="AR", activations="recompute"),
+    )
+    shared = model("inference-parts", layers, 8)
     return [
-        ClusterCase(
-            "inference stages PR",
-            model("inference", layers, 8),
-            evolve(p, policy="PR"),
-            evolve(both[0], policy="PR"),
-            False,
-            3,
-        ),
+        ClusterCase("inference parts PR", shared, parts, kept, False, 3),
+        ClusterCase("inference stages PR", model("inference", layers, 8), turns, stay, False, 3),
         ClusterCase("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
+        ClusterCase("training parts PR", model("trained-parts", trained, 8), split, whole, True, 2),
         ClusterCase(
             "training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2
-        ),
-        ClusterCase(
-            "inference parts PR", model("parts", layers, 8), parts, evolve(parts, resident="weights"), False, 3
-        ),
-        ClusterCase(
-            "training parts PR",
-            model("trained-parts", trained, 8),
-            evolve(parts, activations="recompute+offload"),
-            evolve(parts, policy="AR", resident="weights", activations="recompute"),
-            True,
-            2,
         ),
     ]
 
@@ -143,11 +143,8 @@ def engine_of(way: Way) -> Any:
 
 
 def cap_of(case: ClusterCase, machine: Machine) -> float:
-    """Return the memory that a capped run may use: what the planner says that the way needs, and a little for
-    constants.
-    """
-    found = fit(columns([case.way]), case.model, machine, training=case.training)
-    return float(found.memory[0]) * 1.05 + 8e6
+    """Return the memory that a capped run may use: what the planner says that the way needs."""
+    return float(fit(columns([case.way]), case.model, machine, training=case.training).memory[0])
 
 
 def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
@@ -179,9 +176,10 @@ def run_once(
     cap = cap_of(case, machine) if capped else LARGE
     folder = folder_of(case, root, capped)
     runner = make(folder, ClusterPlan(case.model, machine, way, case.training), cap)
-    row = predicted(runner) if capped else {}
+    found = predict(runner) if capped else None
+    row = predicted(found) if found else {}
     outcome = computed(runner, case)
-    row |= taken(runner, case, cap) if capped else {"whole_seconds": runner.report.seconds}
+    row |= taken(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
     runner.engine.least(0)
     runner.close()
     if case.training and runner.engine.rank == 0:
@@ -190,9 +188,8 @@ def run_once(
     return row, outcome
 
 
-def predicted(runner: Runner) -> dict[str, Any]:
+def predicted(found: RunPrediction) -> dict[str, Any]:
     """Return what the planner expects, from rates measured here."""
-    found = predict(runner)
     measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
     return {
         "predicted": terms["total"],
@@ -216,10 +213,12 @@ def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
     return results[0]
 
 
-def taken(runner: Runner, case: ClusterCase, cap: float) -> dict[str, Any]:
-    """Return what a run reports."""
-    report = runner.report
+def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
+    """Return what a run reports, and what is predicted with the storage that it had."""
+    report, at_work = runner.report, storage_at_work(runner, found)
     return {
+        "disk": at_work.part if at_work else 1.0,
+        "with_disk": at_work.seconds if at_work else found.terms["total"],
         "seconds": report.seconds,
         "losses": report.losses,
         "memory": report.memory,
@@ -312,17 +311,18 @@ def line(r: dict[str, Any]) -> str:
     """Return a case's line of the table."""
     sizes = f"{r['case']:22}{r['weights'] / 1e9:7.3f}{r['cap'] / 1e9:8.3f}{r['memory'] / 1e9:7.3f}"
     times = f"{r['predicted']:11.3f}{r['taken']:9.3f}{r['off']:+8.1%}{r['share']:7.2f}{min(r['whole_seconds']):8.3f}"
-    rates = f"{r['difference']:10.2g}{r['read'] / 1e9:11.2f}{r['write'] / 1e9:7.2f}"
+    rates = f"{r['disk']:6.2f}{r['taken'] / r['with_disk'] - 1:+8.1%}"
+    rates += f"{r['difference']:10.2g}{r['read'] / 1e9:11.2f}{r['write'] / 1e9:7.2f}"
     return f"{sizes}{times}{rates}{r['forward'] * 1e3:8.2f}{r['backward'] * 1e3:8.2f}{r['all']:7.1f}"
+
+
+HEAD = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>9}{'off':>8}{'share':>7}{'whole':>8}"
+HEAD += f"{'disk':>6}{'rest':>8}{'max diff':>10}{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the short table."""
-    head = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>9}"
-    head += f"{'off':>8}{'share':>7}{'whole':>8}{'max diff':>10}"
-    lines = [head + f"{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"]
-    lines += [line(row) for row in rows]
-    return "\n".join(lines)
+    return "\n".join([HEAD, *map(line, rows)])
 
 
 def main() -> None:
@@ -333,9 +333,9 @@ def main() -> None:
     parser.add_argument("--folder", help="where files go (default a temporary folder)")
     parser.add_argument("--only", help="run the cases whose name has this in it")
     parser.add_argument("--case", action="append", help="run the case of this very name (repeatable)")
-    parser.add_argument("--layers", type=int, default=20, help="how deep models are that are not trained (default 20)")
+    parser.add_argument("--layers", type=int, help="how deep models are that are not trained (default 20, 12)")
     parser.add_argument(
-        "--trained", type=int, help="how deep models are that are trained (default 12, 6 where several)"
+        "--trained", type=int, help="how deep models are that are trained (default 12, 4 where several GPUs are)"
     )
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
@@ -355,6 +355,7 @@ def main() -> None:
         rows.append(run_case(case, arguments.target, root, machine, known))
         if rank == 0:
             print(json.dumps(rows[-1]), flush=True)
+            print(HEAD, line(rows[-1]), sep="\n", flush=True)
             if out := os.environ.get("OUT"):
                 Path(out, f"cluster_run_{processes}.json").write_text(json.dumps(rows, indent=1))
     if rank == 0:

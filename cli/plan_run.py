@@ -12,11 +12,13 @@ from ..cluster import (
     Report,
     Runner,
     RunPrediction,
+    StorageAtWork,
     connect,
     load_cluster_plan,
     machine_text,
     predict,
     probe_machine,
+    storage_at_work,
 )
 from ..ir import UsageError
 from . import console
@@ -55,7 +57,7 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
             runner.train(arguments.steps)
         else:
             outputs = [runner.infer(number) for number in range(arguments.steps)]
-        values = _values(plan, runner, predicted)
+        values = _values(plan, runner, predicted, storage_at_work(runner, predicted))
         if outputs is not None:
             values["outputs"] = sum(len(each) for each in outputs)
     finally:
@@ -65,7 +67,9 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
     return 0
 
 
-def _values(plan: ClusterPlan, runner: Runner, predicted: RunPrediction) -> dict[str, object]:
+def _values(
+    plan: ClusterPlan, runner: Runner, predicted: RunPrediction, at_work: StorageAtWork | None
+) -> dict[str, object]:
     report, machine = runner.report, predicted.machine
     return {
         "model": plan.model.name,
@@ -88,6 +92,7 @@ def _values(plan: ClusterPlan, runner: Runner, predicted: RunPrediction) -> dict
         "exchange_seconds": report.exchange,
         "waiting_seconds": report.waiting,
         "storage_seconds": report.storage,
+        "storage_at_work": asdict(at_work) if at_work else None,
     }
 
 
@@ -108,6 +113,9 @@ def _show(values: dict[str, object], report: Report) -> None:
         )
     for line in values["storage"]:  # type: ignore[attr-defined]
         print(line)
+    if at_work := values["storage_at_work"]:
+        part, later = at_work["part"], console.seconds(at_work["seconds"])  # type: ignore[index]
+        print(f"while the plan ran it gave {part:.2f} of that, with which {later} are predicted")
     memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))  # type: ignore[arg-type]
     print(f"device memory {memory:.1f} MB of at most {cap:.1f} MB; the model's weights are {size:.1f} MB")
 

@@ -230,13 +230,15 @@ def _operation(arguments: Namespace) -> int:
     sizes: dict[str, int] = {}
     for token in arguments.sizes:
         name, equals, value = token.partition("=")
-        if not equals or not value.isdigit():
+        if not equals or not (value.isascii() and value.isdecimal()):
             raise UsageError(f"expected sizes like rows=16, found '{token}'", hint="ranges are for conv2d")
+        if name in sizes:
+            raise UsageError(f"size '{name}' is given twice")
         sizes[name] = int(value)
     if arguments.kernels == "cuts":
         raise UsageError(f"kernels of cuts were tuned for conv2d, not for {arguments.what}", hint="leave out --kernels")
-    shape, state = tuple(sizes.values()), arguments.state or "cold"
-    found = predict(arguments.what, shape, arguments.target, precision=arguments.precision, state=state)
+    state = arguments.state or "cold"
+    found = predict(arguments.what, sizes, arguments.target, precision=arguments.precision, state=state)
     if arguments.json:
         console.print_json({"op": arguments.what, "sizes": sizes, "target": arguments.target, **asdict(found)})
         return 0

@@ -6,7 +6,7 @@ from .connect import connect
 from .feasible import size
 from .files import known_machines, known_models, load_machine, load_transformer, machine_text
 from .heat_map import heat_map
-from .measure import RunPrediction, predict
+from .measure import RunPrediction, StorageAtWork, predict, storage_at_work
 from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
 from .planner import FORMS, Ranked, Ranking, rank
 from .probe import probe_machine
@@ -23,6 +23,7 @@ __all__ = [
     "Report",
     "RunPrediction",
     "Runner",
+    "StorageAtWork",
     "connect",
     "heat_map",
     "known_machines",
@@ -37,5 +38,6 @@ __all__ = [
     "save_cluster_plan",
     "simulate",
     "size",
+    "storage_at_work",
     "what_if",
 ]

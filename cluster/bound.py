@@ -26,8 +26,7 @@ class BoundPlan:
         for name in self.outside:
             if plan.storages[name].buffer != name or plan.storages[name].offset:
                 raise PlanError(f"plan {plan.name}: {name} has no buffer of its own")
-        sizes, lifetimes = self._buffers()
-        self._places, self.nbytes = place_buffers(sizes, lifetimes)
+        self._places, self.nbytes = place_buffers(*_buffers(plan))
         self._arena = (
             scratch
             if scratch is not None and scratch.nbytes >= self.nbytes
@@ -42,25 +41,6 @@ class BoundPlan:
     def arena(self) -> Buffer:
         """The memory of what lies between inputs and outputs; another plan may share it when this one does not run."""
         return self._arena
-
-    def _buffers(self) -> tuple[dict[str, int], dict[str, Lifetime]]:
-        plan = self.plan
-        sizes: dict[str, int] = {}
-        lifetimes: dict[str, Lifetime] = {}
-        for number, step in enumerate(plan.steps):
-            for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True):
-                if (
-                    argument.table
-                    or (buffer := plan.storages[tensor].buffer) in self.outside
-                    or buffer in plan.constants
-                ):
-                    continue
-                sizes[buffer] = max(sizes.get(buffer, 0), extent_bytes(plan.types[tensor], plan.storages[tensor]))
-                lifetimes[buffer] = lifetimes.get(buffer, Lifetime(number, number)).extended(number)
-        for buffer, loop in across_turns(plan, plan.storages):
-            if buffer in lifetimes:
-                lifetimes[buffer] = lifetimes[buffer].extended(loop.first).extended(loop.last - 1)
-        return sizes, lifetimes
 
     def _constants(self, arena: Arena) -> dict[str, Pointer]:
         constants = {n: a for n, a in self.plan.constants.items() if n == self.plan.storages[n].buffer}
@@ -109,3 +89,24 @@ class BoundPlan:
         known: Any = places.get(storage.buffer) or self._fixed.get(storage.buffer)
         start: Pointer = known if known is not None else Pointer(self._arena, self._places[storage.buffer].offset)
         return Pointer(start.buffer, start.offset + storage.start(turn) * self.plan.types[tensor].dtype.size)
+
+
+def bytes_inside(plan: Plan) -> int:
+    """Return the bytes of what lies between a plan's inputs and outputs, as `BoundPlan` lays it out."""
+    return place_buffers(*_buffers(plan))[1]
+
+
+def _buffers(plan: Plan) -> tuple[dict[str, int], dict[str, Lifetime]]:
+    sizes: dict[str, int] = {}
+    lifetimes: dict[str, Lifetime] = {}
+    outside = (*plan.inputs, *plan.outputs, *plan.constants)
+    for number, step in enumerate(plan.steps):
+        for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True):
+            if argument.table or (buffer := plan.storages[tensor].buffer) in outside:
+                continue
+            sizes[buffer] = max(sizes.get(buffer, 0), extent_bytes(plan.types[tensor], plan.storages[tensor]))
+            lifetimes[buffer] = lifetimes.get(buffer, Lifetime(number, number)).extended(number)
+    for buffer, loop in across_turns(plan, plan.storages):
+        if buffer in lifetimes:
+            lifetimes[buffer] = lifetimes[buffer].extended(loop.first).extended(loop.last - 1)
+    return sizes, lifetimes

@@ -28,9 +28,9 @@ class Arena:
             most = sorted(self.uses.items(), key=lambda item: -item[1])[:4]
             taken = ", ".join(f"{name} {held / 1e6:.1f} MB" for name, held in most)
             raise BackendError(
-                f"{what}: {size / 1e6:.1f} MB more than fits in the {self.cap / 1e6:.1f} MB of device memory that the"
-                " plan may use;"
-                f" {self.used / 1e6:.1f} MB are taken ({taken})",
+                f"{what}: {size / 1e6:.1f} MB are {(self.used + size - self.cap) / 1e6:.1f} MB more than fits in the "
+                f"{self.cap / 1e6:.1f} MB of device memory that the plan may use; {self.used / 1e6:.1f} MB are taken "
+                f"({taken})",
                 hint="take a way with less in memory (--resident nothing, --activations offload), "
                 "a smaller micro-batch or more memory",
             )

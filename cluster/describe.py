@@ -14,6 +14,10 @@ from ..ir import DType, UsageError
 #: Values that an optimiser keeps of a parameter besides the parameter.
 MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
 PRECISIONS = ("mixed", "single")
+#: The largest size of a model, and the most GPUs of a cluster: what lies beyond is a slip of the pen.
+MOST, MOST_GPUS = 10**8, 1 << 20
+#: Within these lie all rates and sizes of machines, so that no time overflows.
+RATES = (1.0, 1e30)
 
 
 @frozen
@@ -44,6 +48,8 @@ class Transformer:
             _expect(getattr(self, name) > 0, self.name, name, "a number above 0", getattr(self, name))
         for name in ("inner", "kv_heads", "vocabulary"):
             _expect(getattr(self, name) >= 0, self.name, name, "0 or more", getattr(self, name))
+        for name in ("layers", "hidden", "heads", "sequence", "batch", "inner", "kv_heads", "vocabulary"):
+            _expect(getattr(self, name) <= MOST, self.name, name, f"at most {MOST}", getattr(self, name))
         divisor = f"a number that divides {self.hidden}"
         _expect(self.hidden % self.heads == 0, self.name, "heads", divisor, self.heads)
         _expect(
@@ -98,6 +104,11 @@ class Transformer:
         return self.matrices + biases + 2 * self.hidden * (1 if self.gated else 2)
 
     @property
+    def held_whole(self) -> int:
+        """Parameters of a block that each of the GPUs that share it holds: norms, and biases that are added once."""
+        return 2 * self.hidden * ((1 if self.gated else 2) + self.biases)
+
+    @property
     def parameters(self) -> int:
         """All parameters. The head's matrix is the embedding's, except in gated models, which have one of its own."""
         return self.layers * self.block_parameters + (2 if self.gated else 1) * self.vocabulary * self.hidden
@@ -122,6 +133,18 @@ class Measured:
     backward: float
     recomputing: float
     wp: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        where = f"measured '{self.model}'"
+        for name in ("micro", "wp"):
+            _expect(getattr(self, name) > 0, where, name, "a number above 0", getattr(self, name))
+        for name in ("forward", "backward", "recomputing"):
+            value, least = getattr(self, name), 1e-12 * (name == "forward")
+            _expect(least <= value <= 1e12, where, name, "seconds, above 0 where it is forward", value)
+
+
+#: Fields of a machine that need not be known.
+_OPTIONAL = ("storage", "host_link", "p2p")
 
 
 @frozen
@@ -165,10 +188,15 @@ class Machine:
         ):
             value = getattr(self, name)
             _expect(0 < value < math.inf, self.name, name, "a number above 0", value)
-        for name in ("storage", "host_link", "p2p"):
+        for name in _OPTIONAL:
             value = getattr(self, name)
             _expect(value is None or 0 < value < math.inf, self.name, name, "a number above 0", value)
-        _expect(self.efficiency <= 1, self.name, "efficiency", "at most 1", self.efficiency)
+        for name in ("peak", "memory", "storage_read", "storage_write", "gpu_link", "node_link", *_OPTIONAL):
+            value = getattr(self, name)
+            text = f"{RATES[0]:g} to {RATES[1]:g}"
+            _expect(value is None or RATES[0] <= value <= RATES[1], self.name, name, text, value)
+        _expect(self.count <= MOST_GPUS, self.name, "nodes x gpus", f"at most {MOST_GPUS}", self.count)
+        _expect(1e-6 <= self.efficiency <= 1, self.name, "efficiency", "at most 1, at least 1e-06", self.efficiency)
         _expect(0 <= self.request < math.inf, self.name, "request", "0 or more seconds", self.request)
 
     @property

@@ -109,8 +109,8 @@ def _table(source: str | os.PathLike[str], folder: str) -> dict[str, Any]:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", hint=f"known {folder}: {', '.join(_known(folder))}"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:  # what is no TOML, no text or no name of a file
+        raise UsageError(f"{path}: expected a description as TOML: {error}") from error
 
 
 def _literal(value: object) -> str:

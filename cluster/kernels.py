@@ -12,10 +12,8 @@ from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
 from .graphs import adam_graph, block_passes, loss_graph, parameter_shapes
 from .layer_files import layout
+from .memory import CHUNK
 from .plan_file import ClusterPlan
-
-#: Elements that the optimiser takes at a time; a multiple of a page.
-CHUNK = 1 << 20
 
 
 @frozen

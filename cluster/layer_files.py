@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import frozen
@@ -105,7 +106,8 @@ def reserve(path: Path, nbytes: int, header: bytes = b"") -> None:
         finally:
             os.close(file)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not even be made
+            path.unlink(missing_ok=True)
         raise storage_error(error, path, nbytes) from error
 
 

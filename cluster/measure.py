@@ -68,11 +68,40 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
 def predict(runner: Runner) -> RunPrediction:
     """Return what was measured, and the parts of the time of one mini-batch that follow from it."""
     machine, reads, writes = measure_machine(runner)
+    return RunPrediction(machine, _terms(runner, machine), reads, writes)
+
+
+def _terms(runner: Runner, machine: Machine) -> dict[str, float]:
     nodes = max(1, -(-runner.way.gpus // machine.gpus))
-    terms = corrected_terms(
-        columns([runner.way]), runner.model, evolve(machine, nodes=nodes), training=runner.plan.training
-    )
-    return RunPrediction(machine, terms.row(0), reads, writes)
+    ways, machine = columns([runner.way]), evolve(machine, nodes=nodes)
+    return corrected_terms(ways, runner.model, machine, training=runner.plan.training).row(0)
+
+
+@frozen
+class StorageAtWork:
+    """What storage gave while a run worked it: as a part of what had been measured before, and the seconds of a
+    mini-batch that are predicted with that.
+    """
+
+    part: float
+    seconds: float
+
+
+def storage_at_work(runner: Runner, predicted: RunPrediction) -> StorageAtWork | None:
+    """Return what storage gave during a run, on the mean of all processes, which all call this; None where nothing
+    moved.
+
+    Only the seconds count in which something was asked of it, so that a schedule that leaves it idle does not make it
+    look slow.
+    """
+    report, machine, engine = runner.report, predicted.machine, runner.engine
+    expected = report.read_bytes / machine.storage_read + report.written_bytes / machine.storage_write
+    expected, busy = engine.total(expected), engine.total(report.storage)
+    if min(expected, busy) <= 0:
+        return None
+    part = expected / busy
+    found = evolve(machine, storage_read=part * machine.storage_read, storage_write=part * machine.storage_write)
+    return StorageAtWork(part, _terms(runner, found)["total"])
 
 
 def _seconds(run: Callable[[], None], repeats: int = 3) -> float:

@@ -42,7 +42,7 @@ def load_cluster_plan(path: str | os.PathLike[str]) -> ClusterPlan:
         document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path}: expected a plan as JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != VERSION:
         raise PlanError(

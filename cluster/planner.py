@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from ..ir import UsageError
 from .corrected import corrected_terms
-from .describe import Machine, Transformer
+from .describe import MOST_GPUS, Machine, Transformer
 from .feasible import Feasibility, fit, reasons
 from .sizes import time_source
 from .terms import Terms
@@ -199,13 +199,13 @@ def _smallest(found: Ranking, only: Mapping[str, int | str]) -> str:
     if rest != only and fits_somehow(found.model, found.machine, found.training, rest):
         fixed = ", ".join(f"{name} {value}" for name, value in only.items() if name not in rest)
         return f"this cluster would do without {fixed}"
-    while nodes <= MOST_NODES:
+    while nodes <= MOST_NODES and nodes * found.machine.gpus <= MOST_GPUS:
         machine = evolve(found.machine, nodes=nodes)
         if nodes != found.machine.nodes and fits_somehow(found.model, machine, found.training, rest):
             gpus = f"{machine.count} GPUs" if machine.count > 1 else "1 GPU"
             return f"the smallest cluster of such nodes that would do has {nodes} nodes ({gpus})"
         nodes *= 2
-    return f"no cluster of up to {MOST_NODES} such nodes would do: use GPUs with more memory, or more storage"
+    return f"no cluster of up to {nodes // 2} such nodes would do: use GPUs with more memory, or more storage"
 
 
 def fits_somehow(model: Transformer, machine: Machine, training: bool, only: Mapping[str, int | str]) -> bool:

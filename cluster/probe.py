@@ -41,11 +41,13 @@ def probe_machine(
 
     Storage and the way from the host are measured for all GPUs that PyTorch sees at once, and between the first two of
     them; where it sees one, the bandwidth between GPUs is that through the host. Products and memory are those of one
-    GPU. Raises `UsageError` for a target without memory of its own.
+    GPU. Raises `UsageError` for a target without memory of its own, and for a file in the place of the folder.
     """
     machine = find_target(target)
     if machine.dialect not in ("opencl", "cuda"):
         raise UsageError(f"target '{target}' has no memory of its own to probe", hint="use opencl or cuda")
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"{folder}: expected a folder, found a file", hint="its storage is measured")
     device = open_device(machine)
     transfers = open_transfers(device)
     nbytes, count = nbytes or BYTES, _count(machine.dialect)

@@ -78,6 +78,13 @@ def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: 
         yield from (LayerPass(True, layer, micro) for layer in back)
 
 
+def adds_to_same(step: LayerPass, following: LayerPass | None) -> bool:
+    """Whether the next step adds to the gradients that a step has just added to, so that these need not leave memory:
+    on a stage of one layer, where a pipeline drains.
+    """
+    return following is not None and step.backward and following.backward and step.layer == following.layer
+
+
 def upcoming(steps: Sequence[LayerPass], spread: int) -> list[Arriving | None]:
     """Return what comes in during each step: of the weights of the next layer a part with each of the last `spread`
     steps before it.

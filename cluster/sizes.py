@@ -102,7 +102,7 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
     """Return a kind of layer's sizes; times come from what was measured of blocks, else from the peak and the
     efficiency.
     """
-    value, wp = model.value_bytes, ways.wp
+    value, wp = float(model.value_bytes), ways.wp
     link = links(ways, machine)
     weights = value * layer.parameters / wp
     forward = layer.flops * ways.micro / (wp * machine.peak * machine.efficiency)

@@ -80,12 +80,18 @@ class PipelineStage:
         self.ends = [
             sizes(ways, model, machine, kinds.get(name, kinds["block"]), block=False) for name in ("embedding", "head")
         ]
-        self.n = model.batch // (ways.dp * ways.micro)
+        self.n = np.maximum(1, model.batch // (ways.dp * ways.micro))  # what does not divide is told apart elsewhere
         self.links = links(ways, machine)
         self.loads_state = model.precision == "single"
-        self.value = model.value_bytes
-        self.scores = model.value_bytes * ways.micro * model.heads * model.sequence**2 / ways.wp
-        self.boundary = model.value_bytes * ways.micro * model.hidden * model.sequence
+        self.value = float(model.value_bytes)  # sizes of models that nobody has would overflow integers
+        tokens = self.value * ways.micro * model.sequence
+        self.scores = tokens * model.heads * model.sequence / ways.wp
+        #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
+        self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
+        self.wide, self.wides = tokens * model.width / ways.wp, 3 if model.gated else 2
+        #: Bytes of a block's parameters that every GPU of a layer holds whole.
+        self.whole = model.value_bytes * model.held_whole
+        self.boundary = tokens * model.hidden
 
     def total(self, name: str) -> Column:
         """Return the sum of a size over the stage's layers."""
@@ -254,7 +260,7 @@ class PipelineStage:
         spilled = (ways.level == 0) * block.gradients * backward
         weights = (ways.level < 2) * block.weights / spread + np.where(ways.pr, 0.0, spilled * (self.n - 1) / self.n)
         name = "backward" if backward else "forward"
-        busy = getattr(block, name) + getattr(block, f"reduce_{name}")
+        busy = np.maximum(getattr(block, name) + getattr(block, f"reduce_{name}"), 1e-30)
         fixed = weights / machine.read + spilled / np.where(ways.pr, self.n, 1) / machine.write
         return float((fixed / busy)[0]), float(((read / machine.read + write / machine.write) / busy)[0])
 

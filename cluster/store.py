@@ -98,6 +98,8 @@ def open_store(
     shapes = parameter_shapes(model, parts)
     weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))
     store = LayerStore(Path(folder), model, weights, state, part, parts)
+    if store.folder.exists() and not store.folder.is_dir():
+        raise PlanError(f"{folder}: expected a folder, found a file", hint="name another: --folder DIR")
     marker = store.folder / "model.json"
     described = json.dumps(asdict(model), indent=1)
     if marker.exists() and marker.read_text(encoding="utf-8") != described:

@@ -11,7 +11,8 @@ from ..backends import Buffer, Device, Pointer
 from .bound import BoundPlan
 from .buffers import Arena, Slots
 from .describe import Transformer
-from .kernels import CHUNK, Kernels
+from .kernels import Kernels
+from .memory import CHUNK
 from .mover import Move, Mover
 from .store import LayerStore, state_kinds
 

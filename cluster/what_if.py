@@ -15,7 +15,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..ir import UsageError
-from .describe import Machine, Transformer
+from .describe import MOST_GPUS, Machine, Transformer
 from .planner import MOST_NODES, rank
 from .stages import PipelineStage
 from .ways import Way, columns
@@ -99,7 +99,7 @@ def _parts(model: Transformer, machine: Machine, way: Way, *, training: bool) ->
 
 def _least_gpus(model: Transformer, machine: Machine, *, training: bool) -> int | None:
     nodes = 1
-    while nodes <= MOST_NODES:
+    while nodes <= MOST_NODES and nodes * machine.gpus <= MOST_GPUS:
         larger = evolve(machine, nodes=nodes)
         try:
             best = rank(model, larger, training=training, limit=1).ranked[0].way

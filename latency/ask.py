@@ -13,8 +13,13 @@ from .own_plans import OwnPlans, own_plans
 from .predictor import Prediction, Predictor, predictor
 from .simple_model import OPERATIONS, POOLS
 
-#: Sizes that an operation has where it is no convolution.
-_LENGTHS = {"linear": 3} | {op: 7 if op in POOLS else 4 for op in OPERATIONS}
+_IMAGE, _WINDOW = ("n", "c", "h", "w"), ("window", "stride", "padding")
+#: Names of the sizes of an operation that is no convolution, in order.
+_NAMES: Mapping[str, tuple[str, ...]] = {"linear": ("rows", "inputs", "outputs")} | {
+    op: (*_IMAGE, *_WINDOW) if op in POOLS else _IMAGE for op in OPERATIONS
+}
+#: The largest size; what lies beyond is a slip of the pen.
+_LARGEST = 10**9
 
 
 def find_own_kernels(target: str) -> OwnKernels:
@@ -61,12 +66,25 @@ def predict(
     if op == "conv2d":
         row = convolution(shape) if isinstance(shape, Mapping) else _full_row(shape)
         return asked.convolutions(Convolutions([row]))[0]
-    if op not in _LENGTHS:
-        raise UsageError(f"unknown operation '{op}'", hint=f"known are conv2d, {', '.join(_LENGTHS)}")
-    sizes = tuple(shape.values()) if isinstance(shape, Mapping) else tuple(shape)
-    if len(sizes) != _LENGTHS[op] or any(not isinstance(each, int) or each < 0 for each in sizes) or 0 in sizes[:3]:
-        raise UsageError(f"'{op}' has {_LENGTHS[op]} sizes above 0, found {sizes}")
-    return asked.operations([LayerOperation(op, sizes)])[0]
+    return asked.operations([LayerOperation(op, _sizes(op, shape))])[0]
+
+
+def _sizes(op: str, shape: Mapping[str, int] | Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of an operation in order. Raises `UsageError` for other names, and where one is impossible."""
+    if op not in _NAMES:
+        raise UsageError(f"unknown operation '{op}'", hint=f"known are conv2d, {', '.join(_NAMES)}")
+    names = _NAMES[op]
+    if isinstance(shape, Mapping) and set(shape) != set(names):
+        raise UsageError(f"'{op}' has the sizes {', '.join(names)}, found {', '.join(shape) or 'none'}")
+    sizes = tuple(shape[name] for name in names) if isinstance(shape, Mapping) else tuple(shape)
+    if len(sizes) != len(names):
+        raise UsageError(f"'{op}' has {len(names)} sizes ({', '.join(names)}), found {len(sizes)}")
+    for name, value in zip(names, sizes, strict=True):
+        if not isinstance(value, int) or not (name != "padding") <= value <= _LARGEST:
+            raise UsageError(f"'{op}': size {name}: expected {int(name != 'padding')} to {_LARGEST}, found {value!r}")
+    if op in POOLS and min(sizes[2:4]) + 2 * sizes[6] < sizes[4]:
+        raise UsageError(f"'{op}': a window of {sizes[4]} is larger than the image of {sizes[2]} x {sizes[3]}")
+    return sizes
 
 
 def _full_row(shape: Sequence[int]) -> tuple[int, ...]:

@@ -50,12 +50,13 @@ def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockG
     names = tuple(name for name in graph.inputs if name not in ("x", "share"))
     gradients = Gradients(spec.registry)
     loss = _with_loss(graph, spec)
-    found = differentiate_graph(loss, gradients, "loss", ("x", *names))
+    found = differentiate_graph(loss, gradients, "loss", ("x", "y", *names))
     spec = Spec(gradients.registry, {**spec.texts, **gradients.texts})
     whole, own = found.graph, {node.name for node in loss.nodes}
-    back = [node for node in whole.nodes if node.name not in own]
+    # The gradient at `y` is `dy` times a tensor of ones, which would take as much memory as `dy`.
+    back = [_reading(node, found.gradients["y"], "dy") for node in whole.nodes if node.name not in own]
     saved = () if recompute else _saved(loss, back)
-    nodes = list(whole.nodes) if recompute else back
+    nodes = ([node for node in whole.nodes if node.name in own] if recompute else []) + back
     types, outputs = dict(whole.types), ["dx"]
     nodes.append(Node("dx", "identity", (found.gradients["x"],), ("dx",)))
     types["dx"] = types["x"]
@@ -72,6 +73,11 @@ def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockG
     return BlockGraphs(
         verify_graph(forward, spec.instances.infer), verify_graph(backward, spec.instances.infer), saved, spec
     )
+
+
+def _reading(node: Node, old: str, new: str) -> Node:
+    """Let a node read another value in the place of one."""
+    return evolve(node, inputs=tuple(new if value == old else value for value in node.inputs))
 
 
 def _only_read(graph: Graph) -> Graph:

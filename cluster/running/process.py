@@ -15,12 +15,13 @@ from attrs import define, field
 from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ...ir import UsageError
 from ..batches import Batches, random_batches
-from ..bound import BoundPlan
+from ..bound import BoundPlan, bytes_inside
 from ..buffers import Arena, HostPool, Slots
 from ..disk import Disk
 from ..engine import Alone, Engine
 from ..kernels import Kernels, check_runnable, compile_kernels
 from ..layer_files import paged, reserve
+from ..memory import sent_ahead
 from ..mover import Move, Mover
 from ..plan_file import ClusterPlan
 from ..schedule import placement
@@ -33,7 +34,7 @@ _ROOM = 64  # bytes of a scalar's buffer
 
 @define
 class Report:
-    """What a run took: seconds of each step, bytes read and written by this process, and the losses; of all steps,
+    """What a run took: seconds of each step and the losses; of all steps, bytes read and written by this process,
     seconds that kernels ran, that sums over a layer's GPUs took with the wait for these, that steps waited for storage,
     that storage was at work, and that the optimiser took.
     """
@@ -82,6 +83,8 @@ class Process:
         #: Whether values inside layers are kept for the backward pass.
         self.keeps = plan.training and not self.way.activations.startswith("recompute")
         self.micros = self.model.batch // (self.way.dp * self.way.micro)
+        #: Results that may be on their way to other stages.
+        self.unsent = int(sent_ahead(self.micros, self.way.p, self.way.policy == "PR"))
         self.level = RESIDENT.index(self.way.resident)
         self.offload = self.way.activations.endswith("offload")
         self.batches = batches or random_batches(self.model, self.way.micro, seed)
@@ -117,7 +120,7 @@ class Process:
         plans = [*kernels.forward, *kernels.backward, *([kernels.loss] if kernels.loss else [])]
         bound: list[BoundPlan] = []
         scratch: Buffer | None = None
-        for plan in sorted(plans, key=lambda p: -p.arena):
+        for plan in sorted(plans, key=lambda p: -bytes_inside(p)):
             made = BoundPlan(plan, self.device, self.arena, scratch)
             scratch = scratch or made.arena
             bound.append(made)

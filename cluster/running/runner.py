@@ -15,7 +15,7 @@ import numpy as np
 from ...backends import Array, Buffer, Pointer
 from ..buffers import HeldBuffer
 from ..graphs import held_whole
-from ..schedule import LayerPass, order, upcoming
+from ..schedule import LayerPass, adds_to_same, order, upcoming
 from .layer import LayerKernels
 from .process import Report
 
@@ -37,6 +37,7 @@ class Runner(LayerKernels):
             following = steps[position + 1] if position + 1 < len(steps) else None
             # What the next step would read back at once stays in memory.
             self.turns = following == LayerPass(True, step.layer, step.micro) and self.way.policy == "AR"
+            self.adds = adds_to_same(step, following)
             # The step before is done, so its buffers are free: what comes next queues behind what this step waits for,
             # and storage does not stand still from one layer to the next.
             coming = self._fetch(following, step) if following else []
@@ -157,7 +158,7 @@ class Runner(LayerKernels):
         last, pr = micro == self.micros - 1, self.way.policy == "PR"
         if last:
             self._sum_gradients(self.sums[layer])
-        if self.level == 0 and (last or not pr):
+        if self.level == 0 and (last or not (pr or self.adds)):
             buffer, made = self.sums.pop(layer), self.store.weights
             name = ("sum", layer)
             self._settle_sums()
@@ -211,12 +212,14 @@ class _Timed:
         self.runner = runner
 
     def __enter__(self) -> None:
-        self.busy = self.runner.disk.busy
+        disk = self.runner.disk
+        self.busy, self.read, self.written = disk.busy, disk.read_bytes, disk.written_bytes
         self.begin = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         runner, report = self.runner, self.runner.report
         report.seconds.append(time.perf_counter() - self.begin)
         report.storage += runner.disk.busy - self.busy
-        report.read_bytes, report.written_bytes = runner.disk.read_bytes, runner.disk.written_bytes
+        report.read_bytes += runner.disk.read_bytes - self.read
+        report.written_bytes += runner.disk.written_bytes - self.written
         report.memory = runner.arena.used

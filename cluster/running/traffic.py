@@ -14,7 +14,7 @@ from ..buffers import HeldBuffer, Slots
 from ..disk import PIECE
 from ..layer_files import paged
 from ..mover import Move
-from ..schedule import LayerPass
+from ..schedule import LayerPass, adds_to_same
 from .process import Process
 
 
@@ -54,7 +54,7 @@ class Traffic(Process):
             moves += self._fetch_held(("inner", *key), self.inner, key, self.saved_slots, self.saved_bytes)
         if self.offload and pr and key not in self.grads:
             moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
-        if self.level == 0 and not pr and step.micro:
+        if self.level == 0 and not pr and step.micro and not (before and adds_to_same(before, step)):
             self.gone(("sum", step.layer))
             held = self.sum_slots.take()
             self.sums[step.layer] = held
@@ -164,7 +164,7 @@ class Traffic(Process):
 
     def _send(self, held: HeldBuffer, stage: int, *, backward: bool) -> None:
         self.sending.append((self.engine.send(held.place, self.boundary, stage, backward=backward), held))
-        while len(self.sending) > self.micros:  # with PR, the other stage may take a layer's results only later
+        while len(self.sending) > self.unsent:
             wait, old = self.sending.pop(0)
             wait()
             old.release()

@@ -77,6 +77,80 @@ def test_a_wrong_call_is_one_line(
     assert len(error.splitlines()) == 1
 
 
+HUGE = "9" * 23
+
+
+@pytest.mark.parametrize("more", [(), ("--inference", "--what-if", "--simulate")], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [
+        *(("model", f"{key} = {HUGE}", f"{key}: expected at most") for key in ("layers", "hidden", "sequence")),
+        ("model", f"batch = {HUGE}", "batch: expected at most 100000000"),
+        ("model", "hidden = nan", "hidden: expected a whole number, found nan"),
+        ("model", "batch = -4", "batch: expected a number above 0"),
+        ("model", "heads = 5", "heads: expected a number that divides 64"),
+        ("model", "kv_heads = 3", "kv_heads: expected a number that divides 4"),
+        ("model", "a = " + "[" * 3000 + "]" * 3000, "model.toml: expected a description as TOML"),
+        ("cluster", "storage_read = 0.0", "storage_read: expected a number above 0"),
+        ("cluster", "storage_read = nan", "storage_read: expected a number above 0, found nan"),
+        ("cluster", "memory = -inf", "memory: expected a number above 0"),
+        ("cluster", "peak = 1e-300", "peak: expected 1 to 1e+30"),
+        ("cluster", "nodes = 100000000", "nodes x gpus: expected at most 1048576"),
+        ("cluster", "efficiency = 1e-9", "efficiency: expected at most 1, at least 1e-06"),
+        ("cluster", "request = nan", "request: expected 0 or more seconds"),
+        ("cluster", "storage = 0.0", "storage: expected a number above 0"),
+        ("cluster", "bandwidth = 1.0", "unknown key 'bandwidth'"),
+        ("cluster", "measured = 3", "measured: expected tables"),
+        (
+            "cluster",
+            'measured = [{model="tiny", micro=1, forward=nan, backward=1.0, recomputing=1.0}]',
+            "forward: expected seconds",
+        ),
+    ],
+)  # fmt: skip
+def test_a_description_that_is_none_is_one_line(
+    name: str, line: str, words: str, more: tuple[str, ...], files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(f"{name}.toml")
+    rest = [each for each in path.read_text().splitlines() if each.split(" ")[0] != line.split(" ")[0]]
+    path.write_text("\n".join([*rest, line]))
+    assert main(["plan", "model.toml", "cluster.toml", *more]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.splitlines()) == 1
+
+
+def test_more_gpus_than_sequences_are_an_answer_without_warnings_of_numpy(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cluster.toml").write_text(CLUSTER.replace("nodes = 1", "nodes = 1024"))
+    assert main(["plan", "model.toml", "cluster.toml", "--what-if"]) == 2
+    assert "fits here in none of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["folder", "absent.toml", "bytes.toml", "large.toml", "n" * 5000])
+def test_what_is_no_file_of_text_is_one_line(source: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder").mkdir()
+    Path("bytes.toml").write_bytes(b"\xff\x00" * 9)
+    Path("large.toml").write_text("#" * (2 << 20))
+    for arguments in (["plan", source, "cluster.toml"], ["plan", "model.toml", source], ["plan", "run", source]):
+        assert main(arguments) in (2, 3)
+        error = capsys.readouterr().err
+        assert source in error
+        assert len(error.splitlines()) == 1
+
+
+@needs_opencl
+def test_a_file_in_the_place_of_a_folder_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "model.toml", "cluster.toml", "-o", "plan.json", "--micro", "2"]) == 0
+    for arguments in (["probe"], ["run", "plan.json"]):
+        capsys.readouterr()
+        assert main(["plan", *arguments, "--folder", "model.toml"]) in (2, 3)
+        error = capsys.readouterr().err
+        assert "expected a folder" in error
+        assert len(error.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -51,8 +51,11 @@ TRAINING = [
 #: Kernels of these ways are others, which takes long to compile.
 NIGHTLY_WAYS = [Way(1, 1, 2, "AR", 1, "gradients", "keep"), Way(1, 2, 1, "AR", 1, "nothing", "keep")]
 TRAINING += NIGHTLY_WAYS * NIGHTLY
+#: Stages of one layer: where the pipeline drains, one step after the other adds to the same gradients.
+ONE_LAYER = Way(1, 1, 2, "AR", 1, "nothing", "recompute")
+SHALLOW = evolve(MODEL, layers=2)
 INFERENCE = [Way(1, 1, 2, policy, 1, "nothing", "keep") for policy in ("AR", "PR")] + [Way(1, 2, 1, "PR", 1)]
-PLANS = [(way, True) for way in TRAINING] + [(way, False) for way in INFERENCE]
+PLANS = [(way, True) for way in (*TRAINING, ONE_LAYER)] + [(way, False) for way in INFERENCE]
 
 #: A process: it runs plans and prints what it found. Data is of the whole mini-batch's place, so that groups share it
 #: out.
@@ -105,6 +108,10 @@ def kernels(training: bool, recompute: bool, parts: int) -> Kernels:
     return compile_kernels(ClusterPlan(MODEL, HERE, way, training), "opencl")
 
 
+def model_of(way: Way) -> Transformer:
+    return SHALLOW if way == ONE_LAYER else MODEL
+
+
 def compiled_for(way: Way, training: bool) -> Kernels:
     return kernels(training, training and way.activations.startswith("recompute"), way.wp)
 
@@ -114,7 +121,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, li
     """Run all plans on two processes; return the folder of each, and what its processes found."""
     root, work = tmp_path_factory.mktemp("two"), []
     for number, (way, training) in enumerate(PLANS):
-        save_cluster_plan(ClusterPlan(MODEL, HERE, way, training), root / f"{number}.json")
+        save_cluster_plan(ClusterPlan(model_of(way), HERE, way, training), root / f"{number}.json")
         made = compiled_for(way, training)
         work.append((str(root / f"{number}.json"), str(saved(made, root / f"kernels-{id(made)}"))))
     (root / "work.json").write_text(json.dumps(work))
@@ -146,10 +153,10 @@ def on_processes(work: Path) -> list[list[dict[str, Any]]]:
 
 
 @cache
-def alone(activations: str, training: bool, folder: Path) -> dict[str, Any]:
+def alone(activations: str, training: bool, folder: Path, model: Transformer = MODEL) -> dict[str, Any]:
     """Return what one process finds, which is this one."""
     way = evolve(ALONE, activations=activations)
-    plan = ClusterPlan(MODEL, HERE, way, training)
+    plan = ClusterPlan(model, HERE, way, training)
     return outcome(Runner(plan, folder, kernels=compiled_for(way, training), seed=3, batches=batches_of(plan)))
 
 
@@ -178,6 +185,12 @@ def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one
                 assert (mine == other).all()
             else:  # gradients are summed in another order, and Adam divides by what may be rounding alone
                 assert np.abs(mine - other).mean() < 1e-5
+
+
+def test_stages_of_one_layer_keep_the_gradients_that_the_next_step_adds_to(on_two: Any, one: Path) -> None:
+    expected = alone("recompute+offload", True, one / "shallow", SHALLOW)
+    _, both = on_two[ONE_LAYER]
+    assert both[0]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
 
 
 def check_parts(way: Way, folders: list[Path], one: Path) -> None:

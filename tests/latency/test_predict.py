@@ -98,8 +98,8 @@ def test_the_further_outside_the_wider() -> None:
         ("conv2d", LAYER | {"K": 0}, "h200", "size K=0"),
         ("conv2d", (1, 2, 3), "h200", "a convolution has the 13 sizes"),
         ("conv3d", (1, 2, 3), "h200", "unknown operation 'conv3d'"),
-        ("relu", (1, 2, 3), "h200", "'relu' has 4 sizes above 0"),
-        ("linear", (1, 0, 3), "h200", "'linear' has 3 sizes above 0"),
+        ("relu", (1, 2, 3), "h200", r"'relu' has 4 sizes \(n, c, h, w\), found 3"),
+        ("linear", (1, 0, 3), "h200", "'linear': size inputs: expected 1 to"),
     ],
 )
 def test_bad_questions_are_refused(op: str, shape: object, target: str, message: str) -> None:
@@ -148,6 +148,19 @@ def test_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], su
         (["conv2d", "C=64", "H=7", "K=8", "R=1", "--plot", "x.pdf"], "expected a name that ends with .svg or .png"),
         (["relu", "n=1..3"], "expected sizes like rows=16"),
         (["conv2d", "C=64", "H=7", "K=8", "R=1", "--kernels", "cuts", "--precision", "tf32"], "tuned in strict fp32"),
+        (["linear", "rows=1"], "'linear' has the sizes rows, inputs, outputs, found rows"),
+        (["linear", "rows=\u00b2", "inputs=1", "outputs=1"], "expected sizes like rows=16"),
+        (["linear", "rows=1", "rows=2", "inputs=3"], "size 'rows' is given twice"),
+        (["linear", "rows=" + "9" * 23, "inputs=1", "outputs=1"], "size rows: expected 1 to 1000000000"),
+        (["add", "n=0", "c=1", "h=1", "w=1"], "size n: expected 1 to 1000000000, found 0"),
+        (
+            ["max_pool", "n=1", "c=1", "h=8", "w=8", "window=3", "stride=0", "padding=0"],
+            "size stride: expected 1 to 1000000000, found 0",
+        ),
+        (
+            ["max_pool", "n=1", "c=1", "h=8", "w=8", "window=11", "stride=1", "padding=1"],
+            "a window of 11 is larger than the image",
+        ),
         (["missing.onnx"], "missing.onnx"),
         (["missing.onnx", "C=3"], "a model takes no sizes"),
     ],
@@ -157,6 +170,13 @@ def test_bad_commands_are_one_line(capsys: pytest.CaptureFixture[str], arguments
     errors = capsys.readouterr().err
     assert message in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+def test_sizes_of_an_operation_go_by_their_names() -> None:
+    sizes = {"rows": 256, "inputs": 1024, "outputs": 64}
+    found = latency.predict("linear", sizes, "h200")
+    turned = latency.predict("linear", dict(reversed(sizes.items())), "h200")
+    assert found == turned == latency.predict("linear", (256, 1024, 64), "h200")
 
 
 def test_kernels_of_cuts_are_predicted_from_those_that_were_tuned(capsys: pytest.CaptureFixture[str]) -> None:
