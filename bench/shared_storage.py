@@ -58,6 +58,7 @@ class SharedStorage:
 
 def work(arguments: argparse.Namespace) -> None:
     """Be one of the processes."""
+    from cuts.backends import Device
     from cuts.cluster import disk
     from cuts.cluster.batches import random_batches
     from cuts.cluster.describe import Machine, Transformer
@@ -67,15 +68,22 @@ def work(arguments: argparse.Namespace) -> None:
     from cuts.cluster.ways import Way
 
     root = Path(arguments.folder)
-    disk.os = SharedStorage(root / "clock", arguments.rate, arguments.alone)  # type: ignore[attr-defined]
-    disk.PIECE = traffic.PIECE = PIECE  # type: ignore[attr-defined]
+    setattr(disk, "os", SharedStorage(root / "clock", arguments.rate, arguments.alone))  # noqa: B010
+    for module in (disk, traffic):
+        setattr(module, "PIECE", PIECE)  # noqa: B010
     model = Transformer("shared", arguments.layers, 256, 4, 16, arguments.batch, precision="single")
     way = Way(1, arguments.wp, 2 // arguments.wp, "PR", 1)
     plan = ClusterPlan(model, Machine("here", 1, 2, 1e10, 1.0, 1e12, 1e9, 1e9, 1e9, 1e9), way, False)
+    engines: list[TorchEngine] = []
+
+    def engine(device: Device) -> TorchEngine:
+        engines.append(TorchEngine(device, way.p, way.wp))
+        return engines[-1]
+
     runner = Runner(
         plan,
         root / "model",
-        engine=lambda device: TorchEngine(device, way.p, way.wp),
+        engine=engine,
         batches=random_batches(model, 1, 0),
     )
     for number in range(arguments.steps + 1):
@@ -90,7 +98,7 @@ def work(arguments: argparse.Namespace) -> None:
     if runner.engine.rank == 0:
         print(json.dumps(row | {name: value / arguments.steps for name, value in parts.items()}), flush=True)
     runner.close()
-    runner.engine.close()
+    engines[-1].close()
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from .fusion import (
     Forms,
     Group,
     GroupEvaluator,
+    Meaning,
     Partitioner,
     Programs,
     Remembered,
@@ -50,10 +51,10 @@ class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
 
     `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
-    `workshop` makes groups, whose normal `forms` all plans of the graph share, and `formed` are those of the partition
-    before they were split. `unique` has the first group of each distinct kernel; `chosen`, `blocks` and `threads` have
-    its schedule, its block-level kernel and its thread-level kernel, each by the key of the kernel; those that others
-    have `made` miss in the latter two.
+    `workshop` makes groups, whose normal `forms` all plans of the graph share, as they do `meanings` of nodes, and
+    `formed` are those of the partition before they were split. `unique` has the first group of each distinct kernel;
+    `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
+    key of the kernel; those that others have `made` miss in the latter two.
     `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
     chosen for, `replaced` those whose place one took, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
@@ -82,6 +83,7 @@ class Compilation:
     placed: tuple[Graph, Views] | None = None
     workshop: Workshop | None = None
     forms: Forms = field(factory=Forms, init=False)
+    meanings: dict[object, Meaning] = field(factory=dict, init=False)
     formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
     unique: Mapping[Hashable, Group] = field(factory=dict)

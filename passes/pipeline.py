@@ -28,6 +28,16 @@ from .decided import apart, decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
+from .seams import (
+    verify_blocks,
+    verify_nothing,
+    verify_order,
+    verify_partition,
+    verify_schedules,
+    verify_statements,
+    verify_threads,
+    verify_types,
+)
 from .second_thoughts import reconsider
 from .side_by_side import put_side_by_side
 from .stages import (
@@ -45,14 +55,6 @@ from .stages import (
     place_tensors,
     show_each,
     split_long_reductions,
-    verify_blocks,
-    verify_nothing,
-    verify_order,
-    verify_partition,
-    verify_schedules,
-    verify_statements,
-    verify_threads,
-    verify_types,
     write_programs,
 )
 from .workload import Planning, PlanningHere, Selector

@@ -27,7 +27,6 @@ from ..ir import (
     Target,
     print_graph,
     retold,
-    verify_graph,
 )
 from ..ops import Registry
 from .assemble import common_facts, distinct, kernel_key, turns
@@ -36,6 +35,7 @@ from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import (
     Group,
+    Meaning,
     Order,
     Policy,
     Programs,
@@ -57,8 +57,8 @@ from .graph import Canonicalise, KeepOrCompute, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
 from .lowering import extract, lower
 from .schedule import Candidate, choose
+from .seams import verify_types
 from .split import Splitting, split_groups
-from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 from .workload import Selector, Workload
 
 T = TypeVar("T")
@@ -223,8 +223,9 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
     return found
 
 
-def _programs(graph: Graph, registry: Registry) -> Programs:
-    return follow_pieces(centre_means(divide_moments(share_sums(fold_units(build_programs(graph, registry))))))
+def _programs(graph: Graph, registry: Registry, meanings: dict[object, Meaning]) -> Programs:
+    built = build_programs(graph, registry, meanings)
+    return follow_pieces(centre_means(divide_moments(share_sums(fold_units(built)))))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
@@ -239,7 +240,7 @@ def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> G
 
 def write_programs(work: Compilation) -> Programs:
     """Leave each node's declaration as statements."""
-    return _written(work, work.known("programs", lambda: _programs(work.graph, work.registry)))
+    return _written(work, work.known("programs", lambda: _programs(work.graph, work.registry, work.meanings)))
 
 
 def order_dims(work: Compilation) -> Programs:
@@ -404,54 +405,3 @@ def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     kernels = tuple(work.threads[key] for key in keys)
     made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
     return work.emit(made, work.target.dialect, facts)
-
-
-# ---- what must hold behind them
-
-
-def verify_nothing(work: Compilation) -> None:
-    """Hold nothing: what the stage makes has no invariants of its own."""
-
-
-def verify_types(work: Compilation) -> None:
-    """Hold the graph to the invariants of its level, its types to the declarations."""
-    if work.is_new(work.graph):
-        verify_graph(work.graph, work.instances.infer)
-
-
-def verify_statements(work: Compilation) -> None:
-    """Hold the statements of all units to the invariants of theirs."""
-    if work.is_new(work.programs):
-        verify_programs(work.programs)
-
-
-def verify_partition(work: Compilation) -> None:
-    """Hold the groups to the invariants of theirs, and to an order in which they can run."""
-    if work.is_new(work.views, *work.groups):
-        verify_groups(work.groups, work.views, work.is_new)
-
-
-def verify_order(work: Compilation) -> None:
-    """Hold launches to an order in which they can run, their groups to the invariants of theirs."""
-    verify_partition(work)
-    if work.is_new(work.views, *work.groups, *work.launches):
-        verify_launches(work.launches, work.places, work.views)
-
-
-def verify_schedules(work: Compilation) -> None:
-    """Hold each chosen schedule to the rules of its group and of the machine."""
-    for key, group in work.unique.items():
-        if work.is_new(group.form, work.chosen[key]):
-            verify_schedule(group.form, work.chosen[key].schedule, work.target)
-
-
-def verify_blocks(work: Compilation) -> None:
-    """Hold each block-level kernel to the invariants of its level, free of races in shared memory."""
-    for kernel in work.blocks.values():
-        verify_kernel(kernel)
-
-
-def verify_threads(work: Compilation) -> None:
-    """Hold what a thread of each kernel does to the invariants of its level."""
-    for kernel in work.threads.values():
-        verify_dfg(kernel)

@@ -10,7 +10,7 @@ from .moments import divide_moments
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
-from .programs import Programs, Unit, build_programs, copied
+from .programs import Meaning, Programs, Unit, build_programs, copied
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
@@ -23,6 +23,7 @@ __all__ = [
     "Group",
     "GroupEvaluator",
     "Illegal",
+    "Meaning",
     "Order",
     "Partitioner",
     "Points",

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import prod
+from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -134,9 +135,11 @@ class Programs:
         return found
 
 
-def build_programs(graph: Graph, registry: Registry) -> Programs:
-    """Instantiate every node's declaration and cut the programs into units."""
-    builder = _Builder(graph, registry, dict(graph.types))
+def build_programs(graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None) -> Programs:
+    """Instantiate every node's declaration and cut the programs into units; graphs of one vocabulary may share what is
+    `known` of their nodes.
+    """
+    builder = _Builder(graph, registry, dict(graph.types), cache={} if known is None else known)
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
 
@@ -325,6 +328,10 @@ def _leaves(item: Item) -> Iterable[str]:
     return item.writes if isinstance(item, Turn) else (s.target for s in item)
 
 
+#: What a node means: its instance, the parts of its program, and what is sliced among them.
+Meaning: TypeAlias = tuple[Instance, tuple[_Part, ...], Sliced]
+
+
 @frozen
 class _Builder:
     """Builds units node by node; equal nodes share the work."""
@@ -336,7 +343,7 @@ class _Builder:
     slices: dict[str, Slice] = field(factory=dict)
     rotating: dict[str, int] = field(factory=dict)
     loops: list[str] = field(factory=list)
-    cache: dict[object, tuple[Instance, tuple[_Part, ...], Sliced]] = field(factory=dict)
+    cache: dict[object, Meaning] = field(factory=dict)
 
     def units(self, node: Node) -> list[Unit]:
         """Return a node's units over graph values; intermediates are named after the node and entered in `types`."""
@@ -400,9 +407,9 @@ class _Builder:
             starts = tuple(substitute(start, steps) for start in part.starts)
             self.slices[names[name]] = Slice(names[part.whole], starts, part.extents)
 
-    def _instance(self, node: Node) -> tuple[Instance, tuple[_Part, ...], Sliced]:
+    def _instance(self, node: Node) -> Meaning:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
-        key = (node.op, operands, attributes_key(node.attributes))
+        key = (node.op, node.declaration, operands, attributes_key(node.attributes))
         if key not in self.cache:
             arrays = self.graph.constants
             known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})
