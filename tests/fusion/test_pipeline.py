@@ -143,6 +143,13 @@ class Slowest:
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         return cut_fragments(fragments)
 
+    def ahead(self, workloads: Sequence[Workload]) -> None:
+        """Have nothing made."""
+
+    def overdue(self) -> bool:
+        """Have all the time that there is."""
+        return False
+
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
         return nullcontext()

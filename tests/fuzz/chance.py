@@ -54,6 +54,13 @@ class Chance(ByModel):
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
+    def ahead(self, workloads: Sequence[Workload]) -> None:
+        """Have nothing made."""
+
+    def overdue(self) -> bool:
+        """Have all the time that there is."""
+        return False
+
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
         return nullcontext()

@@ -283,6 +283,13 @@ class ByModel:
         """Cut fragments in this process."""
         return cut_fragments(fragments)
 
+    def ahead(self, workloads: Sequence[Workload]) -> None:
+        """Have nothing made."""
+
+    def overdue(self) -> bool:
+        """Have all the time that there is."""
+        return False
+
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
         return nullcontext()

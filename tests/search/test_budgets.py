@@ -304,7 +304,7 @@ def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
 def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
     write = stages._programs
-    monkeypatch.setattr(stages, "_programs", lambda graph, registry: written.append(graph) or write(graph, registry))
+    monkeypatch.setattr(stages, "_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
     tuned(layers(2), 20.0)
     assert len(written) == len({id(graph) for graph in written})
 

@@ -1,0 +1,125 @@
+"""Kernels that are made ready while groups are decided: what workers had time for is there, and changes no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
+from cuts.ir.compiled import CompileOptions
+from cuts.ops import Registry
+from cuts.passes.pipeline import compile_graph
+from cuts.search.ahead import TOGETHER, Ahead
+from cuts.search.build import Built, Factory, Job, Workers
+from cuts.search.final_round import space_key
+from cuts.search.problem import Problem, schedule_text
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+
+from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
+from .simulated import FakeClock, session
+from .test_budgets import OPENCL, SHORT, SLACK, layers, slow_host
+
+__all__ = ["slow_host"]
+SETTINGS = Settings(first=3, batch=2, most=6, prove=False)
+PROBLEMS = [problem_of(8 * n) for n in range(1, 8)]
+
+
+def ready(tuner: Tuner, problems: Sequence[Problem]) -> Ahead:
+    """Have problems made ready, as far as workers answer at once."""
+    ahead = Ahead(tuner.resources, SETTINGS)
+    ahead.begin(problems)
+    while tuner.resources.builder.load:
+        assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
+    return ahead
+
+
+def test_what_was_made_ready_is_ranked_and_built_once() -> None:
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    ahead = ready(tuner, PROBLEMS)
+    assert ahead.jobs == 0
+    resources = tuner.resources
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == resources.ranked.keys()
+    assert {key for key, _ in resources.ready} == {p.key for p in PROBLEMS}
+    ahead.begin(PROBLEMS)
+    assert builder.load == 0, "all of them are ready"
+
+
+def test_a_search_begins_with_what_is_ready_and_chooses_alike() -> None:
+    plain = tuner_of(FakeBench(by_threads), Inline()).run(PROBLEMS, SETTINGS)
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    ready(tuner, PROBLEMS)
+    built = builder.built
+    found = tuner.run(PROBLEMS, SETTINGS)
+    assert [c.candidate.schedule for c in found] == [c.candidate.schedule for c in plain]
+    assert [c.seconds for c in found] == [c.seconds for c in plain]
+    assert not tuner.resources.ready, "each was taken"
+    other = Inline()
+    tuner_of(FakeBench(by_threads), other).run(PROBLEMS, SETTINGS)
+    assert builder.built - built == other.built - len(PROBLEMS)
+
+
+def test_what_the_compiler_refuses_is_not_ready() -> None:
+    """The next in order is, and no list begins with a point that was refused."""
+    factory = Factory()
+    ranked = factory.rank(PROBLEMS[3], "bound", 4)
+    refused = schedule_text(ranked[0].candidate.schedule)
+
+    class Refusing(Factory):
+        def build(self, problem: Problem, schedule: object) -> Built:
+            made = super().build(problem, schedule)  # type: ignore[arg-type]
+            spilled = schedule_text(schedule) == refused  # type: ignore[arg-type]
+            return Built(made.kernel, None, 255, 64, "spilled", "64 bytes") if spilled else made
+
+    (found,) = Refusing().ready([PROBLEMS[3]], "bound", 4)
+    assert found is not None
+    assert [s.candidate.schedule for s in found.ranked] == [s.candidate.schedule for s in ranked[1:]]
+    assert found.built.outcome == "ok"
+
+
+def test_what_others_forget_is_made_all_the_same() -> None:
+    workers = Workers(1)
+    try:
+        for number in range(3):
+            workers.submit(Job(number, "soon", (PROBLEMS[number],), (2.0,), lasting=number > 0))
+        workers.drop()
+        found: set[object] = set()
+        while workers.load:
+            found |= {done.job.owner for done in workers.collect(5.0)}
+        assert found >= {1, 2}
+        for number in range(3):
+            workers.submit(Job(number, "soon", (PROBLEMS[number],), (2.0,), lasting=True))
+        workers.drop(lasting=True)
+        assert workers.load <= 1, "only what it is at"
+    finally:
+        workers.close()
+
+
+def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable[..., None]) -> None:
+    """Workers made them while groups were decided, so that its plan is no later, and some of it is measured."""
+    taken = {}
+    for name in ("made ahead", "not"):
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "not":
+                patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
+            clock = FakeClock()
+            slow_host(clock, 0.4)
+            budget = Budget.of(30.0, clock)
+            selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=1.0)), SHORT)
+            options = CompileOptions(mode="mixed", budget=30.0)
+            compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
+            taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
+    assert taken["made ahead"][0] <= min(30.0 + SLACK, taken["not"][0] + 1.0)
+    assert taken["made ahead"][1] >= taken["not"][1]
+
+
+def test_a_worker_is_given_few_problems_at_once() -> None:
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    Ahead(tuner.resources, SETTINGS).begin(PROBLEMS)
+    assert [len(job.arguments[0]) for job in builder.queue] == [3, 3, 1]  # type: ignore[arg-type]
+    assert TOGETHER == 3
