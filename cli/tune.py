@@ -45,9 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--replay", metavar="FILE", help="search in the results of a tuning database instead of on a device"
     )
-    parser.add_argument(
-        "--devices", metavar="0,1", help="GPUs of this host to search with, each for one kernel at a time"
-    )
+    parser.add_argument("--devices", metavar="0,1", help="GPUs of this host to search with, which share the kernels")
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="search with the workers of a Dask scheduler, tcp://HOST:PORT"
     )

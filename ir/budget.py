@@ -46,6 +46,12 @@ class Budget:
         """Return a budget that begins now; none where there are no seconds."""
         return Budget(inf if seconds is None else seconds, clock)
 
+    @staticmethod
+    def of_measuring(seconds: float | None, clock: Callable[[], float] = monotonic) -> Budget:
+        """Return a budget that begins now, of which so many seconds may be measured."""
+        more = None if seconds is None else min(seconds + RESERVE, seconds / (1 - RESERVE_SHARE))
+        return Budget.of(more, clock)
+
     @property
     def limited(self) -> bool:
         """Whether there is an end at all."""

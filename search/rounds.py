@@ -63,17 +63,25 @@ class Rounds:
         self._resources.let_go()
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
-                self._begin(task)
+                self.begin(task)
             while any(t.choice is None for t in tasks) and not self._resources.over():
-                self._trials.step(tasks)
-                for task in tasks:
-                    if task.idle:
-                        self._advance(task)
+                self.turn(tasks)
+                for error in (t.error for t in tasks if t.error is not None):
+                    raise error
                 self._resources.report(tasks)
                 record.note(self._resources.elapsed)
         if any(t.choice is None for t in tasks):
             self._resources.drop()
         return record
+
+    def turn(self, tasks: Sequence[SearchTask]) -> None:
+        """Take in what workers did, check and time one candidate, and go on with those problems that wait for nothing.
+        What ends a single search is its `error`.
+        """
+        self._trials.step(tasks)
+        for task in tasks:
+            if task.idle:
+                self._advance(task)
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
@@ -107,7 +115,8 @@ class Rounds:
         ranked = task.first or task.lost or space_key(task.problem, self._settings) in self._resources.ranked
         return not ranked and task.choice is None and task.best is None
 
-    def _begin(self, task: SearchTask) -> None:
+    def begin(self, task: SearchTask) -> None:
+        """Begin the search for a problem; others may be under way."""
         self._resources.database.register(task.problem)
         self._trials.refer(task)
         known = self._resources.ranked.get(space_key(task.problem, self._settings))
@@ -125,16 +134,15 @@ class Rounds:
 
     def _ranked(self, task: SearchTask, done: Done) -> None:
         """Begin with hints of other machines, then the model's order. Where the worker was lost over the space, there
-        is only the simple kernel.
-
-        Raises `PassError` where no schedule fits.
+        is only the simple kernel; where no schedule fits, that is the task's error.
         """
         if done.lost:
             task.lost = done.error
             self._ending.begin(task)
             return
         if not done.value:
-            raise PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
+            task.error = PassError(f"{task.problem.label or 'a kernel'}: {done.error or 'no schedule fits the target'}")
+            return
         self._resources.ranked[space_key(task.problem, self._settings)] = done.value
         self._start(task, done.value)
 

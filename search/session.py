@@ -70,8 +70,10 @@ def tuning_session(
         """Start the workers, and the device's process beside them: each takes seconds until it answers."""
         if isinstance(bench := resources.bench, DeviceBench):
             bench.start()
-        return Workers(workers or _workers(target), *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
+        return Workers(own, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
 
+    # The devices' processes have workers of their own: what is asked of ours is done between their searches.
+    own = (workers or _workers(target)) // (len(devices) + 1 if len(devices) > 1 else 1) or 1
     resources = Resources(
         database,
         builder,
@@ -104,7 +106,7 @@ def _engine(
     """
     if scheduler:
         return DaskWorkers(scheduler, target, notice)
-    return DeviceProcesses(devices, workers) if len(devices) > 1 else None
+    return DeviceProcesses(devices, workers, target) if len(devices) > 1 else None
 
 
 def _recording(path: Path) -> Database:

@@ -10,6 +10,7 @@ from statistics import median
 from attrs import define, field
 
 from ..backends import Timing
+from ..ir import PassError
 from ..passes.schedule import Point
 from .build import Built, Scored
 from .database import Trial
@@ -55,7 +56,8 @@ class SearchTask:
     `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
     must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
     the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
-    `stale` how many batches in a row did not better it. `lost` says why its space could not be ranked.
+    `stale` how many batches in a row did not better it. `lost` says why its space could not be ranked, `error` why
+    there is nothing to choose from.
     """
 
     problem: Problem
@@ -73,6 +75,7 @@ class SearchTask:
     points: int = 0
     ending: bool = False
     lost: str = ""
+    error: PassError | None = None
     proof: Proof | None = None
     choice: TunedChoice | None = None
     reached: float = inf

@@ -1,4 +1,7 @@
-"""Several devices of one host: a process for each, which sees no other device and has its share of the cores."""
+"""Several devices of one host: a process for each, which sees no other device and has its share of the cores.
+
+Each has several units under way, so that its workers and its device are as busy as those of a search in one process.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +11,82 @@ from collections.abc import Hashable, Sequence
 from math import inf
 from multiprocessing.connection import wait
 
-from attrs import define
+from attrs import define, field
 
-from ...ir import CutsError
+from ...ir import CutsError, Target
 from ..child import START_LIMIT, Child, Lost
 from .share_out import UnitAnswer
-from .unit import SearchUnit, UnitResult, search_unit
+from .stream import UnitStream
+from .unit import KeptParts, SearchUnit, UnitResult
 
 SERVICE = "cuts.search.remote.device_processes:DeviceSearcher"
+#: Units that a device has under way: a search waits for its own kernels, so that few would leave cores idle.
+TOGETHER = 12
+#: Seconds in which a device answers, with or without results: it then hears what is new.
+TURN = 0.25
 
 
 class DeviceSearcher:
     """What a process hosts: it searches with one device, which is the only one that it and its children see."""
 
-    def __init__(self, device: str, workers: int) -> None:
+    def __init__(self, device: str, workers: int, target: Target) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-        self._workers = workers
+        parts = KeptParts(target, workers)
+        parts.builder()
+        self._stream = UnitStream(parts.builder, parts.bench, parts.forget)
+        self._search = 0
 
-    def search(self, unit: SearchUnit) -> UnitResult:
-        """Search for one problem."""
-        return search_unit(unit, workers=self._workers)
+    def search(self, search: int, units: Sequence[tuple[int, SearchUnit]]) -> list[tuple[int, UnitResult]]:
+        """Search on for a while, with further units; those of an earlier search are forgotten."""
+        if search != self._search:
+            self._stream.drop()
+            self._search = search
+        for number, unit in units:
+            self._stream.add(number, unit)
+        return self._stream.step(TURN)
 
 
 @define
 class _Lane:
+    """A device's process: until when the units that it has under way must be done, those that it was not told of yet;
+    the search that it was asked about, where no answer came so far, and until when one must.
+    """
+
     device: str
     child: Child
-    number: int | None = None
+    units: dict[int, float] = field(factory=dict)
+    new: list[tuple[int, SearchUnit]] = field(factory=list)
+    asked: int | None = None
     deadline: float = inf
     lost: int = 0
+
+    @property
+    def place(self) -> str:
+        """What notices call it."""
+        return f"device {self.device}"
+
+    @property
+    def room(self) -> int:
+        """How many more units it may be given: one at a time behind a loss, to learn which one it was."""
+        return max(0, (1 if self.lost else TOGETHER) - len(self.units))
+
+    def give_up(self, reason: str) -> list[UnitAnswer]:
+        """Return its units as lost."""
+        gone = [UnitAnswer(number, self.place, reason=f"{self.place}: {reason}") for number in self.units]
+        self.units.clear()
+        self.new.clear()
+        self.asked = None
+        return gone
 
 
 class DeviceProcesses:
     """Places that are devices of this host. A device whose process is lost three times in a row is given up."""
 
-    def __init__(self, devices: Sequence[str], workers: int, service: str = SERVICE) -> None:
-        self._lanes = [_Lane(d, Child(service, d, max(1, workers // len(devices)))) for d in devices]
+    def __init__(self, devices: Sequence[str], workers: int, target: Target, service: str = SERVICE) -> None:
+        each = max(1, workers // len(devices))
+        self._lanes = [_Lane(d, Child(service, d, each, target)) for d in devices]
+        self._search = 0
+        self._gone: list[UnitAnswer] = []
         for lane in self._lanes:
             lane.child.start()
 
@@ -54,43 +97,56 @@ class DeviceProcesses:
 
     @property
     def free(self) -> int:
-        """How many devices have nothing to do."""
-        return sum(lane.number is None for lane in self._lanes)
+        """How many more units would be begun at once."""
+        return sum(lane.room for lane in self._lanes)
 
     def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Have an idle device do a unit."""
-        lane = min((x for x in self._lanes if x.number is None), key=lambda x: x.lost)
-        lane.number, lane.deadline = number, time.monotonic() + limit + START_LIMIT
-        try:
-            lane.child.send("search", unit)
-        except Lost:
-            lane.deadline = 0.0
+        """Have the device do a unit that has the least to do; it hears of it at the next call of `collect`."""
+        lane = min((x for x in self._lanes if x.room), key=lambda x: (x.lost, len(x.units)))
+        lane.units[number] = time.monotonic() + limit + START_LIMIT
+        lane.new.append((number, unit))
 
     def collect(self, timeout: float) -> list[UnitAnswer]:
         """Return what was done or lost."""
-        busy = [lane for lane in self._lanes if lane.number is not None]
+        found, self._gone = self._gone, []
+        for lane in self._lanes:
+            if lane.units and lane.asked is None:
+                self._ask(lane)
+        busy = [lane for lane in self._lanes if lane.asked is not None]
         alive = [lane.child.connection for lane in busy if lane.child.alive]
-        if alive:
+        if alive and not found:
             wait(alive, timeout)
-        return [self._finish(lane) for lane in busy if self._over(lane)]
+        return found + [answer for lane in busy if self._over(lane) for answer in self._answers(lane)]
 
     def exclude(self, place: Hashable) -> None:
         """End the process of a device for good."""
-        for lane in [x for x in self._lanes if f"device {x.device}" == place]:
+        for lane in [x for x in self._lanes if x.place == place]:
             lane.child.kill()
             self._lanes.remove(lane)
+            self._gone += lane.give_up("nothing more is taken from there")
 
     def drop(self) -> None:
-        """End what is under way; the processes start again when they are needed."""
+        """Forget what is under way: the devices' processes, which take seconds to start, do so when they are asked for
+        something else.
+        """
+        self._search += 1
+        self._gone.clear()
         for lane in self._lanes:
-            if lane.number is not None:
-                lane.child.kill()
-                lane.number = None
+            lane.units.clear()
+            lane.new.clear()
 
     def close(self) -> None:
         """End all processes."""
         for lane in self._lanes:
             lane.child.kill()
+
+    def _ask(self, lane: _Lane) -> None:
+        lane.asked, lane.deadline = self._search, min(lane.units.values())
+        try:
+            lane.child.send("search", self._search, lane.new)
+        except Lost:
+            lane.deadline = 0.0
+        lane.new = []
 
     @staticmethod
     def _over(lane: _Lane) -> bool:
@@ -101,20 +157,22 @@ class DeviceProcesses:
         except (EOFError, OSError):
             return True
 
-    def _finish(self, lane: _Lane) -> UnitAnswer:
-        number, lane.number = lane.number, None
-        assert number is not None, "a busy lane has a unit"
-        place = f"device {lane.device}"
+    def _answers(self, lane: _Lane) -> list[UnitAnswer]:
+        """Return what a device has done, or that it is lost with all that it had."""
+        asked, lane.asked = lane.asked, None
         try:
             if not lane.child.alive:
                 lane.child.kill()
                 raise Lost("its process ended")
-            result = lane.child.receive(0.0)
+            results = lane.child.receive(0.0)
         except (Lost, CutsError) as error:
+            lane.child.kill()
             lane.lost += 1
             if lane.lost == 3:
-                lane.child.kill()
                 self._lanes.remove(lane)
-            return UnitAnswer(number, place, reason=f"{place}: {error}")
-        lane.lost = 0
-        return UnitAnswer(number, place, result)
+            return lane.give_up(str(error))
+        lane.lost = 0 if results else lane.lost
+        known = [(number, result) for number, result in results if asked == self._search and number in lane.units]
+        for number, _ in known:
+            del lane.units[number]
+        return [UnitAnswer(number, lane.place, result) for number, result in known]

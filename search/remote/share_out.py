@@ -1,5 +1,5 @@
-"""Problems shared out among places that search: each place does one problem after another, those first that take
-longest, and all results land in one database.
+"""Problems shared out among places that search, those first that are launched most often, and all results land in one
+database.
 
 A place that is lost, hangs or returns what cannot be true costs what it had under way: the problem goes to another
 place, twice at most, then it is searched here. A time below the lower bound cannot be true; from the place that said so
@@ -9,21 +9,25 @@ nothing more is taken.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
 from attrs import define, field, frozen
 
+from ..build import Scored
 from ..curve import Search
 from ..final_round import best_known
+from ..problem import schedule_text
 from ..resources import Resources
 from ..rounds import Rounds
 from ..settings import Settings, TunedChoice
-from ..task import SearchTask
+from ..task import Entry, SearchTask
 from .unit import SearchUnit, UnitResult
 
 #: How often a problem is given to another place before it is searched here.
 ATTEMPTS = 3
+#: Seconds before the end of a budget in which places hand over what they have.
+HANDOVER = 0.5
 #: Seconds that a unit without a budget may take before its place counts as hung, and seconds on top of a budget.
 HUNG, LATE = 900.0, 30.0
 
@@ -81,6 +85,7 @@ class ShareOut:
     settings: Settings
     notice: Callable[[str], None] = lambda text: None
     _attempts: Counter[str] = field(factory=Counter, init=False)
+    _left_out: set[Hashable] = field(factory=set, init=False)
 
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
@@ -98,11 +103,11 @@ class ShareOut:
         under_way: set[int] = set()
         left: list[SearchTask] = []
         with self.resources.interruptible():
-            while (waiting or under_way) and not self.resources.over():
+            while (waiting or under_way) and not self._over(under_way):
                 if not self.engine.places:
                     left += [tasks[k] for k in (*waiting, *under_way)]
                     break
-                while waiting and self.engine.free:
+                while waiting and self.engine.free and not self._late:
                     under_way.add(number := waiting.popleft())
                     self._submit(number, tasks[number])
                 for answer in self.engine.collect(self.resources.pause):
@@ -125,7 +130,7 @@ class ShareOut:
 
     def _submit(self, number: int, task: SearchTask) -> None:
         budget = self.resources.budget
-        seconds = budget.left(self.resources.share) if budget.limited else None
+        seconds = max(0.0, budget.left(self.resources.share) - HANDOVER) if budget.limited else None
         self._attempts[task.problem.key] += 1
         unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds)
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
@@ -133,11 +138,13 @@ class ShareOut:
     def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:
         """Take in a result that can be true; say whether it answers the problem."""
         result, problem = answer.result, task.problem
+        if answer.place in self._left_out:
+            return False
         if result is None or result.error:
             self.notice(f"{problem.label or problem.key[:12]}: {answer.reason or (result.error if result else '')}")
             return False
         if wrong := [t for t in result.trials if t.seconds is not None and t.seconds < t.bound]:
-            self.engine.exclude(answer.place)
+            self._leave_out(answer.place)
             self.notice(
                 f"{answer.place} says that a kernel took {wrong[0].seconds:.3g} s, which is below its bound of "
                 f"{wrong[0].bound:.3g} s: nothing more is taken from there"
@@ -145,7 +152,7 @@ class ShareOut:
             return False
         if dict(result.machine) != dict(problem.machine):
             self.notice(f"{answer.place} is another machine ({result.machine.get('target', '')}): left out")
-            self.engine.exclude(answer.place)
+            self._leave_out(answer.place)
             return False
         database, statistics = self.resources.database, self.resources.statistics
         with database.at_once():
@@ -158,5 +165,34 @@ class ShareOut:
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed
-        task.choice = result.choice
-        return task.choice is not None
+        self._choose(task, result)
+        return True
+
+    def _choose(self, task: SearchTask, result: UnitResult) -> None:
+        """Take in a choice; where time ended the search, what was measured counts as it would here, but it is no
+        estimate to keep.
+        """
+        choice = result.choice
+        self.resources.expired = self.resources.expired or not result.complete
+        if result.complete or self.settings.final:
+            task.choice = choice
+        elif choice is not None and choice.seconds is not None:
+            text = schedule_text(choice.candidate.schedule)
+            known = Entry(Scored(None, choice.candidate), text, samples=[choice.seconds], outcome="ok")
+            task.entries[text] = known
+
+    @property
+    def _late(self) -> bool:
+        """Whether what is begun now would have no time."""
+        budget = self.resources.budget
+        return budget.limited and budget.left(self.resources.share) <= HANDOVER
+
+    def _over(self, under_way: Collection[int]) -> bool:
+        """Whether nothing will come any more."""
+        late = self._late and not under_way
+        self.resources.expired = self.resources.expired or late
+        return late or self.resources.over()
+
+    def _leave_out(self, place: Hashable) -> None:
+        self._left_out.add(place)
+        self.engine.exclude(place)

@@ -1,23 +1,21 @@
-"""What is done elsewhere at one go: the whole search for one problem, by workers and a device of that place."""
+"""What is done elsewhere at one go: the whole search for one problem, by workers and a device of that place; and what
+such a place is.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 
 from attrs import define, frozen
 
-from ...ir import CutsError, Target
+from ...ir import Target
 from ..bench import Bench, DeviceBench
 from ..build import CandidateBuilder, Workers
-from ..database import Database, Trial, Winner
+from ..database import Trial, Winner
 from ..problem import FORMAT, Problem, machine_of
-from ..resources import Resources
-from ..rounds import Rounds
 from ..settings import Settings, TunedChoice
-from ..task import SearchTask
 
 
 @frozen
@@ -33,7 +31,7 @@ class SearchUnit:
 @frozen
 class UnitResult:
     """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
-    error that ended it.
+    error that ended it. Where its time was over before it was `complete`, the choice is the best so far.
     """
 
     machine: Mapping[str, str]
@@ -43,6 +41,7 @@ class UnitResult:
     compiled: int = 0
     timed: int = 0
     error: str = ""
+    complete: bool = True
 
 
 @frozen
@@ -63,7 +62,9 @@ def place_here(target: Target) -> SearchPlace:
 
 @define
 class KeptParts:
-    """The workers and the device of this place, kept from one unit to the next: to start them takes seconds."""
+    """The workers and the device of this place, kept from one unit to the next: to start them takes seconds, in which
+    both start side by side.
+    """
 
     target: Target
     workers: int
@@ -72,7 +73,10 @@ class KeptParts:
 
     def builder(self) -> CandidateBuilder:
         """Return the workers."""
-        self._builder = self._builder or Workers(self.workers)
+        if self._builder is None:
+            if isinstance(bench := self.bench(), DeviceBench):
+                bench.start()
+            self._builder = Workers(self.workers)
         return self._builder
 
     def bench(self) -> Bench:
@@ -83,38 +87,3 @@ class KeptParts:
     def forget(self) -> None:
         """Make them anew for the next unit: they were closed."""
         self._builder = self._bench = None
-
-
-#: What this process keeps, by the name of the target.
-_KEPT: dict[str, KeptParts] = {}
-
-
-def search_unit(
-    unit: SearchUnit,
-    builder: Callable[[], CandidateBuilder] | None = None,
-    bench: Callable[[], Bench] | None = None,
-    workers: int | None = None,
-) -> UnitResult:
-    """Search for one problem with what this place has; errors are part of the result."""
-    problem = unit.problem
-    kept = _KEPT.setdefault(problem.target.name, KeptParts(problem.target, workers or os.cpu_count() or 1))
-    database = Database(None)
-    resources = Resources(database, builder or kept.builder, bench or kept.bench, budget=unit.seconds)
-    try:
-        database.register(problem)
-        database.record(problem, unit.trials)
-        task = SearchTask(problem, trials={t.schedule: t for t in unit.trials})
-        choice = Rounds(resources, unit.settings).run([task])[problem.key]
-        known = {t.schedule for t in unit.trials}
-        new = tuple(t for t in database.trials(problem) if t.schedule not in known)
-        statistics = resources.statistics
-        winner = database.winner(problem)
-        return UnitResult(dict(problem.machine), new, choice, winner, statistics.compiled, statistics.timed)
-    except CutsError as error:
-        return UnitResult(dict(problem.machine), error=error.message.splitlines()[0])
-    finally:
-        resources.drop()
-        if not resources.complete:
-            resources.close()
-            kept.forget()
-        database.close()

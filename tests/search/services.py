@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from cuts.ir.errors import BackendError
+from cuts.search.remote.unit import SearchUnit
 
 
 class Slow:
@@ -38,8 +40,21 @@ class Broken:
 class Leaving:
     """Ends its process over every unit."""
 
-    def __init__(self, device: str, workers: int) -> None:
+    def __init__(self, device: str, workers: int, target: object) -> None:
         pass
 
-    def search(self, unit: object) -> None:
+    def search(self, search: int, units: object) -> None:
         os._exit(3)
+
+
+class Patient:
+    """Answers every unit of the search that it is asked about last, after a while."""
+
+    def __init__(self, device: str, workers: int, target: object) -> None:
+        self._searches: list[int] = []
+
+    def search(self, search: int, units: Sequence[tuple[int, SearchUnit]]) -> list[tuple[int, object]]:
+        self._searches += [search] if search not in self._searches else []
+        time.sleep(0.3)
+        words = ("first search", "second search")
+        return [(n, (words[len(self._searches) - 1], [unit.problem.label])) for n, unit in units]

@@ -80,7 +80,7 @@ def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[
 def test_a_device_whose_process_ends_over_every_problem_is_given_up_and_nothing_is_lost(
     undisturbed: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
-    engine = DeviceProcesses(["0", "1"], 2, "cuts.tests.search.services:Leaving")
+    engine = DeviceProcesses(["0", "1"], 2, OPENCL, "cuts.tests.search.services:Leaving")
     database, notes = Database(None), list[str]()
     tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
     tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings, notes.append))
