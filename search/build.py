@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
-from ..backends.source import emit
+from ..backends.source import emit, unrolled_statements
 from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
@@ -55,7 +55,7 @@ class Scored:
 
 @frozen
 class Built:
-    """A candidate as the device gets it, or why it was refused: "failed", "spilled" or "timeout"."""
+    """A candidate as the device gets it, or why it was refused: "failed", "spilled", "timeout" or "long"."""
 
     kernel: KernelFunction | None
     binary: bytes | None = None
@@ -150,9 +150,11 @@ class Factory:
         """Return random legal points of a problem's space, all of them where there are no more."""
         return draw(problem, model, count, seed)
 
-    def build(self, problem: Problem, schedule: Schedule) -> Built:
-        """Lower, print and compile one candidate; a kernel that spills registers is refused."""
-        return compiled(problem, lambda: make_kernel(problem, schedule))
+    def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
+        """Lower, print and compile one candidate; a kernel that spills registers is refused, and one of more unrolled
+        statements than the longest is not compiled.
+        """
+        return compiled(problem, lambda: make_kernel(problem, schedule), longest)
 
     def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
         """Lower, print and compile groups that share a launch, which together are the problem."""
@@ -167,12 +169,14 @@ class Worker(Factory):
         collect_seldom()
 
 
-def compiled(problem: Problem, make: Callable[[], KernelFunction]) -> Built:
-    """Make a kernel and compile it; one that spills registers is refused."""
+def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: float = inf) -> Built:
+    """Make a kernel and compile it; one that spills registers is refused, and one that is too long not compiled."""
     try:
         kernel = make()
         if problem.target.dialect != "cuda":
             return Built(kernel)
+        if (statements := unrolled_statements(kernel.source) if longest < inf else 0) > longest:
+            return Built(None, outcome="long", message=f"{statements} statements once its loops are unrolled")
         cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
     except CutsError as error:
         return Built(None, outcome="failed", message=error.message.splitlines()[0])

@@ -7,6 +7,8 @@ Points that nobody measured count as failed, so a recording should hold many: th
 
 from __future__ import annotations
 
+from math import inf
+
 from ..ir import CutsError, Schedule
 from .bench import Timed
 from .build import Built, Factory, make_kernel
@@ -19,7 +21,7 @@ from .problem import Problem
 class ReplayPrinter(Factory):
     """Prints candidates and compiles none of them."""
 
-    def build(self, problem: Problem, schedule: Schedule) -> Built:
+    def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
         """Return the kernel in source form."""
         try:
             return Built(make_kernel(problem, schedule))

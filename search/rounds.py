@@ -164,6 +164,8 @@ class Rounds:
         if task.ending:
             self._ending.end(task)
             return
+        if self._trials.build_long(task):
+            return
         task.stale = 0 if task.seconds < task.reached * (1 - self._settings.tie) else task.stale + 1
         task.reached = min(task.reached, task.seconds)
         task.round += 1

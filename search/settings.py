@@ -26,7 +26,8 @@ class Settings:
     than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of
     kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
     slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
-    that was learned from measurements puts the model's points into another order.
+    that was learned from measurements puts the model's points into another order. A `hasty` search leaves out points
+    whose code would be long, as a compiler takes long over it.
     """
 
     strategy: str = "rank"
@@ -48,11 +49,14 @@ class Settings:
     seed: int = 0
     correction: LearnedOrder | None = None
     deeper: int = 2
+    hasty: bool = True
 
     def deepened(self, times: int) -> Settings:
         """Return how to go on where a search of these settings, and some deeper ones, have ended by themselves."""
         more = 1 + times
-        return evolve(self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience))
+        return evolve(
+            self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False
+        )
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.

@@ -143,7 +143,7 @@ class SearchTask:
         """Whether a point is known to be of no use: it computes something else, fails, or spills registers."""
         text = schedule_text(scored.candidate.schedule)
         entry, trial = self.entries.get(text), self.trials.get(text)
-        return any(each is not None and each.outcome not in ("", "ok") for each in (entry, trial))
+        return any(each is not None and each.outcome not in ("", "ok", "long") for each in (entry, trial))
 
     def known(self) -> list[Known]:
         """Return the points that were tried, for the strategy."""

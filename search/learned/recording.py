@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field
 
 from ...backends.source import unrolled_statements
 from ...ir import WHOLE, CutsError, PassError, Schedule
@@ -45,7 +45,7 @@ SERVICE = "cuts.search.learned.recording:RecordingWorker"
 class RecordingWorker(Worker):
     """A worker that makes pools too, and does not compile what is too long."""
 
-    def build(self, problem: Problem, schedule: Schedule) -> Built:
+    def build(self, problem: Problem, schedule: Schedule, longest: float = MOST) -> Built:
         """Lower, print and compile one candidate."""
         return built_short(problem, schedule)
 
@@ -109,7 +109,7 @@ class PoolRecorder:
     trials: Trials = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.trials = Trials(self.resources, self.settings)
+        self.trials = Trials(self.resources, evolve(self.settings, hasty=False))
 
     def run(self, problems: Sequence[Problem]) -> Iterator[RecordedSpace]:
         """Yield each space when its pool is timed, and what there is of the others now and then, and when the budget

@@ -1,0 +1,77 @@
+"""Kernels whose text is long once its loops are unrolled take a compiler long: they are built where nothing else runs,
+and by searches that have the time.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from attrs import evolve
+from cuts.backends.source import unrolled_statements
+from cuts.search.build import Built, Done, Factory
+from cuts.search.database import Database
+from cuts.search.problem import Problem
+from cuts.search.settings import Settings
+
+from .fakes import FakeBench, Inline, by_threads, group_of, problem_of, tuner_of, uncompiled
+
+SHORT = Settings(first=4, most=8, prove=False)
+
+
+class Long(Inline):
+    """Finds candidates of some places in the order of their building too long; `asked` has what each was held to."""
+
+    def __init__(self, places: range) -> None:
+        super().__init__()
+        self.places, self.asked = places, list[float]()
+
+    def collect(self, timeout: float) -> list[Done]:
+        found = super().collect(timeout)
+        return [self._held(done) if done.job.method == "build" else done for done in found]
+
+    def _held(self, done: Done) -> Done:
+        longest = done.job.arguments[2] if len(done.job.arguments) > 2 else inf
+        assert isinstance(longest, float | int)
+        self.asked.append(longest)
+        long = longest < inf and len(self.asked) - 1 in self.places
+        return evolve(done, value=Built(None, outcome="long")) if long else done
+
+
+def test_a_long_candidate_is_left_out_and_not_remembered() -> None:
+    builder, database = Long(range(2)), Database(None)
+    tuner = tuner_of(FakeBench(by_threads), builder, database)
+    (choice,) = tuner.run([problem_of(32)], SHORT)
+    assert choice.seconds is not None
+    assert tuner.statistics.outcomes["long"] == 2
+    assert tuner.statistics.compiled == tuner.statistics.timed == len(database.trials(problem_of(32)))
+    assert all(t.ok for t in database.trials(problem_of(32)))
+
+
+def test_where_all_candidates_are_long_they_are_built() -> None:
+    builder = Long(range(4))
+    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
+    assert choice.origin == "measured"
+    assert builder.asked[4:8] == [inf] * 4
+
+
+def test_a_deeper_search_builds_long_candidates() -> None:
+    builder = Long(range(100))
+    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT.deepened(1))
+    assert set(builder.asked) == {inf}
+
+
+def test_a_worker_does_not_compile_what_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuts.backends.devices import find_target
+
+    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+    target = find_target("cuda:h200")
+    problem = Problem(group_of("matmul", ((64, 64), (64, 64))), {}, target, {})
+    (scored,) = Factory().rank(problem, "bound", 1)
+    built = Factory().build(problem, scored.candidate.schedule)
+    assert built.kernel is not None
+    statements = unrolled_statements(built.kernel.source)
+    assert Factory().build(problem, scored.candidate.schedule, statements).outcome == "ok"
+    refused = Factory().build(problem, scored.candidate.schedule, statements - 1)
+    assert (refused.outcome, refused.kernel) == ("long", None)
+    assert str(statements) in refused.message
