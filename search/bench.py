@@ -102,7 +102,7 @@ class DeviceBench:
         assert built.kernel is not None, "only what was built is timed"
         for _ in range(2):
             try:
-                samples = self._child.call(self.limit, "sample", problem, built.kernel.name, repeats)
+                samples = self._child.call(self.limit, "sample", problem.key, built.kernel.name, repeats)
             except Lost as lost:
                 return Timed(verdict=_verdict(lost))
             except BackendError as error:
@@ -143,7 +143,7 @@ class DeviceBench:
 
     def _check(self, problem: Problem, built: Built) -> Verdict:
         try:
-            verdict = self._child.call(self.limit, "check", problem, built.kernel, built.binary)
+            verdict = self._child.call(self.limit, "check", problem.key, built.kernel, built.binary)
         except Lost as lost:
             return _verdict(lost)
         assert isinstance(verdict, Verdict)

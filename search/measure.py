@@ -62,13 +62,16 @@ class _Data:
 
 
 class MeasuringDevice:
-    """Owns a device; problems are known by their key, kernels by their name, which is a digest of their source."""
+    """Owns a device; problems are known by their key, as to carry one here takes a millisecond or two, kernels by their
+    name, which is a digest of their source.
+    """
 
     def __init__(self, target: Target, memory: int = MEMORY) -> None:
         self.device: Hardware = open_device(target)
         self.memory = memory
         self.comparers: dict[DType, Comparer] = {}
         self._problems: OrderedDict[str, _Data] = OrderedDict()
+        self._known: dict[str, Problem] = {}
         self.kept = KeptNumbers(self.device)
         self._part = np.empty(PART * 8, np.uint8)
 
@@ -78,6 +81,7 @@ class MeasuringDevice:
 
     def prepare(self, problem: Problem, reference: Reference | None = None) -> None:
         """Make random inputs and upload them; what outputs must be is computed here where it is not given."""
+        self._known[problem.key] = problem
         if problem.key in self._problems:
             self._problems.move_to_end(problem.key)
             return
@@ -95,10 +99,11 @@ class MeasuringDevice:
             data.places[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
         self._problems[problem.key] = data
 
-    def check(self, problem: Problem, kernel: KernelFunction, binary: bytes | None) -> Verdict:
-        """Load a kernel, run it once and compare what it writes; the first that is right says what the others must
-        write everywhere.
+    def check(self, key: str, kernel: KernelFunction, binary: bytes | None) -> Verdict:
+        """Load a kernel of a problem that was prepared, run it once and compare what it writes; the first that is right
+        says what the others must write everywhere.
         """
+        problem = self._known[key]
         self.prepare(problem)
         data = self._problems[problem.key]
         try:
@@ -124,14 +129,16 @@ class MeasuringDevice:
             self._keep(data)
         return Verdict("ok")
 
-    def sample(self, problem: Problem, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
-        """Time a checked kernel: seconds of each run; nothing where it is not loaded any more."""
-        data = self._problems.get(problem.key)
+    def sample(self, key: str, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
+        """Time a checked kernel of a problem: seconds of each run; nothing where it is not loaded any more."""
+        data = self._problems.get(key)
         if data is None or kernel not in data.launches:
             return None
-        self._problems.move_to_end(problem.key)
+        self._problems.move_to_end(key)
         launch = data.launches[kernel] = data.launches.pop(kernel)
-        return self.device.time(launch, warmup=warmup, repeats=repeats, cold=not problem.target.warm_caches).samples
+        return self.device.time(
+            launch, warmup=warmup, repeats=repeats, cold=not data.problem.target.warm_caches
+        ).samples
 
     def overhead(self) -> float:
         """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes

@@ -209,12 +209,13 @@ def test_a_launch_of_several_groups_is_checked_in_all_of_them_and_timed(bench: D
 def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.search.measure.LOADED", 2)
     device, problem = MeasuringDevice(OPENCL), problem_of(32)
+    device.prepare(problem)
     kernels = [make_kernel(problem, c.schedule) for c in choose(problem.form, OPENCL, count=3)]
     for kernel in kernels[:2]:
-        assert device.check(problem, kernel, None).outcome == "ok"
-    assert device.sample(problem, kernels[0].name, 1)
-    assert device.check(problem, kernels[2], None).outcome == "ok"
-    assert [device.sample(problem, kernel.name, 1) is not None for kernel in kernels] == [True, False, True]
+        assert device.check(problem.key, kernel, None).outcome == "ok"
+    assert device.sample(problem.key, kernels[0].name, 1)
+    assert device.check(problem.key, kernels[2], None).outcome == "ok"
+    assert [device.sample(problem.key, kernel.name, 1) is not None for kernel in kernels] == [True, False, True]
 
 
 @needs_opencl
