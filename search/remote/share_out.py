@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 
 from ..build import Scored
 from ..curve import Search
-from ..final_round import best_known
+from ..final_round import best_known, space_key
 from ..problem import schedule_text
 from ..resources import Resources
 from ..rounds import Rounds
@@ -132,7 +132,8 @@ class ShareOut:
         budget = self.resources.budget
         seconds = max(0.0, budget.left(self.resources.share) - HANDOVER) if budget.limited else None
         self._attempts[task.problem.key] += 1
-        unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds)
+        ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
+        unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds, tuple(ranked))
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
 
     def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:

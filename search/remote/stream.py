@@ -15,7 +15,7 @@ from ...ir import Budget, CutsError
 from ..bench import Bench
 from ..build import CandidateBuilder
 from ..database import Database
-from ..final_round import best_known
+from ..final_round import best_known, space_key
 from ..resources import Resources
 from ..rounds import Rounds
 from ..task import SearchTask
@@ -58,6 +58,8 @@ class UnitStream:
         problem = unit.problem
         task = SearchTask(problem, trials={t.schedule: t for t in unit.trials})
         search.resources.database.record(problem, unit.trials)
+        if unit.ranked:
+            search.resources.ranked.setdefault(space_key(problem, unit.settings), list(unit.ranked))
         try:
             search.rounds.begin(task)
         except CutsError as error:

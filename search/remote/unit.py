@@ -12,7 +12,7 @@ from attrs import define, frozen
 
 from ...ir import Target
 from ..bench import Bench, DeviceBench
-from ..build import CandidateBuilder, Workers
+from ..build import CandidateBuilder, Scored, Workers
 from ..database import Trial, Winner
 from ..problem import FORMAT, Problem, machine_of
 from ..settings import Settings, TunedChoice
@@ -20,12 +20,15 @@ from ..settings import Settings, TunedChoice
 
 @frozen
 class SearchUnit:
-    """A problem to search, what is known of it, and the seconds that there are for it."""
+    """A problem to search, what is known of it, the seconds that there are for it, and the model's best points where
+    these are known.
+    """
 
     problem: Problem
     settings: Settings
     trials: tuple[Trial, ...] = ()
     seconds: float | None = None
+    ranked: tuple[Scored, ...] = ()
 
 
 @frozen
