@@ -69,8 +69,8 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
 #: What is left to the nights: compiling these takes seconds, and other tests cover their structure.
 LONG = ("classifier", "densenet121", "inception_v3", "mobilenet_v2", "resnet50")
 COMPILED = [name for name in models.REAL if name not in LONG or NIGHTLY]
-#: Those that the test above holds to ONNX Runtime, through a file and back besides; and one that takes longest to export,
-#: whose operations and concatenations others have, and whose graph a light model has.
+#: Those that the test above holds to ONNX Runtime, through a file and back besides; and the one that takes longest to
+#: export, whose operations and concatenations others have, and whose graph a light model has.
 ELSEWHERE = {"classifier", "mobilenet_v2", "resnet50", "densenet121"}
 
 
