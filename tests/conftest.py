@@ -10,7 +10,9 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # There is a worker for each processor: more threads would spin while they wait for one another. NumPy asks when it
@@ -21,6 +23,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
+from cuts.tests.declared import SKIPPED, declared
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW = (
@@ -106,7 +109,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By day let PoCL compile kernels without optimising them, which takes half of its time: they run for a moment.
+    """By day let PoCL compile kernels without optimising them, which takes half of its time: they run for a moment; and
+    with declarations of the functions that they use alone, which is most of the rest.
 
     Files of tests that say `as_users_build` have kernels as users have them: those that run long or are timed, and a
     sample of everything else. What tests start as a process of its own builds so too.
@@ -114,7 +118,18 @@ def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not (NIGHTLY or request.node.get_closest_marker("as_users_build")):
             patch.setattr(device, "_OPTIONS", [*device._OPTIONS, "-cl-opt-disable"])
+            patch.setattr(device.OpenCLDevice, "_program", partialmethod(_declared, device.OpenCLDevice._program))
         yield
+
+
+def _declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, str], Any], source: str) -> Any:
+    """Build a program without PoCL's header, where the PoCL that comes as a package is its compiler."""
+    platform = self.choice.platform
+    packaged = platform.name == device._POCL and device._version(platform) == (3, 0)
+    program = declared(source) if packaged else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "_OPTIONS", [*device._OPTIONS, *([SKIPPED] if program else [])])
+        return build(self, program or source)
 
 
 @pytest.fixture

@@ -138,8 +138,10 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
+    best: Point | None = None
     for point in ordered:
-        if len(chosen) + len(rest) >= count and _far(space, (*chosen, *rest), point):
+        best = best or point
+        if len(chosen) + len(rest) >= count and _far(space, best, point):
             break
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         warps = _warps(space, point)
@@ -175,12 +177,11 @@ def _warps(space: Space, point: Point) -> tuple[object, ...]:
     return "warps", *structure.knobs[axis].values[point.places[axis]]
 
 
-def _far(space: Space, found: Sequence[Point], point: Point) -> bool:
+def _far(space: Space, best: Point, point: Point) -> bool:
     """Whether a point is far behind the best, where that has warps that may divide a depth: others like it have less to
     say, but are better.
     """
-    best = min(found)
-    return _warps(space, best)[0] == "warps" and point.score > FAR * best.score
+    return point.score > FAR * best.score and _warps(space, best)[0] == "warps"
 
 
 def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:

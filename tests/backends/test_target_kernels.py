@@ -18,6 +18,8 @@ from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.tests.needs import needs_toolchain
 
+pytestmark = pytest.mark.long
+
 REGISTRY = Registry.builtin()
 MACHINES = [item for item in descriptions() if item.target.dialect == "cuda"]
 

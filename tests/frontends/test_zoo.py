@@ -21,7 +21,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.frontends.zoo import ZOO
 from cuts.tests.needs import needs_opencl
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn about their own insides
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # exporters warn about their own insides
 #: Networks whose kernels run in every session; the others do so at night.
 KERNELS = ["segmentation", "decoder", "recommender", "windows"]
 #: What a network is as ONNX: its file, and its inputs.

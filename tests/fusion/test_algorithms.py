@@ -36,6 +36,8 @@ from hypothesis import strategies as st
 from ..kernels.cases import ByModel
 from ..needs import needs_opencl
 
+pytestmark = pytest.mark.long
+
 REGISTRY = Registry.builtin()
 INSTANCES = REGISTRY.instances
 TARGET = find_target("cuda:sm_90")

@@ -27,6 +27,8 @@ from .. import models
 from .build import graph, op, partitioner
 from .test_semantics import graphs
 
+pytestmark = pytest.mark.long
+
 TARGET = find_target("cuda:sm_90")
 CHAIN = graph({"x": (4, 8)}, op("a", "relu", "x"), op("b", "exp", "a"), op("y", "relu", "b"), out="y")
 

@@ -29,6 +29,8 @@ from .sweep.running import (
 from .sweep.samples import Sample, Slot, draw, slots
 from .sweep.values import KINDS, operands
 
+pytestmark = pytest.mark.long
+
 REGISTRY = Registry.builtin()
 ROUND = batches_of_round(REGISTRY)
 

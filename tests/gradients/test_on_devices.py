@@ -14,6 +14,8 @@ from cuts.tests.needs import DEVICES
 from .networks import STATISTICS, Network
 from .test_training import NETWORKS, OPTIMISERS, batches, torch_training, train
 
+pytestmark = pytest.mark.long
+
 
 def gradients_of(net: Network, device: str, last: str, *wrt: str, mode: Any = "mixed") -> None:
     """Compare the gradients of a weighted sum of a value with the reference."""

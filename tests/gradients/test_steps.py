@@ -18,6 +18,8 @@ from cuts.training import Checkpoint, load_checkpoint
 
 from .networks import Network
 
+pytestmark = pytest.mark.long
+
 STEPS = 6
 
 

@@ -16,6 +16,8 @@ from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use
 from cuts.tests.operations_graph import Bench, bench_of, trained
 
+pytestmark = pytest.mark.long
+
 #: Uses that are compiled together.
 TOGETHER = 16
 FORWARD = [*DIFFERENTIABLE, *SCALAR, *FLAT]

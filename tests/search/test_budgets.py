@@ -38,6 +38,8 @@ from cuts.search.tuner import Tuner
 from .fakes import OPENCL, group_of
 from .simulated import FakeClock, SimulatedGPU, SimulatedWorkers, session
 
+pytestmark = pytest.mark.long
+
 #: What a call may take beyond its budget.
 SLACK = 5.0
 SHORT = Settings(first=3, batch=2, most=6, prove=False)

@@ -34,6 +34,8 @@ from cuts.search.tuner import Tuner
 from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
 from .test_selector import chain, slow_when_fused, tables
 
+pytestmark = pytest.mark.long
+
 GPU = find_target("cuda:h200")
 SHORT = Settings(first=2, batch=0, most=2, prove=False)
 SPEC = Spec(Registry.builtin())

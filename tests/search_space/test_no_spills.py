@@ -25,6 +25,8 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.kernels.test_atoms import convolution
 from cuts.tests.needs import needs_toolchain
 
+pytestmark = pytest.mark.long
+
 TARGET = find_target("cuda:sm_90")
 BORDERS = {"zeros": ("{}", " outside 0"), "mirrored": ("mirror({}, {})", ""), "repeated": ("clamp({}, 0, {} - 1)", "")}
 
