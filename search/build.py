@@ -71,7 +71,7 @@ class Built:
 
 
 @frozen
-class Ready:
+class Readied:
     """The best points of a problem by the model, best first but for those that the compiler refused, and the first of
     them as the device gets it; it took so many `seconds` to be built.
     """
@@ -97,11 +97,11 @@ class Factory:
 
     def ready(
         self, problems: Sequence[Problem], model: str, count: int, correction: LearnedOrder | None = None
-    ) -> list[Ready | None]:
+    ) -> list[Readied | None]:
         """Return the best points of some problems, and a kernel of the best; nothing where no point is legal."""
         return [self._ready(problem, model, count, correction) for problem in problems]
 
-    def _ready(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> Ready | None:
+    def _ready(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> Readied | None:
         try:
             ranked = self.rank(problem, model, count, correction)
         except CutsError:
@@ -110,7 +110,7 @@ class Factory:
             begun = time.monotonic()
             built = self.build(problem, scored.candidate.schedule)
             if built.outcome == "ok":
-                return Ready(ranked[number:], built, time.monotonic() - begun)
+                return Readied(ranked[number:], built, time.monotonic() - begun)
         return None
 
     def soon(self, problem: Problem) -> list[Scored]:

@@ -1,20 +1,28 @@
 """Making the kernels of a plan: those that workers built to be timed are there, and workers make the others side by
 side. What that takes is known from what they took so far. Where there is no search, workers of its own plan
 for a graph.
+
+While this process decides about the groups of a graph, workers that have nothing else to do prepare the kernels that
+its plan has so far: they rank their spaces and build the first point of each. So what is decided last is not what the
+end of a budget finds undone, and the device has something to time as soon as groups are decided.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
+
+from attrs import define, field
 
 from ..ir import FusedGroup, KernelFunction, Schedule, Target
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Done, Job, Workers
+from .build import COMPILE_LIMIT, Done, Job, Readied, Workers
+from .final_round import space_key
 from .problem import Problem, schedule_text
 from .resources import Resources
+from .settings import Settings
 
 #: Seconds that a kernel takes to be lowered and printed, those that a core takes to compile it, and those in which its
 #: record is written; the first two until workers have built some (163 kernels of a training step of ResNet-50 took 6.2
@@ -22,6 +30,11 @@ from .resources import Resources
 LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 #: Of fewer kernels this process makes all that are not there.
 FEW = 3
+#: Problems that a worker prepares at once, as this process may have no time for it for a while, and their priority:
+#: behind everything that is waited for.
+TOGETHER, LAST = 3, 2.0
+#: Seconds between two glances at what workers have prepared.
+GLANCE = 0.05
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
 PAUSE, NOW = 0.05, -3.0
 #: Questions, and processors, from which on workers are worth their start: each imports what it needs for a second; a
@@ -116,3 +129,52 @@ class PlanningAside(PlanningHere):
         while len(done) < len(asked):
             done += self._workers.collect(COMPILE_LIMIT)
         return {each.job.owner: each.value for each in done if not each.error}
+
+
+@define
+class Preparation:
+    """Has workers make problems ready, and takes in what they have."""
+
+    resources: Resources
+    settings: Settings
+    jobs: int = 0
+    _looked: float = field(default=0.0, init=False)
+
+    def begin(self, problems: Sequence[Problem]) -> None:
+        """Have problems made ready that are not, those in front first."""
+        missing = [p for p in problems if space_key(p, self.settings) not in self.resources.ranked]
+        wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
+        for number in range(0, len(missing), TOGETHER):
+            some = missing[number : number + TOGETHER]
+            self.resources.builder.submit(Job(self._taker(some), "ready", (some, *wishes), (LAST,), lasting=True))
+            self.jobs += 1
+
+    def look(self) -> None:
+        """Take in what is ready, now and then, so that workers go on."""
+        now = self.resources.elapsed
+        if self.jobs and now >= self._looked + GLANCE:
+            self._looked = now
+            with self.resources.interruptible():
+                for done in self.resources.collect(0.0):
+                    self.resources.take_in(done)
+
+    def end(self) -> None:
+        """Have nothing more made ready than what workers are at."""
+        if self.jobs:
+            self.resources.drop(lasting=True)
+            self.jobs = 0
+
+    def _taker(self, problems: Sequence[Problem]) -> Callable[[Done], None]:
+        """Return what takes in an answer about problems."""
+
+        def take(done: Done) -> None:
+            self.jobs = max(0, self.jobs - 1)
+            for problem, ready in zip(problems, done.value or (), strict=False):
+                if isinstance(ready, Readied):
+                    self._keep(problem, ready)
+
+        return take
+
+    def _keep(self, problem: Problem, ready: Readied) -> None:
+        self.resources.ranked.setdefault(space_key(problem, self.settings), list(ready.ranked))
+        self.resources.keep_built(problem, ready.ranked[0].candidate.schedule, ready.built, ready.seconds, ahead=True)

@@ -31,11 +31,10 @@ from ..ir import (
 from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
-from .ahead import Ahead
 from .audit import Audit, audit_choices
 from .earlier_results import ELSEWHERE, GUESSED
 from .library import LibraryCandidate, fastest_library
-from .making import LOWERED, make_kernels, making_seconds
+from .making import LOWERED, Preparation, make_kernels, making_seconds
 from .problem import Problem, digest, machine_of
 from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
 from .tuner import Tuner, search_deeper
@@ -110,7 +109,7 @@ class MeasuredSelector:
         self._asked: dict[Hashable, Problem] = {}
         self._known_only = False
         self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
-        self._ahead = Ahead(tuner.resources, self.settings)
+        self._preparation = Preparation(tuner.resources, self.settings)
 
     @property
     def budget(self) -> Budget:
@@ -188,11 +187,11 @@ class MeasuredSelector:
         longest: not where they are searched for at several places.
         """
         if self.budget.limited and self.tuner.alone and self.evaluate:
-            self._ahead.begin(sorted(map(self._problem, workloads), key=lambda problem: -self._gain(problem)))
+            self._preparation.begin(sorted(map(self._problem, workloads), key=lambda problem: -self._gain(problem)))
 
     def overdue(self) -> bool:
         """Whether all but an answer is to be left out; what was made ready meanwhile is taken in."""
-        self._ahead.look()
+        self._preparation.look()
         return self.budget.overdue()
 
     def _problem(self, workload: Workload) -> Problem:
@@ -344,8 +343,8 @@ class MeasuredSelector:
         budget the answer to a question that was asked before is what it was. What is then to be made of the kernels is
         kept back from the budget.
         """
-        self._ahead.look()
-        self._ahead.end()
+        self._preparation.look()
+        self._preparation.end()
         self._keep_back(len(workloads), self._unready(w.form for w in workloads.values()))
         share = 0.0 if self._known_only else share
         self.problems = list(map(self._problem, workloads.values()))

@@ -10,9 +10,9 @@ from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
-from cuts.search.ahead import TOGETHER, Ahead
 from cuts.search.build import Built, Factory, Job, Workers
 from cuts.search.final_round import space_key
+from cuts.search.making import TOGETHER, Preparation
 from cuts.search.problem import Problem, schedule_text
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
@@ -27,9 +27,9 @@ SETTINGS = Settings(first=3, batch=2, most=6, prove=False)
 PROBLEMS = [problem_of(8 * n) for n in range(1, 8)]
 
 
-def ready(tuner: Tuner, problems: Sequence[Problem]) -> Ahead:
+def ready(tuner: Tuner, problems: Sequence[Problem]) -> Preparation:
     """Have problems made ready, as far as workers answer at once."""
-    ahead = Ahead(tuner.resources, SETTINGS)
+    ahead = Preparation(tuner.resources, SETTINGS)
     ahead.begin(problems)
     while tuner.resources.builder.load:
         assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
@@ -120,6 +120,6 @@ def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable
 def test_a_worker_is_given_few_problems_at_once() -> None:
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
-    Ahead(tuner.resources, SETTINGS).begin(PROBLEMS)
+    Preparation(tuner.resources, SETTINGS).begin(PROBLEMS)
     assert [len(job.arguments[0]) for job in builder.queue] == [3, 3, 1]  # type: ignore[arg-type]
     assert TOGETHER == 3
