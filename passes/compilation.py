@@ -56,7 +56,8 @@ class Compilation:
     `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
     key of the kernel; those that others have `made` miss in the latter two.
     `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
-    chosen for, `replaced` those whose place one took, `again` the values that are computed once more, late.
+    chosen for, `replaced` those whose place one took, `alone` the graph without any where the model planned that first
+    and memory is not limited, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -76,6 +77,7 @@ class Compilation:
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
+    alone: Graph | None = None
     replaced: Mapping[str, str] = field(factory=dict)
     again: Collection[str] = ()
     programs: Programs = field(init=False)

@@ -154,7 +154,7 @@ def choose_algorithms(work: Compilation) -> Graph:
     else:
         step.begin(graph)
         with selector.foreseen(*_plan_alone(work)):
-            chosen = graph if work.budget.overdue() else _compared(step, graph, work)
+            chosen = graph if selector.overdue() else _compared(step, graph, work)
     work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
@@ -196,7 +196,7 @@ def _plan_alone(work: Compilation) -> tuple[int, float]:
     if selector is not None:
         kernels, views = split_groups(groups, work.views, work.unmeasured.division)
         selector.ahead(list(_workloads(kernels, distinct(kernels, views), views).values()))
-    work.graph = graph
+    work.graph, work.alone = graph, graph if work.options.memory is None else None
     return len({form_key(group.form) for group in groups}), seconds
 
 
@@ -284,7 +284,11 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     if work.told is not None:
         work.formed = work.groups = work.told.form(workshop)
         return work.groups
-    work.groups = found = _partition_alone(work)
+    found: Sequence[Group] = _partition_alone(work)
+    work.groups = found
+    if selector is not None and work.replaced and work.alone is not None and selector.overdue():
+        workshop, work.groups = _take_back(work, work.alone)
+        found = work.groups
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
     while selector is not None and mode == "mixed" and selector.learn(_deciding(work, found), PARTITION_SHARE):
@@ -295,6 +299,16 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         work.groups = settle(partitioner, work.groups, found, work.faster)
     work.formed = work.groups
     return work.groups
+
+
+def _take_back(work: Compilation, alone: Graph) -> tuple[Workshop, Sequence[Group]]:
+    """Leave the plan that the model made first, of the graph without other algorithms: there was no time to bring the
+    groups of another one to their end, and kernels that are not fused lose more than algorithms save.
+    """
+    work.graph, work.algorithms, work.replaced = alone, {}, {}
+    for step in (write_programs, order_dims, pack, place_tensors):
+        step(work)
+    return _workshop(work), _partition_alone(work)
 
 
 def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:

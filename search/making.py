@@ -140,6 +140,11 @@ class Preparation:
     jobs: int = 0
     _looked: float = field(default=0.0, init=False)
 
+    @property
+    def missing(self) -> int:
+        """About how many problems nobody has prepared yet."""
+        return self.jobs * TOGETHER
+
     def begin(self, problems: Sequence[Problem]) -> None:
         """Have problems made ready that are not, those in front first."""
         missing = [p for p in problems if space_key(p, self.settings) not in self.resources.ranked]

@@ -206,16 +206,15 @@ class MeasuredSelector:
 
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
-        """Keep back of the budget, in a block, what a plan of so many kernels takes to be made behind it, and its
-        groups to be found.
+        """Keep back of the budget what a plan of so many kernels takes to be made, and in a block, too, what its groups
+        take to be found.
         """
-        before = self.budget.needed
         self._keep_back(kernels, kernels)
         self.budget.needed += seconds
         try:
             yield
         finally:
-            self.budget.needed = before
+            self._keep_back(kernels, self._preparation.missing)
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""

@@ -86,6 +86,10 @@ def shared_level(
     """Return two segments that share one tensor through shared memory; `live` are the tensors that each half leaves
     behind.
     """
+    if len(live[0]) != 1 or not any(s.combine for s in first):  # told before forms are looked for, which takes long
+        return Illegal("the first half is not one reduced tensor")
+    if not any(s.combine for s in second):
+        return Illegal(f"{live[0][0]} is also read outside of a reduction")
     before = register_level(first, tensors, live[0], tables, policy)
     if isinstance(before, Illegal):
         return before

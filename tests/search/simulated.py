@@ -29,6 +29,7 @@ SECONDS = {
     "refer": 0.2,
     "simple": 0.05,
     "build": 0.4,
+    "bundle": 0.6,
     "prove": 0.1,
 }
 
