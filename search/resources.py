@@ -155,8 +155,12 @@ class Resources:
         return found
 
     def take_in(self, done: Done) -> bool:
-        """Take in an answer to what was asked side by side; say whether a worker gave it."""
+        """Take in an answer to what was asked side by side, and none to what a search left behind; say whether a worker
+        gave it.
+        """
         self.answering = True
+        if not isinstance(done.job.owner, tuple):
+            return False
         asking, number = done.job.owner
         asking.answer(number, done.value)
         return True
