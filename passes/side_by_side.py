@@ -17,7 +17,7 @@ be kept for less time, has none: it would go where what it reads is, which is ea
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from attrs import evolve, frozen
@@ -85,7 +85,8 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         packed = _packed(launches, own, keys, work)
-        packed = [_together_at([launches[p] for p in launch.places], work.target) for launch in packed]
+        over = work.budget.overdue
+        packed = [_together_at([launches[p] for p in launch.places], work.target, over) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, list(_in_order(launches, needs)), keys)
 
@@ -101,11 +102,11 @@ def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Has
     return work.launches
 
 
-def _together_at(members: Sequence[Launch], target: Target) -> Launch:
+def _together_at(members: Sequence[Launch], target: Target, over: Callable[[], bool] = lambda: False) -> Launch:
     """Return launches of one group each as one: scheduled for as many, for fewer, or as they are by themselves, the
-    first of these that can be made.
+    first of these that can be made; as they are once it is `over`.
     """
-    for count in (len(members), MEMBERS) if len(members) > 1 else ():
+    for count in (len(members), MEMBERS) if len(members) > 1 and not over() else ():
         launch = _joint(_scheduled(members, target, count))
         if allowed(launch, target):
             return launch
@@ -141,11 +142,15 @@ def _part_of(target: Target, count: int) -> Target:
 
 
 def _scheduled(
-    launches: Sequence[Launch], target: Target, count: int, wanted: Sequence[Launch] | None = None
+    launches: Sequence[Launch],
+    target: Target,
+    count: int,
+    wanted: Sequence[Launch] | None = None,
+    over: Callable[[], bool] = lambda: False,
 ) -> list[Launch]:
     """Return launches of one group each as they are as one of so many, those that are `wanted`: kernels without sums
     with a schedule for that. Equal kernels keep having one candidate; what one was measured to take by itself stays
-    known.
+    known. Once it is `over`, the rest stay as they are.
     """
     some = [launch for launch in (launches if wanted is None else wanted) if not _sums(launch)]
     axes, kernels = {_axes(launch) for launch in some}, {id(launch.candidates[0]) for launch in some}
@@ -153,7 +158,7 @@ def _scheduled(
     schedules: dict[tuple[Var, ...], Schedule] = {}
     for launch in launches:  # one that is not wanted itself may be the first over its axes
         ((group,), (candidate,)) = launch.groups, launch.candidates
-        if id(candidate) in found or _sums(launch) or _axes(launch) not in axes:
+        if id(candidate) in found or _sums(launch) or _axes(launch) not in axes or over():
             continue
         schedule = _among_others(group.form, target, count, schedules)
         found[id(candidate)] = candidate
@@ -293,7 +298,8 @@ def _packed(
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    shared = {each.places[0]: each for each in _scheduled(launches, work.target, MEMBERS, several)}
+    over = work.budget.overdue
+    shared = {each.places[0]: each for each in _scheduled(launches, work.target, MEMBERS, several, over)}
     for members in by_level.values():
         result += _together([shared[launch.places[0]] for launch in members], keys, work)
     return result
@@ -306,7 +312,8 @@ def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Com
         first.setdefault(keys[launch.places[0]], launch.places[0])
     made: list[Launch] = []
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
-        tries = [(n, other.with_member(launch, keys)) for n, other in enumerate(made)]
+        late = work.budget.overdue()
+        tries = [(n, other.with_member(launch, keys)) for n, other in enumerate(made)] if not late else []
         gains = [(saved(made[n], launch, both, work.target), -n) for n, both in tries if allowed(both, work.target)]
         gain, place = max(gains, default=(0.0, 0))
         if gain > WORTH * work.target.launch_time:
