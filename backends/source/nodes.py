@@ -43,6 +43,7 @@ from ...ir import (
     linearise,
     own_variables,
     row_major,
+    substitute,
     substitute_node,
     vector_address,
     vector_guards,
@@ -195,6 +196,9 @@ class NodePrinter:
     def _lane_text(self, node: Value, var: Var, number: int) -> str:
         if isinstance(node, (Held, IndexNode, Test)):
             return self._expression(substitute_node(node, {var: number}, {}))
+        if isinstance(node, Window):
+            places = (substitute(place, {var: number}) for place in node.at)
+            return self._element(node.load, {var: number, **dict(zip(node.axes, places, strict=True))})
         return self._element(node, {var: number})
 
     def _is_copy(self, node: Store) -> bool:

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
 from cuts.ir.expr import Guard
 from cuts.ir.index import Var, as_index
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
+from cuts.ir.source import Source
 from cuts.ir.types import DType
+from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.widen import widen
 from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.space import make_space
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ..needs import DEVICES
-from .cases import builder, points, whole
+from ..needs import DEVICES, needs_opencl
+from .cases import builder, legal_points, points, whole
 from .test_points import GPU, SPACES, _device, check
 
 T = Var("t", 8)
@@ -38,6 +42,20 @@ def input_transform(width: int, pad: int = 1) -> FusedGroup:
     """Return Winograd's input transform to 4 x 4 tiles of a padded input of some width."""
     make = builder()
     value = make.node("winograd_input", make.input(1, 2, 8, width), tile=4, pads=(pad, pad, pad, pad))
+    return whole(make.programs(), value)
+
+
+def rows_transform(count: int) -> FusedGroup:
+    """Return a transform of rows of four, some of whose results are elements as they are, stored along the rows."""
+    text = """op rows "rows of four, transformed" {
+      type T: float
+      in x: T[N, 4]
+      table A: T = [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+      out y: T[3, N]
+      y[a, n] = sum[i < 4] A[a, i] * x[n, i]
+    }"""
+    make = evolve(builder(), registry=Registry.builtin().extend(Source("rows.cuts", text)))
+    value = make.node("rows", make.input(count, 4))
     return whole(make.programs(), value)
 
 
@@ -113,12 +131,26 @@ def test_guards_hold_together_or_nothing_is_merged() -> None:
     assert [type(r) for r in one_phase(other).roots] == [Store, Store, WideStore]
 
 
+@needs_opencl
+def test_elements_of_vectors_are_stored_as_vectors_of_another_direction() -> None:
+    """Each row is loaded at once; four rows' first elements, which nothing is done with, are stored at once."""
+    group = rows_transform(64)
+    for structure in (space := make_space(group, SPACES["opencl"])).structures:
+        for schedule in legal_points(space, structure, 1, 256):
+            (dim,) = schedule.segments[0].dims
+            if dim.vector > 1:
+                check(_device("opencl"), SPACES["opencl"], group, schedule)
+                return
+    pytest.fail("no point stores vectors")
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_points_of_transforms_compute_what_they_mean(device: str, data: st.DataObject) -> None:
     width = data.draw(st.integers(9, 18))
-    group = data.draw(st.sampled_from([output_transform(width), input_transform(width), input_transform(width, 0)]))
+    transforms = [output_transform(width), input_transform(width), input_transform(width, 0), rows_transform(4 * width)]
+    group = data.draw(st.sampled_from(transforms))
     schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)
     check(_device(device), SPACES[device], group, schedule)
