@@ -105,6 +105,19 @@ def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict
     return found
 
 
+def clamped_conversions(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that make integers of floats by CUDA's instruction, which clamps, and makes 0 of a NaN, but of
+    64 bits where either is that wide.
+    """
+    found: dict[str, str] = {}
+    for source, kind in ((DType.F32, "float"), (DType.F64, "double")):
+        for whole, into in ((DType.I32, "int"), (DType.U32, "uint"), (DType.I64, "ll"), (DType.U64, "ull")):
+            name, cut = f"cuts_{whole}_of_{source}", f"__{kind}2{into}_rz(a)"
+            body = cut if max(source.size, whole.size) == 4 else f"a != a ? 0 : {cut}"
+            found[name] = f"{qualifier} {types[whole.value]} {name}({types[source.value]} a) {{ return {body}; }}"
+    return found
+
+
 def unsigned_of(dtype: DType) -> DType:
     """Return the unsigned type that integers of a type are computed in where they may overflow: C computes narrower
     ones as int.

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping
 from attrs import frozen
 
 from ...ir import TF32_NEAR, DType
-from .arithmetic import arithmetic_helpers
+from .arithmetic import arithmetic_helpers, clamped_conversions
 from .atom_text import emulations, instructions
 from .halves import (
     CUDA_LOAD,
@@ -236,6 +236,7 @@ _CUDA_HELPERS = (
     _index_helpers(_DEVICE, _CUDA_TYPES)
     | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
     | {
+        **clamped_conversions(_DEVICE, _CUDA_TYPES),
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
@@ -270,7 +271,7 @@ _CUDA_HELPERS = (
 _UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
 #: Floats are in order as integers: signed ones where the sign bit is clear, unsigned ones, turned round, where it is
 #: set; zeros too, as in PTX. What changes nothing is not sent: most of what arrives. What is no number becomes, by
-#: whoever finds it first, the pattern that nothing changes any more.
+#: whoever finds it first, the pattern that nothing changes any more; of magnitudes it is above all others anyway.
 _CUDA_FLOAT_EXTREME = (
     "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
     "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
@@ -279,6 +280,7 @@ _CUDA_FLOAT_EXTREME = (
     "else atomic{second}((unsigned*)p, __float_as_uint(v));"
 )
 _CUDA_ATOMICS = {
+    "max_abs_f32": "const int n = __float_as_int(v); if (n > *(volatile int*)p) atomicMax((int*)p, n);",
     "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
     "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},

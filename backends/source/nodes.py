@@ -396,7 +396,10 @@ class NodePrinter:
         """Return the call that combines a value with the element at a place."""
         helper = "into" if node.space == "global" else "meet"
         where = f"&{self.names.buffer(node.space, node.buffer)}[{place}]"
-        return f"cuts_{helper}_{node.into}_{node.dtype}({where}, {self._text(node.value)});"
+        magnitude = f"{node.into}_abs" if isinstance(node.value, Op) and node.value.fn == "abs" else ""
+        known = f"{magnitude}_{node.dtype}" in self.names.dialect.atomics.native
+        name = magnitude if known else node.into
+        return f"cuts_{helper}_{name}_{node.dtype}({where}, {self._text(node.value)});"
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)

@@ -8,13 +8,15 @@ the rest.
 
     scatter sum y[at[j], k] = u[j, k]
       ->  scatter max size[at[j], k] = |u[j, k]|
-          scatter sum total[at[j], k] = i64(round(u[j, k] * 2 ** (bits - logb(size[at[j], k]))))
-          y[v, k] = total[v, k] * 2 ** (logb(size[v, k]) - bits)
+          unit[v, k] = 2 ** floor((bits - logb(size[v, k])) / 2)
+          scatter sum total[at[j], k] = i64(round(u[j, k] * unit[at[j], k] ** 2))
+          y[v, k] = total[v, k] / unit[v, k] ** 2
 
-What arrives of infinities is counted instead, and NaN is in the magnitude already. The work is that of the terms and of
-the elements, not of all pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a
-batch looked up), those at which one arrives are numbered by the last that does, and only they have integers; all others
-share a row of nothing, so that the tensor itself is written once, by what makes numbers of it:
+Where about as many terms arrive as there are elements, each computes its unit, which spares a kernel. What arrives of
+infinities is counted instead, and NaN is in the magnitude already. The work is that of the terms and of the elements,
+not of all pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a batch looked up),
+those at which one arrives are numbered by the last that does, and only they have integers; all others share a row of
+nothing, so that the tensor itself is written once, by what makes numbers of it:
 
     scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
     place[j] = slot[at[j]]
@@ -68,6 +70,8 @@ COMPARED = 1 << 15
 FEW_TERMS = 4
 #: So many elements fewer have to be counted where rows are numbered first, which takes two kernels more.
 FEWER = 1 << 19
+#: From so many terms an element on its unit is computed once, in a kernel of its own.
+OFTEN = 8
 #: Bits of an integer that hold sums: one is the sign, one is left for rounding.
 BITS = 62
 #: Where negative infinities are counted: positive ones have the digits below.
@@ -107,7 +111,7 @@ class _Writer:
 
     def _counted(self, statement: Statement, type_: TensorType) -> Iterator[Statement]:
         wide = DType.F64 if type_.dtype is DType.F64 else DType.F32
-        bits = BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()
+        bits = (BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()) // 2 * 2
         value = statement.body
         if not isinstance(value, Read):
             name = self._tensor(f"{statement.target}.value", type_.dtype, tuple(a.extent for a in statement.axes))
@@ -127,16 +131,21 @@ class _Writer:
             counted, elements = type_.shape, _elements(type_)[1]
         size = self._tensor(f"{statement.target}.size", wide, counted)
         yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
-        at = Read(size, statement.write)
+        unit = _unit(Read(size, statement.write), bits, wide)
+        if prod(a.extent for a in statement.axes) >= OFTEN * prod(counted):
+            axes, place = _elements(self.tensors[size])
+            name = self._tensor(f"{statement.target}.unit", wide, counted)
+            yield Statement(name, axes, place, _unit(Read(size, place), bits, wide), span=statement.span)
+            unit = Read(name, statement.write)
         totals: list[str] = []
-        left, scale = value, Call("sub", (Const(float(bits), wide), Call("logb", (at,))))
+        left: Expr = Call("mul", (Call("mul", (value, unit)), unit))
         for number in range(2 if wide is DType.F64 else 1):
-            units: Expr = Cast(DType.I64, Call("round", (Call("ldexp", (left, scale)),)))
-            left = Call("sub", (left, Call("ldexp", (Cast(wide, units), Call("neg", (scale,))))))
-            scale = Call("add", (scale, Const(float(bits), wide)))
+            whole: Expr = Call("round", (left,))
+            left = Call("mul", (Call("sub", (left, whole)), Const(2.0**bits, wide)))
             totals.append(self._tensor(f"{statement.target}.total{number}", DType.I64, counted))
-            marked = Call("select", (_finite(at, wide), units, _mark(value, wide) if number == 0 else _whole(0)))
-            yield evolve(statement, target=totals[-1], body=marked)
+            mark = _mark(value, wide) if number == 0 else _whole(0)
+            body = Call("select", (_finite(unit, wide), Cast(DType.I64, whole), mark))
+            yield evolve(statement, target=totals[-1], body=body)
         yield self._result(statement, type_, elements, size, totals, bits)
 
     def _result(
@@ -148,11 +157,11 @@ class _Writer:
         wide = self.tensors[size].dtype
         greatest = Read(size, place)
         parts = [Read(name, place) for name in totals]
-        scale: Expr = Call("sub", (Call("logb", (greatest,)), Const(float(bits), wide)))
-        value: Expr = Call("ldexp", (Cast(wide, parts[0]), scale))
+        step = _unit(greatest, bits, wide, back=True)
+        value: Expr = Call("mul", (Call("mul", (Cast(wide, parts[0]), step)), step))
         for part in parts[1:]:
-            scale = Call("sub", (scale, Const(float(bits), wide)))
-            value = Call("add", (value, Call("ldexp", (Cast(wide, part), scale))))
+            finer = Call("mul", (Cast(wide, part), Const(2.0**-bits, wide)))
+            value = Call("add", (value, Call("mul", (Call("mul", (finer, step)), step))))
         value = Call("select", (_finite(greatest, wide), value, _infinite(greatest, parts[0], wide)))
         return Statement(
             statement.target, axes, write, _converted(value, type_.dtype, self.tensors), span=statement.span
@@ -247,6 +256,18 @@ def _whole(value: int) -> Const:
 
 def _converted(value: Expr, dtype: DType, tensors: dict[str, TensorType]) -> Expr:
     return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
+
+
+def _unit(greatest: Expr, bits: int, dtype: DType, back: bool = False) -> Expr:
+    """Return the root of how many units of an element's integers make one, which is a power of two, or (`back`) that of
+    what a unit is worth; NaN where what arrives is no number, or infinite.
+
+    A number times both roots is exact: by one power it could leave the range of the type.
+    """
+    power = Call("logb", (Call("max", (greatest, Const(0.0, dtype))),))  # nothing has the greatest -inf
+    half = Call("floor", (Call("mul", (Call("sub", (Const(float(bits), dtype), power)), Const(0.5, dtype))),))
+    root = Call("ldexp", (Const(1.0, dtype), Call("neg", (half,)) if back else half))
+    return Call("select", (_finite(greatest, dtype), root, Const(math.nan, dtype)))
 
 
 def _finite(value: Expr, dtype: DType) -> Expr:

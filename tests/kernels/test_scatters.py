@@ -34,7 +34,7 @@ from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.compilation import Compilation
 from cuts.passes.fusion import scatters
-from cuts.passes.pipeline import all_stages
+from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
@@ -200,6 +200,23 @@ def test_the_work_is_that_of_updates_and_elements() -> None:
         assert program_costs(settled).flops < 60 * (rows + updates)
 
 
+@pytest.mark.parametrize(("updates", "apart"), [(3999, False), (4000, True)])
+def test_units_are_computed_once_where_many_terms_arrive(updates: int, apart: bool) -> None:
+    operands = [TensorType(DType.F32, (500,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
+    program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
+    targets = [s.target for s in scatters.settle_scatters(program).statements]
+    assert any(t.endswith(".unit") for t in targets) == apart
+
+
+def test_magnitudes_arrive_as_integers_on_cuda() -> None:
+    """The bits of what is not negative are in its order, a NaN behind all numbers."""
+    x, ids, updates = np.zeros((500, 8), np.float32), np.zeros((4000, 1), np.int64), np.zeros((4000, 8), np.float32)
+    model = graph("scatter_nd", x, ids, updates, reduction="add")
+    found = compile_graph(model, Registry.builtin(), find_target("cuda:sm_90"), CompileOptions(), emit)
+    assert sum("_max_abs_f32(&" in kernel.source for kernel in found.kernels) == 1
+    assert any("__float2ll_rz" in kernel.source for kernel in found.kernels)
+
+
 def test_what_takes_the_place_of_a_scatter_computes_the_same() -> None:
     operands = [TensorType(DType.F64, (4, 2)), TensorType(DType.I64, (30, 1)), TensorType(DType.F64, (30, 2))]
     rng = np.random.default_rng(0)
@@ -302,7 +319,7 @@ def settled_with(program: Program, most: int) -> Program:
 @needs_toolchain
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_every_atomic_operation_compiles_for_cuda(arch: str) -> None:
-    names = [f"{into}_{dtype}" for into in ("sum", "prod", "min", "max") for dtype in NUMBERS]
+    names = [f"{into}_{dtype}" for into in ("sum", "prod", "min", "max") for dtype in NUMBERS] + ["max_abs_f32"]
     used = {f"cuts_{where}_{name}" for where in ("into", "meet") for name in names}
     text, more = combining_helpers(used, CUDA)
     calls = [f"{name}(({CUDA.memory_type(DType(name.rsplit('_', 1)[1]))}*)p, 3);" for name in sorted(used)]
