@@ -6,12 +6,12 @@ from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_gr
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
-from .moments import divide_moments
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs, copied
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
+from .rows import rewrite_rows as divide_moments
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve

@@ -26,7 +26,6 @@ from ...ir import Call, Const, Expr, Index, Read, Statement, TensorType, Var, as
 from ...ops.language import unused_name
 from .programs import Programs, Unit
 from .solve import solve
-from .totals import sum_rows_first
 
 #: Elements that a block holds, and neighbours that come together of rows which do not run along memory.
 HELD, BESIDE = 1 << 15, 8
@@ -35,10 +34,7 @@ SHORTEST, LONGEST = 16, 256
 
 
 def divide_moments(programs: Programs) -> Programs:
-    """Return programs in which sums of squares about means of long rows are made of those of parts, and totals of what
-    rows compute of those of rows.
-    """
-    programs = sum_rows_first(programs)
+    """Return programs in which sums of squares about means of long rows are made of those of parts."""
     writer = _Writer(programs, dict(programs.types), list(programs.units))
     for unit in programs.units:
         for statement in unit.statements if unit.repeat is None else ():

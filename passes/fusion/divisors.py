@@ -1,0 +1,218 @@
+"""Weights that add up to one are divided by their sum where what they weigh has been added up.
+
+A softmax whose result is only multiplied by other rows leaves it in memory, a row of many numbers, although each is an
+exponential of what is there anyway. What it has to leave are two numbers of a row, its greatest and the sum of its
+exponentials: the product computes the exponentials as it loads them, and divides its own, fewer, results.
+
+    m[i] = max_j z[i, j];   e[i, j] = exp(z[i, j] - m[i]);   t[i] = sum_j e[i, j];   w[i, j] = e[i, j] / t[i]
+    y[i, f] = sum_j w[i, j] * v[j, f]
+      ->   m[i] = max_j z[i, j];   t[i] = sum_j exp(z[i, j] - m[i]);   w[i, j] = exp(z[i, j] - m[i])
+           s[i, f] = sum_j w[i, j] * v[j, f];   y[i, f] = s[i, f] / t[i]
+
+The exponentials are a unit of their own, which the partition may give to the rows' kernel as before, or to the product.
+None is above one, so that no sum leaves its range that did not before. Half types would round the sums and the greatest
+numbers, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from attrs import define, evolve, field, frozen
+
+from ...ir import (
+    Call,
+    Expr,
+    Index,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    factors,
+    indirects,
+    reads,
+    rebuild,
+    substitute,
+    substitute_expr,
+    variables,
+)
+from ...ops.language import unused_name
+from .programs import Programs, Unit
+from .solve import solve
+
+#: Fewest weights of a row that are worth it: so many numbers are not stored.
+FEWEST = 16
+
+
+def divide_behind(programs: Programs) -> Programs:
+    """Return programs in which sums weighted by exponentials are divided by the sum of these behind."""
+    writer = _Writer(programs, dict(programs.types))
+    found = [w for unit in programs.units for s in unit.statements if (w := writer.weights_of(s)) is not None]
+    for weights in found:
+        writer.divide(weights)
+    return evolve(programs, types=writer.types, units=tuple(writer.units)) if found else programs
+
+
+@frozen
+class _Weights:
+    """A weighted sum: the `total` of the rows and the `weights`, exponentials by now, over what is not computed one by
+    one beside them; the statements in the place of which they stand, what is weighted, and the divisor of each result.
+    """
+
+    total: Statement
+    weights: Statement
+    own: tuple[Statement, Statement, Statement]
+    weighted: Statement
+    divisor: Read
+
+
+@define
+class _Writer:
+    """Units as they become; who writes and who reads each tensor."""
+
+    programs: Programs
+    types: dict[str, TensorType]
+    units: list[Unit] = field(factory=list)
+    makers: dict[str, list[Statement]] = field(factory=dict)
+    readers: dict[str, list[Statement]] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.units = list(self.programs.units)
+        for unit in self.programs.every_unit:
+            for statement in unit.statements:
+                self.makers.setdefault(statement.target, []).append(statement)
+                for tensor in statement.tensors_read:
+                    self.readers.setdefault(tensor, []).append(statement)
+
+    # ---- what is one
+
+    def weights_of(self, weighted: Statement) -> _Weights | None:
+        """Return the weights of a sum, where they are exponentials divided by their own sum, in one unit."""
+        if weighted.combine != "sum" or weighted.into is not None or not self._is_wide(weighted.target):
+            return None
+        parts = factors(weighted.body)
+        for part in parts if len(parts) > 1 else ():
+            found = self._weights(weighted, part)
+            if found is not None and parts.count(part) == 1:
+                return found
+        return None
+
+    def _weights(self, weighted: Statement, part: Expr) -> _Weights | None:
+        weights = self._only(part, [weighted])
+        quotient = weights.body if weights is not None else None
+        if weights is None or not isinstance(quotient, Call) or quotient.fn != "div":
+            return None
+        exponential, sum_ = quotient.args
+        total = self._maker(sum_)
+        if total is None or total.combine != "sum" or not isinstance(total.body, Read):
+            return None
+        exponentials = self._only(exponential, [total, weights])
+        if exponentials is None or total.body.tensor != exponentials.target or not self._is_shifted(exponentials.body):
+            return None
+        divisor = _moved(sum_, weights, part)
+        own = (weights, total, exponentials)
+        unit = next((u for u in self.units if {*own} <= {*u.statements}), None)
+        if divisor is None or unit is None or prod(v.extent for v in total.reduce) < FEWEST:
+            return None
+        along = {v for i in divisor.indices for v in variables(i)} & {*weighted.reduce}
+        wide = all(self._is_wide(s.target) for s in own)
+        terms, weight = (self._alone(body, unit) for body in (total.body, exponential))
+        if along or not wide or terms is None or weight is None:
+            return None
+        return _Weights(evolve(total, body=terms), evolve(weights, body=weight), own, weighted, divisor)
+
+    def _alone(self, body: Expr, unit: Unit) -> Expr | None:
+        """Return an expression over what reductions of a unit and others leave: what the unit computes one by one is
+        computed there; None where that is not what it reads, but a guarded or another element of it.
+        """
+        makers = {s.target: s for s in unit.statements if s.is_pointwise}
+        found: dict[Expr, Expr] = {}
+        for read in reads(body):
+            if read.tensor in makers:
+                values = _values(makers[read.tensor], read.indices)
+                body_there = None if values is None else substitute_expr(makers[read.tensor].body, values)
+                inner = None if body_there is None or read.guards else self._alone(body_there, unit)
+                if inner is None or not self._is_wide(read.tensor):
+                    return None
+                found[read] = inner
+        return rebuild(body, lambda node: found.get(node, node))
+
+    def _is_shifted(self, body: Expr) -> bool:
+        """Whether an expression is the exponential of a difference from a greatest number."""
+        if not isinstance(body, Call) or body.fn != "exp" or not isinstance(body.args[0], Call):
+            return False
+        difference = body.args[0]
+        greatest = self._maker(difference.args[-1]) if difference.fn == "sub" else None
+        return greatest is not None and greatest.combine == "max" and self._is_wide(greatest.target)
+
+    def _is_wide(self, tensor: str) -> bool:
+        """Whether what is stored of a tensor is what sums are computed in."""
+        dtype = self.types[tensor].dtype
+        return dtype.is_float and dtype.accumulator is dtype
+
+    def _maker(self, read: Expr) -> Statement | None:
+        """Return the only statement that writes what is read as it is, if no loop and nothing that arrives does."""
+        if not isinstance(read, Read) or read.guards or any(map(indirects, read.indices)):
+            return None
+        found = self.makers.get(read.tensor, [])
+        plain = len(found) == 1 and found[0].into is None and found[0].step is None and found[0].along is None
+        return found[0] if plain and any(found[0] in unit.statements for unit in self.units) else None
+
+    def _only(self, read: Expr, readers: Sequence[Statement]) -> Statement | None:
+        """Return the pointwise statement that writes what is read, if only some statements read it."""
+        maker = self._maker(read)
+        if maker is None or not maker.is_pointwise or maker.target in self.programs.graph.outputs:
+            return None
+        return maker if [*self.readers.get(maker.target, ())] == [*readers] else None
+
+    # ---- what becomes of it
+
+    def divide(self, found: _Weights) -> None:
+        """Write exponentials in the place of weights, and divide what they weigh."""
+        weighted = found.weighted
+        name = unused_name(f"{weighted.target}.weighted", self.types)
+        self.types[name] = self.types[weighted.target]
+        quotient = Call("div", (Read(name, weighted.write), found.divisor))
+        weights, total, exponentials = found.own
+        new = {
+            weights: [],
+            exponentials: [],
+            total: [found.total],
+            weighted: [evolve(weighted, target=name), evolve(weighted, body=quotient, reduce=(), combine=None)],
+        }
+        self.units = [each for unit in self.units for each in self._divided(unit, found, new)]
+
+    def _divided(self, unit: Unit, found: _Weights, new: dict[Statement, list[Statement]]) -> Iterator[Unit]:
+        """Yield what becomes of a unit; behind that of the rows, the weights."""
+        statements = tuple(n for s in unit.statements for n in new.get(s, [s]))
+        if statements == unit.statements:
+            yield unit
+            return
+        own, apart = {s.target for s in statements}, found.weights
+        rows = apart.target not in own and apart.target in unit.writes
+        needed = (t for t in (*apart.tensors_read, found.total.target) if rows and t in own)
+        writes = dict.fromkeys((*(t for t in unit.writes if t in own), *needed))
+        yield self._reading(evolve(unit, statements=statements, writes=tuple(writes)))
+        if rows:
+            yield self._reading(evolve(unit, name=f"{unit.name}.weights", statements=(apart,), writes=(apart.target,)))
+
+    def _reading(self, unit: Unit) -> Unit:
+        """Return a unit that says what its statements read by now."""
+        own = {s.target for s in unit.statements}
+        read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own)
+        return evolve(unit, reads=tuple(t for t in read if t not in self.programs.tables))
+
+
+def _moved(read: Expr, statement: Statement, element: Expr) -> Read | None:
+    """Return what a pointwise statement reads for an element of its result, None where that is no plain element."""
+    values = _values(statement, element.indices) if isinstance(element, Read) else None
+    if not isinstance(read, Read) or values is None:
+        return None
+    return evolve(read, indices=tuple(substitute(i, values) for i in read.indices))
+
+
+def _values(statement: Statement, indices: Sequence[Index]) -> Mapping[Var, Index] | None:
+    """Return the axes of a statement for the element at some indices, None where there is no one element."""
+    found = solve(list(zip(statement.write, indices, strict=True)), statement.axes)
+    return found.values if found is not None and not found.free and not found.guards else None
