@@ -5,11 +5,14 @@ An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thr
 (r, i) these loads are `R * I`; over the window position `w = s*i + r` they are `s*(I - 1) + R`:
 
     acc[i] += x[s*i + r] * f[r]   over r, i      ->      X[w] = x[w] over w;   acc[i] += X[s*i + r] * f[r]
+
+Where a thread's last outputs lie behind the end, `c + i < n`, what they alone read is not loaded: `w < s*(n - 1 - c) +
+R`. Nothing reads their values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 
 from attrs import evolve
@@ -24,12 +27,14 @@ from ...ir import (
     Loop,
     Phase,
     Root,
+    Store,
     Value,
     Var,
     Window,
     as_index,
     own_indices,
     own_variables,
+    phases,
     post_order,
     substitute,
     variables,
@@ -42,21 +47,30 @@ LARGEST = 64
 
 def merge_windows(kernel: Kernel) -> Kernel:
     """Return an extracted kernel whose accumulations load each element of a window once."""
-    return evolve(kernel, items=tuple(_item(i) for i in kernel.items))
+    tails = _tails(kernel)
+    return evolve(kernel, items=tuple(_item(i, tails) for i in kernel.items))
 
 
-def _item(item: Item) -> Item:
+def _tails(kernel: Kernel) -> frozenset[Guard]:
+    """Return what holds wherever a result is stored: what a thread computes elsewhere, nothing reads."""
+    stored = [
+        frozenset(r.guards) for p in phases(kernel.items) for r in p.roots if isinstance(r, Store) and p.kind == "exit"
+    ]
+    return frozenset.intersection(*stored) if stored else frozenset()
+
+
+def _item(item: Item, tails: Collection[Guard]) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i) for i in item.body))
-    return _phase(item) if isinstance(item, Phase) else item
+        return Loop(item.var, tuple(_item(i, tails) for i in item.body))
+    return _phase(item, tails) if isinstance(item, Phase) else item
 
 
-def _phase(phase: Phase) -> Phase:
+def _phase(phase: Phase, tails: Collection[Guard]) -> Phase:
     roots: list[Root] = []
     added: dict[Var, None] = {}
     for root in phase.roots:
         if isinstance(root, Accumulate):
-            merged = {load: _window(load, root.over, phase.unrolled) for load in _loads(root)}
+            merged = {load: _window(load, root.over, phase.unrolled, tails) for load in _loads(root)}
             changed = {load: window for load, window in merged.items() if window is not None}
             if changed:
                 root = evolve(root, value=_replace(root.value, changed))
@@ -69,18 +83,20 @@ def _loads(root: Accumulate) -> Iterable[Load]:
     return [n for n in post_order([root.value]) if isinstance(n, Load)]
 
 
-def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
+def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var], tails: Collection[Guard]) -> Window | None:
     """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension, those
     of the inner taps only where all would be too many elements to hold.
     """
     for first in range(len(over)):
-        window = _merged(load, over[first:], over, unrolled)
+        window = _merged(load, over[first:], over, unrolled, tails)
         if window is not None and _held(window, over[first:], over, unrolled) <= LARGEST:
             return window
     return None
 
 
-def _merged(load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> Window | None:
+def _merged(
+    load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var], tails: Collection[Guard]
+) -> Window | None:
     """Return a load as a window over pairs of one of some taps and an output variable, None where there are none."""
     axes: list[Var] = []
     at: list[Index] = []
@@ -89,12 +105,13 @@ def _merged(load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequ
         for output in unrolled:
             if output in over or tap.extent == 1 or output.extent == 1:
                 continue
-            stride = _stride(moved, tap, output)
+            ends = tuple(g for g in moved.guards if g in tails and _ends(g, tap, output))
+            stride = _stride(moved, tap, output, ends)
             extent = stride * (output.extent - 1) + tap.extent
             if stride and extent < tap.extent * output.extent:
                 # The name tells which pair it is; equal windows of two loads are one.
                 window = Var(f"{tap.name}{output.name}", extent)
-                moved = _shift(moved, tap, output, window)
+                moved = _shift(moved, tap, output, window, ends)
                 axes.append(window)
                 at.append(as_index(output) * stride + tap)
                 break
@@ -109,10 +126,15 @@ def _held(window: Window, taps: Sequence[Var], over: Sequence[Var], unrolled: Se
     return prod(v.extent for v in own & {*unrolled, *window.axes} if v not in over or v in taps)
 
 
-def _stride(load: Load, tap: Var, output: Var) -> int:
-    """Return s where the load only depends on `s * output + tap` (s >= 1), else 0."""
+def _ends(guard: Guard, tap: Var, output: Var) -> bool:
+    """Whether a guard says of each output, and of nothing else that a window goes over, whether it exists."""
+    return guard.index.coefficient(output) == 1 and not variables(guard.index - as_index(output)) & {tap, output}
+
+
+def _stride(load: Load, tap: Var, output: Var, ends: Collection[Guard]) -> int:
+    """Return s where the load only depends on `s * output + tap` (s >= 1), else 0; guards of `ends` aside."""
     found: set[int] = set()
-    for index in own_indices(load):
+    for index in own_indices(evolve(load, guards=tuple(g for g in load.guards if g not in ends))):
         first, second = index.coefficient(tap), index.coefficient(output)
         inner = variables(index - as_index(tap) * first - as_index(output) * second)
         if tap in inner or output in inner:
@@ -123,14 +145,23 @@ def _stride(load: Load, tap: Var, output: Var) -> int:
     return max(0, stride)
 
 
-def _shift(load: Load, tap: Var, output: Var, window: Var) -> Load:
-    """Return the load over the window's positions: the tap's variable stands for all of it."""
+def _shift(load: Load, tap: Var, output: Var, window: Var, ends: Collection[Guard]) -> Load:
+    """Return the load over the window's positions: the tap's variable stands for all of it; of `ends`, those that an
+    output which exists reads.
+    """
+    stride = (window.extent - tap.extent) // (output.extent - 1)
 
     def move(index: Index) -> Index:
         factor = index.coefficient(tap)
         return substitute(index, {output: 0}) + as_index(window) * factor - as_index(tap) * factor if factor else index
 
-    guards = tuple(Guard(move(g.index), g.low, g.high) for g in load.guards)
+    def moved(guard: Guard) -> Guard:
+        if guard not in ends:
+            return Guard(move(guard.index), guard.low, guard.high)
+        place = (guard.index - as_index(output)) * stride + as_index(window)
+        return Guard(place, guard.low * stride, (guard.high - 1) * stride + tap.extent)
+
+    guards = tuple(map(moved, load.guards))
     return evolve(load, address=move(load.address), guards=tuple(g for g in guards if not g.always))
 
 

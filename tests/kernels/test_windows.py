@@ -17,17 +17,22 @@ from cuts.passes.lowering import LARGEST, extract, lower
 from cuts.passes.model.access import place_of
 from cuts.passes.schedule.legal_points import geometry_of
 
+from ..needs import needs_opencl
 from .cases import builder, whole
+from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:sm_90")
 CASES = [(3, 1, 2, 4), (5, 2, 4, 4), (5, 2, 2, 2), (3, 2, 8, 4)]
 
 
+@pytest.mark.parametrize("outputs", [32, 29])  # 29 are no whole number of any thread's outputs
 @pytest.mark.parametrize(("taps", "stride", "rows", "columns"), CASES)
-def test_each_element_is_loaded_once_where_a_thread_holds_all(taps: int, stride: int, rows: int, columns: int) -> None:
+def test_each_element_is_loaded_once_where_a_thread_holds_all(
+    taps: int, stride: int, rows: int, columns: int, outputs: int
+) -> None:
     make = builder()
     filters = make.input(8, 1, taps, taps)
-    size = 31 * stride + taps
+    size = (outputs - 1) * stride + taps
     image = make.input(2, 8, size, size)
     value = make.node("conv", image, filters, groups=8, strides=(stride, stride))
     group = whole(make.programs(), value)
@@ -54,3 +59,21 @@ def loads(group: FusedGroup, schedule: Schedule, tensor: str) -> int:
             if isinstance(node, Load) and node.buffer == tensor:
                 found += prod(v.extent for v in own_variables(node) & {*phase.unrolled})
     return found
+
+
+@needs_opencl
+@pytest.mark.parametrize("outputs", [9, 10, 11, 12])
+@pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (2, 2), (2, 3), (5, 2)])
+@pytest.mark.parametrize("pad", [0, 1])
+def test_what_only_missing_outputs_read_is_not_loaded(taps: int, stride: int, outputs: int, pad: int) -> None:
+    """Two images of four outputs a thread, of which the last are behind the end."""
+    make = builder()
+    value = make.node(
+        "max_pool", make.input(2, 1, 1, (outputs - 1) * stride + taps - 2 * pad), kernel_shape=(1, taps),
+        strides=(1, stride), pads=(0, pad, 0, pad),
+    )  # fmt: skip
+    group = whole(make.programs(), value)
+    (segment,) = group.segments
+    dims = tuple(TileDim((a,), *((4 * (a.extent // 4 + 1), 4, 4) if a.extent > 2 else (1, 1))) for a in segment.axes)
+    loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))
+    check(_device("opencl"), SMALL_GPU, group, Schedule((SegmentSchedule(dims, (loops,)),)))
