@@ -55,6 +55,7 @@ from .lane_scan import LaneScan
 from .lane_sort import LaneSort
 from .matrices import MatrixLoad, matrix_load
 from .scope import KernelNames, Writer
+from .window_loads import part, pieces
 
 #: Least bytes of an asynchronous copy.
 NARROWEST_COPY = 4
@@ -92,7 +93,17 @@ class NodePrinter:
             return found.axes
         if isinstance(node, Pack) or (isinstance(node, Store) and node.into) or not isinstance(node, (Load, Store)):
             return ()
-        return next(((v,) for v in reversed(rest) if self._walks_vector(node, v)), ())
+        along = next((v for v in reversed(rest) if self._walks_vector(node, v)), None)
+        along = along or next((v for v in rest if self._window_pieces(node, v)), None)
+        return () if along is None else (along,)
+
+    def _window_pieces(self, node: Load | Store, var: Var) -> Sequence[range]:
+        """Return the accesses that bring a window along a variable, nothing where most elements come one by one."""
+        users = self.users.get(node, ())
+        if not isinstance(node, Load) or not any(isinstance(u, Window) and var in u.axes for u in users):
+            return ()
+        found = pieces(node, var, self.names.alignment(node.space, node.buffer))
+        return found if 2 * sum(len(p) for p in found if len(p) > 1) >= var.extent else ()
 
     def _walks_vector(self, node: Load | Store, var: Var) -> bool:
         width = self._width(node, var)
@@ -138,6 +149,10 @@ class NodePrinter:
             return
         assert isinstance(node, (Load, Store))
         (var,) = self.vector_axes(node, rest)
+        if isinstance(node, Load) and not self._walks_vector(node, var):
+            for lanes in self._window_pieces(node, var):
+                self._window_load(node, var, lanes)
+            return
         width = self._width(node, var)
         for first in range(0, var.extent, width):
             self._piece(node, var, range(first, first + width))
@@ -153,6 +168,17 @@ class NodePrinter:
             self._copy(node, var, lanes)
         else:
             self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in lanes])
+
+    def _window_load(self, node: Load, var: Var, lanes: range) -> None:
+        """Print the load of some elements of a window, at once where they are several."""
+        if len(lanes) == 1:
+            value = self._expression(substitute_node(node, {var: lanes.start}, {}))
+            self.out.line(f"{self._lane_text(node, var, lanes.start)} = {value};")
+            return
+        here, lane = part(node, var, lanes)
+        start, guards = vector_address(here.address, lane), vector_guards(here.guards, lane)
+        assert start is not None and guards is not None, "a piece is a vector"
+        self._vector_load(node, start, guards, var, lanes)
 
     def _vector_load(self, node: Load, start: Index, guards: Sequence[Guard], var: Var, lanes: range) -> None:
         vectors = self.names.dialect.vectors[node.dtype.value]

@@ -161,8 +161,15 @@ def _shift(load: Load, tap: Var, output: Var, window: Var, ends: Collection[Guar
         place = (guard.index - as_index(output)) * stride + as_index(window)
         return Guard(place, guard.low * stride, (guard.high - 1) * stride + tap.extent)
 
-    guards = tuple(map(moved, load.guards))
-    return evolve(load, address=move(load.address), guards=tuple(g for g in guards if not g.always))
+    kept = tuple(moved(g) for g in load.guards if g not in ends)
+    last = tuple(g for g in map(moved, ends) if not any(_implies(other, g) for other in kept))
+    return evolve(load, address=move(load.address), guards=tuple(g for g in (*kept, *last) if not g.always))
+
+
+def _implies(guard: Guard, other: Guard) -> bool:
+    """Whether a guard holds only where another one does, which asks about the same index a constant apart."""
+    apart = other.index - guard.index
+    return not apart.terms and guard.low + apart.const >= other.low and guard.high + apart.const <= other.high
 
 
 def _replace(node: Value, changed: dict[Load, Window]) -> Value:
