@@ -48,9 +48,10 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
+from .arrivals import arrive
 from .atom_text import fragment_places, operand_words
 from .ctext import call_text, convert_text, literal_text, number_text
-from .index_ctext import guard_text, index_text, place_text
+from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
 from .lane_sort import LaneSort
 from .matrices import MatrixLoad, matrix_load
@@ -385,7 +386,7 @@ class NodePrinter:
             self._copy(node, None)
             return
         if node.into:
-            self._combine(node)
+            arrive(node, self._text(node.value), (), self.names, self.out)
             return
         dialect, pointers = self.names.dialect, self.names.pointers
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
@@ -395,37 +396,8 @@ class NodePrinter:
         self.out.line((f"if ({guard_text(node.guards, pointers)}) " if node.guards else "") + text)
 
     def arrive(self, node: Store, rest: tuple[Var, ...]) -> None:
-        """Print the atomic operations of a box: first all their places, -1 for none, then one after another."""
-        places = self.names.fresh()
-        at = index_text(linearise([as_index(v) for v in rest], row_major(tuple(v.extent for v in rest))), {})
-        self.out.line(f"int {places}[{prod(v.extent for v in rest)}];")
-        exists, place = self._exists(node), index_text(node.address, self.names.pointers)
-        with self.out.loops(rest):
-            self.out.line(f"{places}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
-        with self.out.loops(rest):
-            self.out.line((f"if ({places}[{at}] >= 0) " if exists else "") + self._arrival(node, f"{places}[{at}]"))
-
-    def _combine(self, node: Store) -> None:
-        """Print the atomic operation that combines a value with what stands in memory, where there is such a place."""
-        exists = self._exists(node)
-        call = self._arrival(node, index_text(node.address, self.names.pointers))
-        self.out.line((f"if ({exists}) " if exists else "") + call)
-
-    def _exists(self, node: Store) -> str:
-        """Return the condition that the place of a value exists, nothing where it always does."""
-        pointers = self.names.pointers
-        parts = [guard_text(node.guards, pointers)] if node.guards else []
-        parts += [place_text(place, pointers) for place in dict.fromkeys(indirects(node.address)) if place.wraps]
-        return " && ".join(parts)
-
-    def _arrival(self, node: Store, place: str) -> str:
-        """Return the call that combines a value with the element at a place."""
-        helper = "into" if node.space == "global" else "meet"
-        where = f"&{self.names.buffer(node.space, node.buffer)}[{place}]"
-        magnitude = f"{node.into}_abs" if isinstance(node.value, Op) and node.value.fn == "abs" else ""
-        known = f"{magnitude}_{node.dtype}" in self.names.dialect.atomics.native
-        name = magnitude if known else node.into
-        return f"cuts_{helper}_{name}_{node.dtype}({where}, {self._text(node.value)});"
+        """Print the atomic operations of a box."""
+        arrive(node, self._text(node.value), rest, self.names, self.out)
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)
