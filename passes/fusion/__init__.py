@@ -11,10 +11,10 @@ from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, part
 from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs, copied
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
-from .rows import rewrite_rows as divide_moments
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
+from .sums import divide_moments
 from .views import Views, addressed, find_views
 
 __all__ = [

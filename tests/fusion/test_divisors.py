@@ -14,8 +14,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
-from cuts.passes.fusion.divisors import divide_behind
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.sums.divisors import divide_behind
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl

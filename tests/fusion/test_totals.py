@@ -13,7 +13,7 @@ from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.totals import sum_rows_first
+from cuts.passes.fusion.sums.totals import sum_rows_first
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl

@@ -21,7 +21,7 @@ from math import prod
 
 from attrs import define, evolve, field, frozen
 
-from ...ir import (
+from ....ir import (
     Call,
     Expr,
     Index,
@@ -37,9 +37,9 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from ...ops.language import unused_name
-from .programs import Programs, Unit
-from .solve import solve
+from ....ops.language import unused_name
+from ..programs import Programs, Unit
+from ..solve import solve
 
 #: Fewest weights of a row that are worth it: so many numbers are not stored.
 FEWEST = 16

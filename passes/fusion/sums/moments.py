@@ -22,10 +22,12 @@ from math import prod
 
 from attrs import define, evolve, field, frozen
 
-from ...ir import Call, Const, Expr, Index, Read, Statement, TensorType, Var, as_index, substitute, substitute_expr
-from ...ops.language import unused_name
-from .programs import Programs, Unit
-from .solve import solve
+from ....ir import Call, Const, Expr, Index, Read, Statement, TensorType, Var, as_index, substitute, substitute_expr
+from ....ops.language import unused_name
+from ..programs import Programs, Unit
+from ..solve import solve
+from .divisors import divide_behind
+from .totals import sum_rows_first
 
 #: Elements that a block holds, and neighbours that come together of rows which do not run along memory.
 HELD, BESIDE = 1 << 15, 8
@@ -34,7 +36,10 @@ SHORTEST, LONGEST = 16, 256
 
 
 def divide_moments(programs: Programs) -> Programs:
-    """Return programs in which sums of squares about means of long rows are made of those of parts."""
+    """Return programs in which sums over rows are divided: totals of what rows compute among rows, weights that add up
+    to one by their sum behind what they weigh, and sums of squares about means of long rows among parts of them.
+    """
+    programs = divide_behind(sum_rows_first(programs))
     writer = _Writer(programs, dict(programs.types), list(programs.units))
     for unit in programs.units:
         for statement in unit.statements if unit.repeat is None else ():

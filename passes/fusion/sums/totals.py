@@ -19,10 +19,10 @@ from math import prod
 
 from attrs import define, evolve, field
 
-from ...ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
-from ...ops.language import unused_name
-from .programs import KEPT, Programs, Unit
-from .solve import solve
+from ....ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
+from ....ops.language import unused_name
+from ..programs import KEPT, Programs, Unit
+from ..solve import solve
 
 
 def sum_rows_first(programs: Programs) -> Programs:
