@@ -30,12 +30,13 @@ from cuts.passes.schedule import best_points
 from cuts.search.build import Scored
 from cuts.search.learned.pool import RecordedGround, ground_of
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
+from cuts.search.settings import Settings
 from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
 
 #: Kernels after which regret is looked at.
 AFTER = (5, 10, 20, 40, 100)
-#: Points that are proposed at first, and in each further batch, as `cuts tune` does.
-FIRST, BATCH = 12, 6
+#: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
+FIRST, BATCH = Settings().first, Settings().batch
 #: Proposals that may fail to bring a new point before a search is over.
 VAIN = 3
 
