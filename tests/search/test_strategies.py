@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
-from cuts.bench.strategies import first_of, regrets, searched, until
+from cuts.bench.strategies import Run, first_of, regrets, searched, until
 from cuts.ir.errors import UsageError
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
@@ -94,10 +94,18 @@ def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
     ground: RecordedGround, strategy: str, aided: bool
 ) -> None:
     first = first_of(ground)
-    times, _ = searched(ground, first, strategy, 0, aided, 24)
-    assert times == searched(ground, first, strategy, 0, aided, 24)[0]
-    assert 12 <= len(times) <= 24
-    assert min(times) <= np.median(list(ground.seconds.values()))
+    run = searched(ground, first, strategy, 0, aided, 24)
+    assert run.times == searched(ground, first, strategy, 0, aided, 24).times
+    assert run.ends[-1] == len(run.times)
+    assert 12 <= len(run.times) <= 24
+    assert min(run.times) <= np.median(list(ground.seconds.values()))
+
+
+def test_a_replayed_search_ends_where_a_live_one_would() -> None:
+    settings = Settings(patience=1, tie=0.01, most=9)
+    assert Run([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
+    assert Run([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
+    assert Run([1.0 / n for n in range(1, 13)], [6, 12], 0.0).ended(settings) == 9
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
