@@ -108,6 +108,9 @@ def row_of(
 ) -> Row:
     """Return what a strategy came to in a space."""
     runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    seconds = float(np.mean([run.seconds for run in runs]))
+    if all(run.times == runs[0].times for run in runs):
+        runs = runs[:1]  # nothing in it is left to chance
     ended = [run.ended(Settings()) for run in runs]
     return {
         "space": space.label, "machine": space.machine.get("target", ""), "strategy": name, "aided": aided,
@@ -117,7 +120,7 @@ def row_of(
         "until": [until(run.times, ground.best) for run in runs], "tried": [len(run.times) for run in runs],
         "ended": [[n, *(round(r, 4) for r in regrets(run.times, ground.best, (n,)))]
                   for n, run in zip(ended, runs, strict=True)],
-        "seconds": round(float(np.mean([run.seconds for run in runs])), 3),
+        "seeds": seeds, "seconds": round(seconds, 3),
     }  # fmt: skip
 
 
