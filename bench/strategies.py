@@ -55,7 +55,7 @@ def first_of(ground: RecordedGround) -> list[Scored]:
 
 
 @frozen
-class Run:
+class ReplayedSearch:
     """The times of the points that a search tried, in order, how many these were after each proposal, and the seconds
     that proposals took.
     """
@@ -75,7 +75,9 @@ class Run:
         return len(self.times)
 
 
-def searched(ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int) -> Run:
+def searched(
+    ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
+) -> ReplayedSearch:
     """Return what a search tried."""
     begin = time.process_time()
     strategy = strategy_on(ground, name, first, seed, aided)
@@ -89,7 +91,7 @@ def searched(ground: RecordedGround, first: Sequence[Scored], name: str, seed: i
         known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
         ends += [len(known)] if proposed else []
         vain = 0 if proposed else vain + 1
-    return Run([k.seconds for k in known], ends, time.process_time() - begin)
+    return ReplayedSearch([k.seconds for k in known], ends, time.process_time() - begin)
 
 
 def regrets(times: Sequence[float], best: float, after: Sequence[int] = AFTER) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
-from cuts.bench.strategies import Run, first_of, regrets, searched, until
+from cuts.bench.strategies import ReplayedSearch, first_of, regrets, searched, until
 from cuts.ir.errors import UsageError
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
@@ -103,9 +103,9 @@ def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
 
 def test_a_replayed_search_ends_where_a_live_one_would() -> None:
     settings = Settings(patience=1, tie=0.01, most=9)
-    assert Run([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
-    assert Run([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
-    assert Run([1.0 / n for n in range(1, 13)], [6, 12], 0.0).ended(settings) == 9
+    assert ReplayedSearch([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
+    assert ReplayedSearch([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
+    assert ReplayedSearch([1.0 / n for n in range(1, 13)], [6, 12], 0.0).ended(settings) == 9
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
