@@ -7,8 +7,9 @@ budgets and the same first points.
 A space is a file of `bench/record_spaces.py`. A strategy proposes points as it would live; each proposal becomes the
 recorded point nearest to it that was not tried yet, and takes the recorded time. Regret is how much slower the best
 point so far is than the best of the recording, after 5, 10, 20, 40 and 100 kernels; seconds are what proposals took on
-this machine, and compiling and timing are alike for all. Rows that the file has are skipped. `unaided` rows are the
-same searches without the model's help.
+this machine, and compiling and timing are alike for all. A search is looked at twice: as if it went on to a hundred
+kernels, and as far as `cuts tune` lets it go on (`ended`). Rows that the file has are skipped. `unaided` rows are the
+same searches without the model's help. What is said of all spaces weighs each of them the same.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 from cuts.bench.record_spaces import problem_of
 from cuts.bench.records import Row, exit_code, read_rows, write_rows
 from cuts.bench.regret_curves import write_curves
@@ -30,12 +33,13 @@ from cuts.passes.schedule import best_points
 from cuts.search.build import Scored
 from cuts.search.learned.pool import RecordedGround, ground_of
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
+from cuts.search.settings import Settings
 from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
 
 #: Kernels after which regret is looked at.
 AFTER = (5, 10, 20, 40, 100)
-#: Points that are proposed at first, and in each further batch, as `cuts tune` does.
-FIRST, BATCH = 12, 6
+#: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
+FIRST, BATCH = Settings().first, Settings().batch
 #: Proposals that may fail to bring a new point before a search is over.
 VAIN = 3
 
@@ -50,27 +54,50 @@ def first_of(ground: RecordedGround) -> list[Scored]:
     return [ground.scored(p) for p in near.values()]
 
 
+@frozen
+class ReplayedSearch:
+    """The times of the points that a search tried, in order, how many these were after each proposal, and the seconds
+    that proposals took.
+    """
+
+    times: list[float]
+    ends: list[int]
+    seconds: float
+
+    def ended(self, settings: Settings) -> int:
+        """Return after how many kernels `cuts tune` would have ended it."""
+        reached, stale = inf, 0
+        for before, end in pairwise([0, *self.ends]):
+            stale = 0 if min(self.times[:end]) < (1 - settings.tie) * reached or not before else stale + 1
+            reached = min(self.times[:end])
+            if stale > settings.patience or end >= settings.most:
+                return min(end, settings.most)
+        return len(self.times)
+
+
 def searched(
     ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
-) -> tuple[list[float], float]:
-    """Return the times of the points that a search tried, in order, and the seconds that its proposals took."""
+) -> ReplayedSearch:
+    """Return what a search tried."""
     begin = time.process_time()
     strategy = strategy_on(ground, name, first, seed, aided)
     known: list[Known] = []
+    ends: list[int] = []
     vain = 0
     while len(known) < most and vain < VAIN:
         best = min((k.seconds for k in known), default=inf)
         count = min(BATCH if known else FIRST, most - len(known))
         proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
         known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
+        ends += [len(known)] if proposed else []
         vain = 0 if proposed else vain + 1
-    return [k.seconds for k in known], time.process_time() - begin
+    return ReplayedSearch([k.seconds for k in known], ends, time.process_time() - begin)
 
 
-def regrets(times: Sequence[float], best: float) -> list[float]:
+def regrets(times: Sequence[float], best: float, after: Sequence[int] = AFTER) -> list[float]:
     """Return the regret after each number of kernels; a search that ended keeps its best, nothing run is ten times."""
     found = np.minimum.accumulate([min(t, 10 * best) for t in times] or [10 * best])
-    return [float(found[min(n, len(found)) - 1] / best - 1.0) for n in AFTER]
+    return [float(found[min(n, len(found)) - 1] / best - 1.0) for n in after]
 
 
 def until(times: Sequence[float], best: float, close: float = 0.03) -> int | None:
@@ -83,13 +110,19 @@ def row_of(
 ) -> Row:
     """Return what a strategy came to in a space."""
     runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    seconds = float(np.mean([run.seconds for run in runs]))
+    if all(run.times == runs[0].times for run in runs):
+        runs = runs[:1]  # nothing in it is left to chance
+    ended = [run.ended(Settings()) for run in runs]
     return {
-        "space": space.label, "strategy": name, "aided": aided, "points": len(ground.points),
-        "recorded": len(space.points), "timed": sum(t < inf for t in ground.seconds.values()),
-        "best us": round(1e6 * ground.best, 3),
-        "regret": [[round(r, 4) for r in regrets(times, ground.best)] for times, _ in runs],
-        "until": [until(times, ground.best) for times, _ in runs], "tried": [len(times) for times, _ in runs],
-        "seconds": round(float(np.mean([seconds for _, seconds in runs])), 3),
+        "space": space.label, "machine": space.machine.get("target", ""), "strategy": name, "aided": aided,
+        "points": len(ground.points), "recorded": len(space.points), "whole": space.whole,
+        "timed": sum(t < inf for t in ground.seconds.values()), "best us": round(1e6 * ground.best, 3),
+        "regret": [[round(r, 4) for r in regrets(run.times, ground.best)] for run in runs],
+        "until": [until(run.times, ground.best) for run in runs], "tried": [len(run.times) for run in runs],
+        "ended": [[n, *(round(r, 4) for r in regrets(run.times, ground.best, (n,)))]
+                  for n, run in zip(ended, runs, strict=True)],
+        "seeds": seeds, "seconds": round(seconds, 3),
     }  # fmt: skip
 
 
@@ -118,17 +151,26 @@ def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return mean regret in percent by strategy, with intervals over spaces, and kernels until within 3 %."""
+def table(rows: Sequence[Row], by: str = "") -> str:
+    """Return mean regret in percent by strategy, with intervals over spaces, kernels until within 3 %, and what it
+    comes to where `cuts tune` ends it.
+    """
     lines = ["| strategy | spaces | " + " | ".join(f"after {n}" for n in AFTER)
-             + " | kernels until 3 %, median | reached | s a search |"]  # fmt: skip
-    lines.append("|---" * (5 + len(AFTER)) + "|")
+             + " | kernels until 3 %, median | reached | ends after | with regret | s a search |"]  # fmt: skip
+    lines.append("|---" * (7 + len(AFTER)) + "|")
     for aided in (True, False):
         for name in STRATEGIES:
             own = [r for r in rows if r["strategy"] == name and r["aided"] == aided]
             if own:
-                lines.append(_line(own, f"{name}{'' if aided else ', unaided'}"))
+                lines.append(_line(own, f"{name}{'' if aided else ', unaided'}{by}"))
     return "\n".join(lines)
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Return the table of all spaces, and for each kind of operation what strategies with the model's help come to."""
+    kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
+    parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
+    return "\n\n".join((table(rows), *parts))
 
 
 def _line(own: Sequence[Row], title: str) -> str:
@@ -139,9 +181,11 @@ def _line(own: Sequence[Row], title: str) -> str:
         cells.append(f"{np.mean(means):.1f} ({low:.1f}-{high:.1f})")
     counts = [n for r in own for n in r["until"]]
     reached = [n for n in counts if n is not None]
-    middle = float(np.median([inf if n is None else n for n in counts]))
+    middle = float(np.median([np.median([inf if n is None else n for n in r["until"]]) for r in own]))
+    kernels, regret = (np.mean([np.mean([each[k] for each in r["ended"]]) for r in own]) for k in (0, 1))
     cells += [f"{middle:g}" if middle < inf else "over 100", f"{len(reached) / len(counts):.0%}"]
-    return "| " + " | ".join([*cells, f"{np.mean([r['seconds'] for r in own]):.2f}"]) + " |"
+    cells += [f"{kernels:.1f}", f"{100 * regret:.1f}", f"{np.mean([r['seconds'] for r in own]):.2f}"]
+    return "| " + " | ".join(cells) + " |"
 
 
 def curves(rows: Sequence[Row], aided: bool) -> dict[str, list[tuple[float, float, float]]]:
@@ -174,7 +218,7 @@ def main() -> None:
     if options.svg is not None:
         write_curves(options.svg / "strategies.svg", AFTER, curves(rows, True), "with the model's help")
         write_curves(options.svg / "strategies_unaided.svg", AFTER, curves(rows, False), "without it")
-    print(table(rows))
+    print(tables(rows))
 
 
 if __name__ == "__main__":

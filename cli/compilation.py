@@ -40,7 +40,7 @@ def run_tuned(arguments: Namespace) -> int:
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
     settings = Settings(
-        strategy=getattr(arguments, "strategy", "rank"),
+        strategy=getattr(arguments, "strategy", Settings().strategy),
         aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from ..search import STRATEGIES
+from ..search import STRATEGIES, Settings
 from .compilation import run_tuned
 from .options import add_compile_options, positive
 
@@ -12,7 +12,8 @@ from .options import add_compile_options, positive
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what `cuts tune` takes."""
     add_compile_options(parser)
-    parser.add_argument("--strategy", default="rank", choices=tuple(STRATEGIES), help="how to search (default rank)")
+    usual = Settings().strategy
+    parser.add_argument("--strategy", default=usual, choices=tuple(STRATEGIES), help=f"how to search (default {usual})")
     parser.add_argument(
         "--unaided",
         action="store_true",

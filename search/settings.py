@@ -14,27 +14,30 @@ from .curve import Search
 from .learned import LearnedOrder
 from .proof import Proof
 
+#: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
+ENDLESS = {"frugal": "bayes"}
+
 
 @frozen
 class Settings:
     """How to search. Counts are candidates of one problem.
 
-    `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to improve by
-    `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed in `rounds`
-    turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is proven
-    slower than the winner. A search that `remembers` begins with what was best on other machines and ends with no less
-    than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place of
-    kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
+    At most `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to
+    improve by `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed
+    in `rounds` turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is
+    proven slower than the winner. A search that `remembers` begins with what was best on other machines and ends with
+    no less than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place
+    of kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
     slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
     that was learned from measurements puts the model's points into another order. A `hasty` search leaves out points
     whose code would be long, as a compiler takes long over it.
     """
 
-    strategy: str = "rank"
+    strategy: str = "frugal"
     aided: bool = True
     model: str = "bound"
     first: int = 12
-    batch: int = 6
+    batch: int = 3
     most: int = 40
     patience: int = 2
     runs: int = 3
@@ -55,8 +58,9 @@ class Settings:
         """Return how to go on where a search of these settings, and some deeper ones, have ended by themselves."""
         more = 1 + times
         return evolve(
-            self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False
-        )
+            self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False,
+            strategy=ENDLESS.get(self.strategy, self.strategy),
+        )  # fmt: skip
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.

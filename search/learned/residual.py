@@ -14,9 +14,9 @@ from .rank_fit import centred, estimate, weights_of
 from .rank_points import RankPoints
 
 #: Trees, their depth, and the part of what each finds that is believed: small, so that they hold elsewhere.
-TREES, DEPTH, RATE = 60, 3, 0.08
+TREES, DEPTH, RATE = 60, 3, 0.04
 #: The part of the points that each tree sees, and fewest points of a leaf.
-SEEN, LEAF = 0.7, 20
+SEEN, LEAF = 0.7, 50
 
 
 def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) -> tuple[Tree, ...]:

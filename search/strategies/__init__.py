@@ -5,8 +5,9 @@
 * genetic: crossing and mutation of the fastest measured points, on top of the model's first choice.
 * genetic-printed: the genetic search of Woodpecker-DL as its section 2.3 prints it.
 * ppo: the learned policy of Woodpecker-DL's section 2.4 (PyTorch).
-* bayes: expected improvement by a surrogate of the measured times (scikit-learn).
-* frugal: rank, which ends when the surrogate expects no gain that could be told from noise.
+* bayes: expected gain by a surrogate of the measured times.
+* frugal: bayes, which ends when the surrogate expects no gain that could be told from noise; what is searched by if
+  nothing else is said.
 
 All of them are deterministic: the same measurements lead to the same proposals.
 """

@@ -6,6 +6,7 @@ its bound proves slower than the best is not proposed. Without, the first points
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -50,8 +51,10 @@ class Proposer:
     _drawn: list[Point] | None = None
 
     def begin(self, best: float, count: int) -> list[Scored]:
-        """Return the points that every strategy starts with: the model's best, or drawn ones without its help."""
-        return self.take(self.first if self.aided else self.scored(self.drawn()), best, count)
+        """Return the points that every strategy starts with: the model's best, of each structure in turn, or drawn ones
+        without its help.
+        """
+        return self.take(in_turns(self.first) if self.aided else self.scored(self.drawn()), best, count)
 
     def drawn(self) -> list[Point]:
         """Return legal points in a fixed random order."""
@@ -84,6 +87,19 @@ class Proposer:
         if self.aided:
             return found
         return [found[k] for k in np.random.default_rng((self.seed, number)).permutation(len(found))]
+
+
+def in_turns(points: Sequence[Scored]) -> list[Scored]:
+    """Return points in an order that has the first of each structure before the second of any: what the model holds
+    wrongly of one structure says nothing against another.
+    """
+    met: Counter[int] = Counter()
+    turns = []
+    for scored in points:
+        assert scored.point is not None, "strategies propose points of the space"
+        turns.append(met[scored.point.structure])
+        met[scored.point.structure] += 1
+    return [points[k] for k in sorted(range(len(points)), key=lambda k: (turns[k], k))]
 
 
 def fastest(known: Sequence[Known], count: int) -> list[Known]:

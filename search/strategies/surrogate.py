@@ -1,90 +1,78 @@
-"""A surrogate of measured times: a Gaussian process over the logarithms of what is known of points (scikit-learn)."""
+"""A surrogate of measured times: a process over the logarithms of what is known of points."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from math import erf, pi, sqrt
-from typing import Any
 
 import numpy as np
-from attrs import define, evolve
+from attrs import define, field
 
-from ...ir import UsageError
-from .ground import Array, Ground
-from .proposer import Known
+from ...passes.schedule import Point
+from .gaussian import Beliefs, GaussianProcess, expected_gain
+from .ground import Array, Ground, Place, place_of
+from .proposer import Known, fastest
 
-#: Times scatter by about this part of themselves, whatever the point.
-NOISE = 0.02
+#: Most points that a process is fitted to, the fastest, and most that failed.
+MOST = 80
+#: What a point that failed counts as, in multiples of the best time.
+FAILED = 3.0
+#: Farthest that a number of a point may be from those of the measured ones, in their deviations.
+FAR = 4.0
 
 
 @define
 class Surrogate:
-    """A process fitted to the logarithms of times, less those of the model's where it helps."""
+    """What is believed of points by those that were measured: of the logarithm of their time, less that of the model's
+    estimate where it helps. Points are described by their knobs, and by what the model counts where it helps.
+    """
 
     ground: Ground
     aided: bool
-    centre: Array
-    scale: Array
-    process: Any
+    _known: dict[Place, Array] = field(factory=dict)
 
-    @classmethod
-    def fitted(cls, ground: Ground, known: Sequence[Known], aided: bool) -> Surrogate:
-        """Return the surrogate of points that ran, two at least."""
-        rows = _rows(ground, known, aided)
+    def believed(self, known: Sequence[Known], points: Sequence[Point]) -> Outlook:
+        """Return what to expect of points, given what was tried, of which one ran at least."""
+        ran = fastest(known, MOST)
+        tried = [k.point for k in (*ran, *[k for k in known if not np.isfinite(k.seconds)][-MOST:])]
+        times = np.full(len(tried), FAILED * ran[0].seconds)
+        times[: len(ran)] = [k.seconds for k in ran]
+        rows = self._rows(tried)
         spread = rows.std(axis=0)
-        empty = cls(ground, aided, rows.mean(axis=0), np.where(spread > 1e-9, spread, 1.0), None)
-        return empty._with(_process(None), rows, known)
+        centre, scale = rows.mean(axis=0), np.where(spread > 1e-9, spread, 1.0) * np.sqrt(rows.shape[1])
+        limit = FAR / np.sqrt(rows.shape[1])
 
-    def with_points(self, known: Sequence[Known]) -> Surrogate:
-        """Return the surrogate of other points, with what it learned of lengths and scatter."""
-        return self._with(_process(self.process.kernel_), _rows(self.ground, known, self.aided), known)
+        def placed(those: Array) -> Array:
+            return np.asarray(np.clip((those - centre) / scale, -limit, limit))
 
-    def _with(self, process: Any, rows: Array, known: Sequence[Known]) -> Surrogate:
-        wanted = np.log([k.seconds for k in known]) - self._prior([k.point for k in known])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a length at its bound is no reason to worry
-            process.fit(self._placed(rows), wanted)
-        return evolve(self, process=process)
+        process = GaussianProcess.fitted(placed(rows), np.log(times) - self._estimates(tried))
+        beliefs = process.at(placed(self._rows(points)))
+        return Outlook(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
 
-    def predict(self, points: Sequence[Any]) -> tuple[Array, Array]:
-        """Return the logarithms of the seconds that points are expected to take, and how unsure that is."""
-        rows = _rows(self.ground, [Known(p, 1.0) for p in points], self.aided)
-        mean, deviation = self.process.predict(self._placed(rows), return_std=True)
-        return np.asarray(mean) + self._prior(points), np.asarray(deviation)
-
-    def _prior(self, points: Sequence[Any]) -> Array:
+    def _estimates(self, points: Sequence[Point]) -> Array:
         return np.asarray([np.log(max(p.score, 1e-12)) if self.aided else 0.0 for p in points])
 
-    def _placed(self, rows: Array) -> Array:
-        return np.asarray(np.clip((rows - self.centre) / self.scale, -4.0, 4.0) / np.sqrt(rows.shape[1]))
+    def _rows(self, points: Sequence[Point]) -> Array:
+        new = [p for p in points if place_of(p) not in self._known]
+        if new:
+            values = np.asarray(self.ground.values(new))
+            rows = np.concatenate([self.ground.counts(new), values], axis=1) if self.aided else values
+            self._known |= {place_of(p): row for p, row in zip(new, rows, strict=True)}
+        return np.stack([self._known[place_of(p)] for p in points])
 
 
-def expected_gain(mean: Array, deviation: Array, best: float) -> Array:
-    """Return by how much points are expected to better a time, as a part of it: what is slower gains nothing."""
-    deviation = np.maximum(deviation, 1e-9)
-    wins = (np.log(best) - mean) / deviation
-    below = 0.5 * (1.0 + np.asarray([erf(w / sqrt(2.0)) for w in wins]))
-    return np.asarray(deviation * (wins * below + np.exp(-0.5 * wins**2) / sqrt(2.0 * pi)))
+@define
+class Outlook:
+    """What points are expected to gain over the best time."""
 
+    beliefs: Beliefs
+    estimates: Array
+    best: float
 
-def _rows(ground: Ground, known: Sequence[Known], aided: bool) -> Array:
-    points = [k.point for k in known]
-    return np.asarray(ground.counts(points) if aided else ground.values(points))
+    @property
+    def gains(self) -> Array:
+        """By how much points are expected to better the best time, as a part of it: what is slower gains nothing."""
+        return expected_gain(self.beliefs.mean + self.estimates, self.beliefs.variance, self.best)
 
-
-def _process(kernel: Any) -> Any:
-    """Return a process that is not fitted: with a kernel that is known, or one whose lengths are to be found."""
-    try:
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    except ImportError as error:
-        raise UsageError(
-            "a search with a surrogate needs scikit-learn", hint="pip install 'cuts[learned]', or use --strategy rank"
-        ) from error
-    if kernel is not None:
-        return GaussianProcessRegressor(kernel, normalize_y=True, optimizer=None)
-    kernel = ConstantKernel(0.3, (1e-3, 10.0)) * Matern(1.0, (0.1, 20.0), nu=2.5) + WhiteKernel(
-        NOISE**2, (NOISE**2 / 4, 0.1)
-    )
-    return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    def believe(self, place: int) -> None:
+        """Look on as if a point had taken what is expected of it."""
+        self.beliefs.believe(place)

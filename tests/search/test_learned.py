@@ -29,6 +29,7 @@ from cuts.search.learned.rank_points import (
 from cuts.search.problem import Problem, machine_of, schedule_text
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, make_strategy
+from cuts.search.strategies.proposer import in_turns
 
 from .fakes import OPENCL, problem_of
 
@@ -134,7 +135,7 @@ def test_a_search_begins_and_goes_on_in_the_order_that_was_learned(plain: list[M
     assert [s.point for s in first] != [s.point for s in Factory().rank(problem, "bound", 6)]
     space = make_space(problem.form, problem.target)
     strategy = make_strategy("rank", space, first, correction=Settings(correction=correction).correction)
-    assert strategy.propose([], float("inf"), 6) == first
+    assert strategy.propose([], float("inf"), 6) == in_turns(first)
     near = FullSpace(space).near([first[0].point]) if first[0].point else set()
     assert {p.places for p in strategy.ground.near([first[0].point])} == {p.places for p in near}  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
-from cuts.bench.strategies import first_of, regrets, searched, until
+from cuts.bench.strategies import ReplayedSearch, first_of, regrets, searched, until
 from cuts.ir.errors import UsageError
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
@@ -18,8 +18,10 @@ from cuts.search.learned.recording import PoolRecorder, pool
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, Known, place_of, strategy_on
+from cuts.search.strategies.bayes import BEGUN
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
+from cuts.search.strategies.proposer import in_turns
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .test_tuner import strategies
@@ -92,10 +94,18 @@ def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
     ground: RecordedGround, strategy: str, aided: bool
 ) -> None:
     first = first_of(ground)
-    times, _ = searched(ground, first, strategy, 0, aided, 24)
-    assert times == searched(ground, first, strategy, 0, aided, 24)[0]
-    assert 12 <= len(times) <= 24
-    assert min(times) <= np.median(list(ground.seconds.values()))
+    run = searched(ground, first, strategy, 0, aided, 24)
+    assert run.times == searched(ground, first, strategy, 0, aided, 24).times
+    assert run.ends[-1] == len(run.times)
+    assert 12 <= len(run.times) <= 24
+    assert min(run.times) <= np.median(list(ground.seconds.values()))
+
+
+def test_a_replayed_search_ends_where_a_live_one_would() -> None:
+    settings = Settings(patience=1, tie=0.01, most=9)
+    assert ReplayedSearch([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
+    assert ReplayedSearch([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
+    assert ReplayedSearch([1.0 / n for n in range(1, 13)], [6, 12], 0.0).ended(settings) == 9
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
@@ -113,7 +123,8 @@ def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: 
     first = first_of(ground)
     for name in ("rank", "genetic", "ppo", "bayes", "frugal"):
         if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
-            assert strategy_on(ground, name, first).propose([], inf, len(first)) == first
+            begun = strategy_on(ground, name, first).propose([], inf, len(first))
+            assert begun == in_turns(first)[: BEGUN if name in ("bayes", "frugal") else None]
 
 
 def test_the_chance_of_a_parent_is_its_share_of_all_fitness() -> None:

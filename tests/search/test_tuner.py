@@ -35,7 +35,7 @@ from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, proble
 from .simulated import FakeClock, session
 
 SHORT = Settings(first=8, most=24, prove=False)
-_WRAPPED = {"ppo": "torch", "bayes": "sklearn", "frugal": "sklearn"}
+_WRAPPED = {"ppo": "torch"}
 
 
 def strategies() -> Iterator[ParameterSet]:

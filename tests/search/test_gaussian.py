@@ -1,0 +1,93 @@
+"""The process that searches believe: what it expects of values, and when a search ends for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+import pytest
+from cuts.passes.schedule import Point, best_points, make_space
+from cuts.search.settings import ENDLESS, Settings
+from cuts.search.strategies import STRATEGIES, FullSpace, Known, strategy_on
+from cuts.search.strategies.bayes import BEGUN
+from cuts.search.strategies.frugal import VAIN
+from cuts.search.strategies.gaussian import GaussianProcess, expected_gain
+from cuts.search.strategies.proposer import in_turns
+
+from .fakes import problem_of
+
+
+def smooth(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sin(2.0 * rows[:, 0]) + 0.3 * rows[:, 1])
+
+
+def test_a_process_knows_what_it_was_fitted_to_and_what_lies_between() -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    process = GaussianProcess.fitted(rows, smooth(rows))
+    assert process.at(rows).mean == pytest.approx(smooth(rows), abs=0.1)
+    between = 0.5 * rows
+    beliefs = process.at(between)
+    assert beliefs.mean == pytest.approx(smooth(between), abs=0.2)
+    assert process.at(rows + 50.0).variance.min() > 10 * beliefs.variance.max()
+
+
+def test_what_is_believed_of_a_row_is_what_a_process_fitted_to_it_says() -> None:
+    rows = np.random.default_rng(1).normal(size=(12, 2))
+    process, others = GaussianProcess.fitted(rows, smooth(rows)), np.random.default_rng(2).normal(size=(8, 2))
+    beliefs = process.at(others)
+    means = beliefs.mean.copy()
+    for row in (3, 5):
+        beliefs.believe(row)
+    apart = np.concatenate([rows, others[[3, 5]]])[:, None, :] - np.concatenate([rows, others])[None, :, :]
+    far = np.sqrt(5.0 * (apart**2).sum(axis=2)) / process.length
+    covariance = (1.0 + far + far**2 / 3.0) * np.exp(-far)
+    here = np.concatenate([covariance[:, :12], covariance[:, [15, 17]]], axis=1) + process.scatter * np.eye(14)
+    near = covariance[:, 12:].T
+    exact = process.variance * (1.0 - np.einsum("ij,jk,ik->i", near, np.linalg.inv(here), near))
+    assert beliefs.variance == pytest.approx(exact, rel=1e-6)
+    assert beliefs.mean == pytest.approx(means)
+
+
+def test_the_expected_gain_is_that_of_many_draws() -> None:
+    drawn = np.random.default_rng(3).normal(1.0, 0.5, 200_000)
+    (gain,) = expected_gain(np.asarray([1.0]), np.asarray([0.25]), 0.8)
+    assert gain == pytest.approx(np.maximum(0.8 - drawn, 0.0).mean(), rel=0.02)
+    assert expected_gain(np.asarray([9.0]), np.asarray([1e-4]), 0.8)[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list[Known]:
+    """Return what a strategy tried of a space where points take what a function says."""
+    problem = problem_of(32)
+    space = FullSpace(make_space(problem.form, problem.target))
+    first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    search, known = strategy_on(space, strategy, first), list[Known]()
+    while len(known) < most:
+        proposed = search.propose(known, min((k.seconds for k in known), default=inf), 3 if known else 12)
+        if not proposed:
+            break
+        known += [Known(s.point, cost(s.point)) for s in proposed if s.point is not None]
+    return known
+
+
+def test_a_search_ends_where_points_gain_nothing_and_none_is_expected_to() -> None:
+    known = tried("frugal", lambda point: 2.0 * point.score)
+    assert BEGUN + VAIN <= len(known) < 30
+    assert len(tried("bayes", lambda point: 2.0 * point.score)) >= 40
+    assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "bayes"
+    assert Settings().strategy in STRATEGIES
+
+
+def test_where_nothing_runs_what_the_model_has_is_tried() -> None:
+    assert len(tried("frugal", lambda point: inf)) == 12
+
+
+def test_searches_begin_with_the_best_of_every_structure() -> None:
+    problem = problem_of(32)
+    space = FullSpace(make_space(problem.form, problem.target))
+    points = [space.scored(p) for p in sorted(space.random(40, (5,)))]
+    ordered = [s.point.structure for s in in_turns(points) if s.point is not None]
+    assert sorted(ordered) == sorted(s.point.structure for s in points if s.point is not None)
+    count = len(set(ordered))
+    assert count > 1
+    assert len(set(ordered[:count])) == count
