@@ -88,7 +88,7 @@ def shared_level(
     """
     if len(live[0]) != 1 or not any(s.combine for s in first):  # told before forms are looked for, which takes long
         return Illegal("the first half is not one reduced tensor")
-    if not any(s.combine for s in second):
+    if not any(s.combine for s in second) and any(r.tensor == live[0][0] for s in second for r in s.reads):
         return Illegal(f"{live[0][0]} is also read outside of a reduction")
     before = register_level(first, tensors, live[0], tables, policy)
     if isinstance(before, Illegal):
