@@ -50,6 +50,10 @@ NEIGHBOUR, CLAMPED = 0.2, 0.3
 PLACE = 4.0
 #: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
 MOST_PLACES, APART = 128.0, 0.6
+#: Elements of a tile that is computed from several tensors which a thread has under way beside its sums, what they
+#: are made of and what becomes of them: 16 spilled 100 bytes beside 64 sums in 128 registers, 32 spilled 156 beside 128
+#: in 255.
+CARRIED = 32
 #: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
 #: spilled in 128 and 64 registers, and 8x4 did not in 128.
 DEEP = 0.75
@@ -99,6 +103,8 @@ def thread_registers(
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
+        if len(reads(tile.expr)) > 1:
+            extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), CARRIED))
     needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
