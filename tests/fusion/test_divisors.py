@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import cuts
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.compile.driver import build_graph
+from cuts.compile.driver import build_graph, compile_model
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
+from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.divisors import divide_behind
 from cuts.passes.verify import verify_programs
@@ -86,6 +88,20 @@ def test_sums_are_divided_behind(whole: Graph) -> None:
 def test_other_weights_stay(whole: Graph) -> None:
     before, after = divided(whole)
     assert after is before
+
+
+@pytest.mark.parametrize("target", ["cuda:h200", "opencl"])
+def test_a_training_step_keeps_what_its_gradient_reads(target: str) -> None:
+    """The scores are wanted in memory: what is left of their unit without weights had no normal form."""
+    whole = attention(19, 19)
+    training = cuts.grad(cuts.with_loss(whole, "mse_loss", prediction="y"), loss="loss", wrt=["q", "k", "v"])
+    programs = build_programs(training.graph, training.spec.registry)
+    divided = divide_behind(programs)
+    verify_programs(divided)
+    for unit in divided.units:
+        form = normalise(unit.statements, divided.types, unit.writes, divided.tables)
+        assert not isinstance(form, Illegal), form
+    assert compile_model(training.graph, training.spec, find_target(target), CompileOptions()).steps
 
 
 @needs_opencl

@@ -115,6 +115,8 @@ class _Writer:
         unit = next((u for u in self.units if {*own} <= {*u.statements}), None)
         if divisor is None or unit is None or prod(v.extent for v in total.reduce) < FEWEST:
             return None
+        if any(s.is_pointwise and s.target in unit.writes for s in unit.statements if s not in own):
+            return None  # nothing but sums would read what the unit leaves there, and say which instance has it
         along = {v for i in divisor.indices for v in variables(i)} & {*weighted.reduce}
         wide = all(self._is_wide(s.target) for s in own)
         terms, weight = (self._alone(body, unit) for body in (total.body, exponential))
