@@ -17,19 +17,21 @@ from ...ir import (
     MATH_MODES,
     ORDERS,
     WIDEST_BYTES,
-    Index,
+    Expr,
+    Read,
     Reduction,
     Segment,
     Target,
     TensorType,
     Var,
     as_index,
+    distinct,
     dtype_of,
     expr_variables,
     is_affine,
     operands,
     reads,
-    substitute,
+    substitute_expr,
 )
 from ..lowering import main_read
 from .access import copied_width, copy_cost, held_deep
@@ -220,17 +222,32 @@ def resident_row(geometry: Geometry) -> Count:
 
 
 def _shared_rows(segment: Segment) -> int:
-    """Return how many rows of its own an instance reads in several statements: the compiler loads them once and keeps
-    them. A gradient of a layer norm keeps those of its data and of what it is given: 255 registers and spills where one
-    row was counted, in 186.
+    """Return how many rows of its own an instance needs in several statements: the compiler makes them once and keeps
+    them, as what they share, a sum of two rows as one. A gradient of a layer norm keeps those of its data and of what
+    it is given: 255 registers and spills where one row was counted, in 186.
     """
     statements = [(r.body, r.reduce) for r in segment.reductions] + [(o.body, o.extra) for o in segment.outputs]
-    found: Counter[tuple[str, tuple[Index, ...]]] = Counter()
+    bodies: list[Expr] = []
+    rows: set[Var] = set()
     for body, row in statements:
-        places = {v: as_index(Var(f"row{n}", v.extent)) for n, v in enumerate(row)}
-        own = {r for r in reads(body) if expr_variables(r) & {*segment.axes} and expr_variables(r) & {*row}}
-        found.update({(r.tensor, tuple(substitute(i, places) for i in r.indices)) for r in own})
-    return sum(count > 1 for count in found.values())
+        places = {v: Var(f"row{n}", v.extent) for n, v in enumerate(row)}
+        bodies.append(substitute_expr(body, {v: as_index(place) for v, place in places.items()}))
+        rows.update(places.values())
+
+    def of_row(node: Expr) -> bool:
+        used = expr_variables(node)
+        return not used.isdisjoint(segment.axes) and not used.isdisjoint(rows)
+
+    uses = Counter(node for body in bodies for node in {*distinct(body)} if of_row(node))
+    found: set[frozenset[Read]] = set()
+    pending = list(bodies)
+    while pending:
+        node = pending.pop()
+        if uses[node] > 1:
+            found.add(frozenset(r for r in reads(node) if of_row(r)))
+        elif of_row(node):
+            pending.extend(node.children)
+    return sum(not any(other < each for other in found) for each in found)
 
 
 def _row(segment: Segment, geometry: Geometry) -> Count:
