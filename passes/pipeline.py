@@ -71,14 +71,16 @@ STAGES: tuple[Stage[Any], ...] = (
           "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),
     Stage("programs", write_programs, show_programs, verify_statements,
           "graph -> statements over graph values, cut into units that one kernel can compute; sums that several nodes "
-          "compute are computed once, totals of what rows compute are summed row by row first, weights that add up to "
-          "one are divided behind what they weigh, squares about means of long rows are summed by parts, means that "
-          "values are centred by become sums of differences, scatters atomic operations in any order, recurrences "
-          "loops over slices, sums over strides an axis or a statement for each residue, which what reads them "
-          "follows, running sums rows that lanes hold or parts, ranks orders of rows, lookups that step evenly indices",
-          ("fusion/programs.py", "fusion/loops.py", "fusion/share_sums.py", "fusion/sums/totals.py",
-           "fusion/sums/divisors.py", "fusion/sums/moments.py", "fusion/centre.py", "fusion/scatters.py",
-           "fusion/residues.py", "fusion/pieces.py", "fusion/scans.py", "fusion/orders.py", "fusion/fold_lookups.py")),
+          "compute are computed once, light values between long sums again, totals of what rows compute are summed row "
+          "by row first, weights that add up to one are divided behind what they weigh, squares about means of long "
+          "rows are summed by parts, means that values are centred by become sums of differences, scatters atomic "
+          "operations in any order, recurrences loops over slices, sums over strides an axis or a statement for each "
+          "residue, which what reads them follows, running sums rows that lanes hold or parts, ranks orders of rows, "
+          "lookups that step evenly indices",
+          ("fusion/programs.py", "fusion/loops.py", "fusion/share_sums.py", "fusion/sums/compute_again.py",
+           "fusion/sums/totals.py", "fusion/sums/divisors.py", "fusion/sums/moments.py", "fusion/centre.py",
+           "fusion/scatters.py", "fusion/residues.py", "fusion/pieces.py", "fusion/scans.py", "fusion/orders.py",
+           "fusion/fold_lookups.py")),
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide: channels where matrix "
           "atoms multiply, images elsewhere; constants that atoms multiply likewise",

@@ -43,6 +43,7 @@ from .fusion import (
     Workshop,
     build_programs,
     centre_means,
+    compute_again,
     divide_moments,
     find_views,
     fold_units,
@@ -225,7 +226,7 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
 
 def _programs(graph: Graph, registry: Registry, meanings: dict[object, Meaning]) -> Programs:
     built = build_programs(graph, registry, meanings)
-    return follow_pieces(centre_means(divide_moments(share_sums(fold_units(built)))))
+    return follow_pieces(centre_means(divide_moments(compute_again(share_sums(fold_units(built))))))
 
 
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:

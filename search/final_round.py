@@ -100,7 +100,8 @@ def best_known(
             task.start,
             task.proof,
         )
-    first = [s for s in task.first or (ranked or {}).get(space_key(task.problem, settings), ()) if not task.refused(s)]
+    order = (*task.first, *(ranked or {}).get(space_key(task.problem, settings), ()))
+    first = [scored for scored in order if not task.refused(scored)]
     if first:
         return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem

@@ -14,7 +14,7 @@ from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
-from .sums import divide_moments
+from .sums import compute_again, divide_moments
 from .views import Views, addressed, find_views
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "build_programs",
     "canonical_names",
     "centre_means",
+    "compute_again",
     "copied",
     "divide_moments",
     "find_views",

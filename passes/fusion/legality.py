@@ -31,9 +31,11 @@ from ...ir import (
     Var,
     as_index,
     expr_indirects,
+    expr_variables,
     factors,
     is_affine,
     is_contraction,
+    operands,
     reads,
     rebuild,
     substitute,
@@ -126,9 +128,10 @@ def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
     complex_ones = [r for r in segment.reductions if is_contraction(r, own)]
     if len(complex_ones) > policy.contractions:
         return Illegal(f"{len(complex_ones)} contractions in one segment compete for registers")
-    if complex_ones and len(segment.reductions) > len(complex_ones):
+    tiled = [r for r in complex_ones if not _streams(r, segment, own)]
+    if tiled and len(segment.reductions) > len(complex_ones):
         return Illegal("a contraction and another reduction in one segment need different distributions over threads")
-    if complex_ones and any(o.extra for o in segment.outputs):
+    if tiled and any(o.extra for o in segment.outputs):
         return Illegal(
             "a contraction's result would be broadcast, and its threads would write the copies one after another"
         )
@@ -143,6 +146,14 @@ def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
                     f"element"
                 )
     return None
+
+
+def _streams(reduction: Reduction, segment: Segment, own: Sequence[str]) -> bool:
+    """Whether an operand of a contraction has an element for each of its terms, none of which is used twice: what a row
+    is weighed with makes it no product of matrices, and it is distributed over threads like any sum of that row.
+    """
+    every = {*segment.axes, *reduction.reduce}
+    return any(every <= expr_variables(part) for part in operands(reduction, own))
 
 
 def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Mapping[str, TensorType]) -> int:

@@ -17,6 +17,8 @@ INPUTS = {
     "m": (1, 4, 8, 8),
     "b": (4, 1, 1),
     "q": (8, 5),
+    "u": (5,),
+    "v": (8, 5),
 }
 
 LEVELS: dict[str, tuple[list[Line], str, str]] = {
@@ -29,6 +31,10 @@ LEVELS: dict[str, tuple[list[Line], str, str]] = {
         [CONV, op("r", "relu", "c"), op("s", "conv", "r", "p"), op("y", "relu", "s")], "n0 n1 n2 n3", "shared"),
     "matrix product, matrix product": ([op("c", "matmul", "x", "m"), op("y", "matmul", "c", "q")], "n0 n1", "shared"),
     "convolution, pooling": ([CONV, op("y", "max_pool", "c", kernel_shape=(2, 2), strides=(2, 2))], "n0 n1", "shared"),
+    "sums of a row, one of them weighed": (
+        [op("a", "mul", "q", "u"), op("e", "mul", "a", "v"), op("f", "reduce_sum", "e", axes=(1,), keepdims=True),
+         op("g", "reduce_max", "v", axes=(1,), keepdims=True), op("h", "mul", "q", "f"), op("y", "add", "h", "g")],
+        "n1 n2 n4 n5 n3 n0", "register"),
     "softmax, what follows": ([op("s", "softmax", "x"), op("y", "relu", "s")], "n0 n1", "register"),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from cuts.passes.fragments import Fragment, Priced, cut_fragment
 from cuts.passes.schedule import choose_soon
 from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
-from cuts.search.final_round import best_known
+from cuts.search.final_round import best_known, space_key
 from cuts.search.loop import DispatchLoop
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
@@ -535,3 +535,14 @@ def test_what_was_refused_is_no_answer_for_want_of_a_better_one(refused: int) ->
     chosen = schedule_text(best_known(task, Settings()).candidate.schedule)
     assert chosen not in texts[:refused]
     assert refused == len(texts) or chosen == texts[refused]
+
+
+def test_where_the_first_were_refused_the_next_in_order_is_the_answer() -> None:
+    problem = problem_of(64)
+    ranked = Factory().rank(problem, "bound", 6)[::-1]  # so that no short look finds the next one
+    task = SearchTask(problem, first=ranked[:2])
+    for scored in ranked[:2]:
+        text = schedule_text(scored.candidate.schedule)
+        task.entries[text] = Entry(scored, text, outcome="spilled")
+    known = {space_key(problem, Settings()): ranked}
+    assert best_known(task, Settings(), known).candidate.schedule == ranked[2].candidate.schedule

@@ -129,6 +129,19 @@ def softmax(rows: int, columns: int) -> FusedGroup:
     )
 
 
+def two_rows(rows: int, columns: int) -> FusedGroup:
+    """What gradients of norms are made of: sums of two rows that are read again behind them."""
+    i, j = Var("i", rows), Var("j", columns)
+    x, y = at("x", i, j), at("y", i, j)
+    sums = (Reduction("a", (j,), "sum", call("mul", x, y)), Reduction("b", (j,), "sum", y))
+    body = call("add", call("mul", x, at("a", i)), call("mul", y, at("b", i)))
+    kind = f32(rows, columns)
+    tensors = {"x": kind, "y": kind, "z": kind, "a": f32(rows), "b": f32(rows)}
+    return FusedGroup(
+        (Segment((i,), sums, (Output("z", write(i, j), body, extra=(j,)),)),), tensors, ("x", "y"), ("z",)
+    )
+
+
 def global_pool(n: int, c: int, size: int) -> FusedGroup:
     """Mean over the pixels of each channel."""
     axes = (Var("n", n), Var("c", c))

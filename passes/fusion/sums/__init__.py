@@ -1,5 +1,8 @@
-"""Sums over rows, divided so that less of rows goes to memory and comes back: totals, weights, squares about means."""
+"""Sums over rows, divided so that less of rows goes to memory and comes back: totals, weights, squares about means;
+and values that are computed again where long sums part their readers.
+"""
 
+from .compute_again import compute_again
 from .moments import divide_moments
 
-__all__ = ["divide_moments"]
+__all__ = ["compute_again", "divide_moments"]

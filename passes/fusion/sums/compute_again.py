@@ -1,0 +1,150 @@
+"""Light values that are read in front of a long reduction and behind it are computed again behind it.
+
+What is left of a mean is summed as squares and is read again by whatever needs that sum. Where few rows are longer
+than what a block holds, they are divided among blocks: no kernel has both readers, so that the differences would be
+written once and read in each of them, though they are as large as the data that they are made of:
+
+    d[i, r] = x[i, r] - m[i];    s[i] = sum_r d[i, r] ** 2;    y[i, r] = d[i, r] * rsqrt(s[i])
+      ->   d[i, r] = x[i, r] - m[i];    s[i] = sum_r d[i, r] ** 2
+           e[i, r] = x[i, r] - m[i];    y[i, r] = e[i, r] * rsqrt(s[i])
+
+Each of the two then disappears into what reads it, and so it is with each long sum that reads such a value: sums that
+have nothing else in common are kernels of their own. Readers behind the same sums that are no sums share a value as
+they did, for one kernel may have them all. So do all readers where one of them, such as a product of matrices, reads an
+element several times: the value is written anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import define, evolve, field
+
+from ....ir import Statement, TensorType, rename_statement
+from ....ops.language import unused_name
+from ..legality import Policy, issue_slots
+from ..programs import FEW, Programs, Unit, copied
+from .moments import HELD
+
+#: Bytes of a value from which on it matters whether it is written.
+LARGE = 1 << 20
+#: Bytes that are read for a value that is computed again, beside its own: one of two operands is as a rule read there
+#: for something else, too.
+OPERANDS = 2
+
+
+def compute_again(programs: Programs) -> Programs:
+    """Return programs in which long reductions part no readers of a light value."""
+    if not any(map(_is_long, programs.units)):
+        return programs
+    writer = _Writer(programs, dict(programs.types), list(programs.units))
+    for unit in reversed(programs.units):  # what is made of a value asks for it in as many places as it is made
+        writer.consider(unit)
+    return evolve(programs, types=writer.types, units=tuple(writer.units)) if writer.found else programs
+
+
+def _is_long(unit: Unit) -> bool:
+    """Whether a unit has few results of rows that no block holds: these fill no machine unless they are divided."""
+    sums = [s for s in unit.statements if s.combine is not None and prod(a.extent for a in s.axes) <= FEW]
+    return any(prod(v.extent for v in s.reduce) > HELD for s in sums)
+
+
+@define
+class _Writer:
+    """Units as they become."""
+
+    programs: Programs
+    types: dict[str, TensorType]
+    units: list[Unit]
+    found: bool = False
+    fixed: frozenset[str] = field(init=False)
+    inputs: frozenset[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        loops = (t for u in self.programs.units if u.repeat is not None for t in (*u.reads, *u.writes))
+        self.inputs = frozenset(self.programs.graph.inputs)
+        self.fixed = frozenset((*self.programs.graph.outputs, *self.programs.slices, *loops))
+
+    def consider(self, unit: Unit) -> None:
+        """Have a light value computed again where its readers are parted."""
+        if not self._is_light(unit):
+            return
+        (value,) = unit.writes
+        readers = [n for n, u in enumerate(self.units) if value in u.reads]
+        if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
+            return
+        stages = self._stages(unit)
+        if len({stages[n] for n in readers}) < 2:
+            return
+        wanted: dict[tuple[int, str], list[str]] = {}
+        for place in readers:
+            last = self._last(self.units[place])
+            place_of = stages[place], last.name if _is_long(last) else ""
+            wanted.setdefault(place_of, []).append(self.units[place].name)
+        for names in [wanted[place_of] for place_of in sorted(wanted)][1:]:
+            self._again(unit, names)
+
+    def _last(self, unit: Unit) -> Unit:
+        """Return the unit whose kernel computes a unit: what alone reads it, as long as it is light."""
+        readers = [u for u in self.units if unit.writes[0] in u.reads] if self._is_light(unit) else []
+        return self._last(readers[0]) if len(readers) == 1 and self._reads_once(readers[0], unit.writes[0]) else unit
+
+    def _is_light(self, unit: Unit) -> bool:
+        """Whether a unit makes one value of its own, element by element, of little more than that."""
+        if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.fixed:
+            return False
+        (value,) = unit.writes
+        plain = all(s.is_pointwise and s.step is None for s in unit.statements)
+        if not plain or self.types[value].nbytes < LARGE or self.inputs.issuperset(unit.reads):
+            return False
+        once = len({s.target for s in unit.statements}) == len(unit.statements)
+        alone = once and all(value not in u.writes or u is unit for u in self.units)
+        read = sum(self.types[t].nbytes for t in unit.reads)
+        slots = issue_slots(*(s.body for s in unit.statements))
+        return alone and slots <= Policy().recompute and read <= (OPERANDS + 0.5) * self.types[value].nbytes
+
+    def _reads_once(self, unit: Unit, value: str) -> bool:
+        """Whether a unit reads each element of a value once at most, and is no view of it that others need."""
+        if unit.repeat is not None or (all(map(copied, unit.statements)) and not self._is_light(unit)):
+            return False
+        size = self.types[value].size
+        own = [s for s in unit.statements if value in s.tensors_read]
+        return all(s.into is None and prod(v.extent for v in (*s.axes, *s.reduce)) <= size for s in own)
+
+    def _stages(self, unit: Unit) -> Mapping[int, int]:
+        """Return by their places how many long reductions lie between a unit and each unit that depends on it; what is
+        light itself is computed where it is read first.
+        """
+        made = {unit.writes[0]: 0}
+        found: dict[int, int] = {}
+        for place in range(self.units.index(unit) + 1, len(self.units)):
+            other = self.units[place]
+            if known := [made[t] for t in other.reads if t in made]:
+                found[place] = max(known)
+                made.update(dict.fromkeys(other.writes, max(known) + _is_long(other)))
+        for place in reversed(found):
+            if self._is_light(other := self.units[place]):
+                read = [found[n] for n in found if other.writes[0] in self.units[n].reads]
+                found[place] = min(read, default=found[place])
+        return found
+
+    def _again(self, unit: Unit, readers: Sequence[str]) -> None:
+        """Have a value computed again for some of its readers, in front of the first of them."""
+        names: dict[str, str] = {}
+        for statement in unit.statements:
+            names[statement.target] = unused_name(f"{statement.target}.again", self.types)
+            self.types[names[statement.target]] = self.types[statement.target]
+        taken = {u.name for u in self.units}
+        copy = _renamed(evolve(unit, name=unused_name(f"{unit.name}.again", taken)), names)
+        place = next(n for n, u in enumerate(self.units) if u.name in readers)
+        units = [_renamed(u, names) if u.name in readers else u for u in self.units]
+        self.units = [*units[:place], copy, *units[place:]]
+        self.found = True
+
+
+def _renamed(unit: Unit, names: Mapping[str, str]) -> Unit:
+    """Return a unit over other tensors."""
+    statements: tuple[Statement, ...] = tuple(rename_statement(s, names) for s in unit.statements)
+    reads, writes = (tuple(names.get(t, t) for t in each) for each in (unit.reads, unit.writes))
+    return evolve(unit, statements=statements, reads=reads, writes=writes)

@@ -1,0 +1,75 @@
+"""Light values between long reductions are computed again, nothing else is, and all means the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph
+from cuts.ir.statement import Program
+from cuts.ops.reference import evaluate, evaluate_graph
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.share_sums import share_sums
+from cuts.passes.fusion.sums.compute_again import compute_again
+from cuts.passes.verify import verify_programs
+
+from ..needs import needs_opencl
+from .build import REGISTRY, Line, graph, op
+
+#: Rows of 36864 elements that are the channels of images, as many as make a value of a megabyte.
+SHAPE = (4, 8, 96, 96)
+ROWS = {"axes": (0, 2, 3), "keepdims": True}
+DEVIATION: list[Line] = [
+    op("m", "reduce_mean", "x", **ROWS),
+    op("d", "sub", "x", "m"),
+    op("s", "reduce_sum_square", "d", **ROWS),
+    op("r", "rsqrt", "s"),
+]
+NORM = [*DEVIATION, op("y", "mul", "d", "r")]
+
+
+def written_again(whole: Graph) -> tuple[Programs, Programs]:
+    before = share_sums(build_programs(whole, REGISTRY))
+    after = compute_again(before)
+    verify_programs(after)
+    return before, after
+
+
+def test_a_difference_is_computed_again_behind_the_sum_of_its_squares() -> None:
+    whole = graph({"x": SHAPE}, *NORM, out="y")
+    before, after = written_again(whole)
+    assert len(after.units) == len(before.units) + 1
+    values = {"x": np.random.default_rng(0).standard_normal(SHAPE) + 3.0}
+    program = Program(
+        after.types, whole.inputs, whole.outputs, tuple(s for u in after.units for s in u.statements), after.tables
+    )
+    expected = evaluate_graph(whole, REGISTRY, values)
+    np.testing.assert_allclose(evaluate(program, values)["y"], expected["y"], rtol=1e-12)
+
+
+KEPT: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
+    "a block holds the rows": ({"x": (4, 64, 32, 32)}, NORM, "y"),
+    "many rows": ({"x": (2, 128, 160, 160)}, NORM, "y"),
+    "it is a result": ({"x": SHAPE}, NORM, "y d"),
+    "no sum is between its readers": ({"x": SHAPE}, [*DEVIATION, op("y", "relu", "d")], "y s"),
+    "a product of matrices reads it": ({"x": SHAPE, "w": (96, 96)}, [*NORM, op("z", "matmul", "d", "w")], "y z"),
+    "it is dear": ({"x": SHAPE}, [op("d", "gelu", "x"), *DEVIATION[2:], op("y", "mul", "d", "r")], "y"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_written_anyway_or_shared_is_computed_once(name: str) -> None:
+    inputs, lines, outs = KEPT[name]
+    before, after = written_again(graph(inputs, *lines, out=outs))
+    assert after is before
+
+
+@needs_opencl
+def test_the_norm_of_few_long_rows_is_right_on_a_device() -> None:
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32) + np.float32(3.0)
+    whole = graph({"x": SHAPE}, *NORM, out="y")
+    plan = build_graph(whole, load_spec([]), find_target("opencl"), CompileOptions())
+    np.testing.assert_allclose(plan.run({"x": x})["y"], evaluate_graph(whole, REGISTRY, {"x": x})["y"], atol=1e-7)
