@@ -55,6 +55,19 @@ def test_where_all_candidates_are_long_they_are_built() -> None:
     assert builder.asked[4:8] == [inf] * 4
 
 
+@pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 2)])
+def test_a_long_candidate_that_promises_much_more_is_built(
+    promising: float, built: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a product of odd sizes only those that were not long were timed, which took twice as long."""
+    monkeypatch.setattr("cuts.search.trials.PROMISING", promising)
+    builder = Long(range(2))
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    tuner.run([problem_of(32)], SHORT)
+    assert builder.asked.count(inf) == built
+    assert tuner.statistics.outcomes["long"] == 2 - built
+
+
 def test_a_deeper_search_builds_long_candidates() -> None:
     builder = Long(range(100))
     tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT.deepened(1))
