@@ -140,15 +140,16 @@ def _optimiser(stage: PipelineStage) -> Column:
 
 def inside_kernels(stage: PipelineStage) -> Column:
     """Bound what a layer's kernels hold between each other, in its larger half: attention, whose scores are whole in
-    memory, twice forward and four times backward, or what follows it; and partial sums, of as many parts as a GPU has
-    room for whatever the model is.
+    memory, once or twice forward and four times backward, or what follows it; and partial sums, of as many parts as a
+    GPU has room for whatever the model is.
     """
     recompute, wp = stage.ways.recompute, stage.ways.wp
-    between = 3 * stage.boundary + stage.attended + stage.boundary / wp  # what norms and attention give, and sums of it
+    rows = 3 if stage.training or stage.weighed > 1 else 1  # what norms and attention give
+    between = rows * stage.boundary + stage.attended + stage.boundary / wp
     if stage.training:
         attention, behind = 4 * stage.scores, np.where(recompute, 2, 1) * stage.wides * stage.wide
         behind = behind + np.where(recompute & (wp == 1), stage.scores, 0.0)
     else:
-        attention, behind = 2 * stage.scores, stage.wides * stage.wide
+        attention, behind = stage.weighed * stage.scores, stage.wides * stage.wide
     found: Column = between + np.maximum(attention, behind) + np.minimum(PARTIAL, 4 * stage.block.inner)
     return found

@@ -67,6 +67,10 @@ class _Part:
     moves: Column
 
 
+#: Words of a sequence from which on no weights are left.
+LONG_ROW = 64
+
+
 class PipelineStage:
     """A stage of each way: `embedding` and `head` say whether it has these besides its blocks."""
 
@@ -86,6 +90,9 @@ class PipelineStage:
         self.value = float(model.value_bytes)  # sizes of models that nobody has would overflow integers
         tokens = self.value * ways.micro * model.sequence
         self.scores = tokens * model.heads * model.sequence / ways.wp
+        #: How often scores are in memory at once, forward: kernels of f32 leave no weights beside them, but for short
+        #: rows, which are small.
+        self.weighed = 1 if model.precision == "single" and model.sequence >= LONG_ROW else 2
         #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
         self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
         self.wide, self.wides = tokens * model.width / ways.wp, 3 if model.gated else 2
