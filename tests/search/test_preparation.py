@@ -20,7 +20,7 @@ from cuts.search.tuner import Tuner
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
 from .simulated import FakeClock, session
-from .test_budgets import OPENCL, SHORT, SLACK, layers, slow_host
+from .test_budgets import OPENCL, SHORT, layers, slow_host
 
 __all__ = ["slow_host"]
 SETTINGS = Settings(first=3, batch=2, most=6, prove=False)
@@ -107,14 +107,14 @@ def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable
             if name == "not":
                 patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
             clock = FakeClock()
-            slow_host(clock, 0.4)
+            slow_host(clock, 0.8)
             budget = Budget.of(30.0, clock)
-            selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=1.0)), SHORT)
+            selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0, ready=3.0)), SHORT)
             options = CompileOptions(mode="mixed", budget=30.0)
             compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
             taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
-    assert taken["made ahead"][0] <= min(30.0 + SLACK, taken["not"][0] + 1.0)
-    assert taken["made ahead"][1] >= taken["not"][1]
+    assert taken["made ahead"][0] < taken["not"][0]
+    assert taken["made ahead"][1] > 0 == taken["not"][1], "only what was prepared could be measured in time"
 
 
 def test_a_worker_is_given_few_problems_at_once() -> None:
