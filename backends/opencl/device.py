@@ -144,7 +144,7 @@ def _context(device: Any) -> Any:
     kernel.
     """
     if device.platform.name == _POCL and _version(device.platform)[:1] == (3,) and name_processor(device.int_ptr):
-        _LOG.info("PoCL does not know this processor and builds for an older one")
+        _LOG.debug("PoCL does not know this processor and builds for an older one")
     return _import().Context([device])
 
 
