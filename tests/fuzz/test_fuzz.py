@@ -70,8 +70,8 @@ def test_fused_unfused_and_reference_agree_opencl(graph: Graph, seed: int) -> No
 
 
 @needs_cuda
-@pytest.mark.parametrize("share", range(3))
-@settings(max_examples=20, deadline=None, phases=TOLD)
+@pytest.mark.parametrize("share", range(6))
+@settings(max_examples=10, deadline=None, phases=TOLD)
 @given(graphs(), st.integers(0, 2**16))
 def test_fused_unfused_and_reference_agree_cuda(share: int, graph: Graph, seed: int) -> None:
     check("cuda", graph, seed)
