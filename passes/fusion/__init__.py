@@ -1,6 +1,7 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .centre import centre_means
+from .cutting import copied
 from .fold_units import fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
@@ -9,7 +10,7 @@ from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
-from .programs import Meaning, Programs, Unit, build_programs, copied
+from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums

@@ -23,8 +23,9 @@ from attrs import define, evolve, field
 
 from ....ir import Statement, TensorType, rename_statement
 from ....ops.language import unused_name
+from ..cutting import FEW, copied
 from ..legality import Policy, issue_slots
-from ..programs import FEW, Programs, Unit, copied
+from ..programs import Programs, Unit
 from .moments import HELD
 
 #: Bytes of a value from which on it matters whether it is written.

@@ -21,7 +21,8 @@ from attrs import define, evolve, field
 
 from ....ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
 from ....ops.language import unused_name
-from ..programs import KEPT, Programs, Unit
+from ..cutting import KEPT
+from ..programs import Programs, Unit
 from ..solve import solve
 
 
