@@ -15,7 +15,7 @@ from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
-from .sums import compute_again, divide_moments
+from .sums import compute_again, divide_behind, divide_moments, sum_rows_first
 from .views import Views, addressed, find_views
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "centre_means",
     "compute_again",
     "copied",
+    "divide_behind",
     "divide_moments",
     "find_views",
     "fold_units",
@@ -60,6 +61,7 @@ __all__ = [
     "settle",
     "share_sums",
     "solve",
+    "sum_rows_first",
     "taken",
     "with_parts",
 ]
