@@ -5,10 +5,12 @@ from .evaluators import Roofline
 from .fragments import Fragment, Priced, cut_fragment
 from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
+from .rewrites import WRITING
 from .side_by_side import joined
 from .workload import Member, Planning, PlanningHere, Selector, Workload
 
 __all__ = [
+    "WRITING",
     "Decisions",
     "ForeignDecisionsError",
     "Fragment",

@@ -28,6 +28,7 @@ from .decided import apart, decided
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
+from .rewrites import REWRITES, write_statements
 from .seams import (
     verify_blocks,
     verify_nothing,
@@ -53,9 +54,9 @@ from .stages import (
     order_dims,
     pack,
     place_tensors,
+    rewrite_stage,
     show_each,
     split_long_reductions,
-    write_programs,
 )
 from .workload import Planning, PlanningHere, Selector
 
@@ -69,18 +70,13 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("memory", fit_memory, print_graph, verify_types,
           "values that would be kept -> computed again in front of their later readers, cheapest first, until what is "
           "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),
-    Stage("programs", write_programs, show_programs, verify_statements,
-          "graph -> statements over graph values, cut into units that one kernel can compute; sums that several nodes "
-          "compute are computed once, light values between long sums again, totals of what rows compute are summed row "
-          "by row first, weights that add up to one are divided behind what they weigh, squares about means of long "
-          "rows are summed by parts, means that values are centred by become sums of differences, scatters atomic "
+    Stage("programs", write_statements, show_programs, verify_statements,
+          "graph -> statements over graph values, cut into units that one kernel can compute; scatters become atomic "
           "operations in any order, recurrences loops over slices, sums over strides an axis or a statement for each "
-          "residue, which what reads them follows, running sums rows that lanes hold or parts, ranks orders of rows, "
-          "lookups that step evenly indices",
-          ("fusion/programs.py", "fusion/loops.py", "fusion/share_sums.py", "fusion/sums/compute_again.py",
-           "fusion/sums/totals.py", "fusion/sums/divisors.py", "fusion/sums/moments.py", "fusion/centre.py",
-           "fusion/scatters.py", "fusion/residues.py", "fusion/pieces.py", "fusion/scans.py", "fusion/orders.py",
-           "fusion/fold_lookups.py")),
+          "residue, running sums rows that lanes hold or parts, ranks orders of rows, lookups that step evenly indices",
+          ("fusion/programs.py", "fusion/cutting.py", "fusion/loops.py", "fusion/scatters.py", "fusion/residues.py",
+           "fusion/scans.py", "fusion/orders.py", "fusion/fold_lookups.py")),
+    *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide: channels where matrix "
           "atoms multiply, images elsewhere; constants that atoms multiply likewise",

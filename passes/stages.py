@@ -28,37 +28,30 @@ from ..ir import (
     print_graph,
     retold,
 )
-from ..ops import Registry
 from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError
 from .fusion import (
     Group,
-    Meaning,
     Order,
     Policy,
     Programs,
     Views,
     Workshop,
-    build_programs,
-    centre_means,
-    compute_again,
-    divide_moments,
     find_views,
-    fold_units,
-    follow_pieces,
     form_key,
     partition,
     settle,
-    share_sums,
     with_parts,
 )
 from .graph import Canonicalise, KeepOrCompute, Pass, run_passes
 from .layout import choose_layouts, orders_dims, pack_constants
+from .listing import show_programs
 from .lowering import extract, lower
+from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
-from .seams import verify_types
+from .seams import verify_statements, verify_types
 from .split import Splitting, split_groups
 from .workload import Selector, Workload
 
@@ -110,6 +103,16 @@ def graph_stage(step: Pass) -> Stage[Graph]:
     summary = f"graph -> graph: {(type(step).__doc__ or '').partition('.')[0].partition(';')[0].strip()}"
     file = "/".join(type(step).__module__.split(".")[-2:]) + ".py"
     return Stage(step.name, run, print_graph, verify_types, summary, (file,))
+
+
+def rewrite_stage(rewrite: Rewrite) -> Stage[Programs]:
+    """Return a rewrite of statements as a stage."""
+
+    def run(work: Compilation) -> Programs:
+        return rewrite_statements(work, rewrite)
+
+    summary = f"statements -> statements: {rewrite.summary}"
+    return Stage(rewrite.name, run, show_programs, verify_statements, summary, (rewrite.file,))
 
 
 def each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
@@ -224,11 +227,6 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
     return found
 
 
-def _programs(graph: Graph, registry: Registry, meanings: dict[object, Meaning]) -> Programs:
-    built = build_programs(graph, registry, meanings)
-    return follow_pieces(centre_means(divide_moments(compute_again(share_sums(fold_units(built))))))
-
-
 def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
     """Return a graph with the algorithms that are known to be best."""
     result = graph
@@ -239,27 +237,17 @@ def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> G
     return result
 
 
-def write_programs(work: Compilation) -> Programs:
-    """Leave each node's declaration as statements."""
-    return _written(work, work.known("programs", lambda: _programs(work.graph, work.registry, work.meanings)))
-
-
 def order_dims(work: Compilation) -> Programs:
     """Leave statements over tensors whose dims lie in the order that kernels want."""
     threads = work.told is None or work.told.ordered
-    return _written(
+    return written(
         work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
     )
 
 
 def pack(work: Compilation) -> Programs:
     """Leave constants in the layout that units want to read them in."""
-    return _written(work, work.known("pack", lambda: pack_constants(work.programs, work.target, work.math)))
-
-
-def _written(work: Compilation, programs: Programs) -> Programs:
-    work.programs, work.graph = programs, programs.graph
-    return programs
+    return written(work, work.known("pack", lambda: pack_constants(work.programs, work.target, work.math)))
 
 
 def place_tensors(work: Compilation) -> Views:

@@ -28,7 +28,7 @@ from ..ir import (
     member_name,
     print_ir,
 )
-from ..passes import Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
+from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -52,7 +52,7 @@ DOUBTED = 0.1
 LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
 #: two are opened and timed.
-AGAIN, CONTEST = ("programs", "layouts", "pack", "views", "split"), 1.5
+AGAIN, CONTEST = (*WRITING, "layouts", "pack", "views", "split"), 1.5
 
 
 @frozen

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from attrs import evolve
 
 from ..backends.cuda import find_toolchain
 from ..ir import Budget, Target, UsageError
-from .bench import DeviceBench
+from .bench import Bench, DeviceBench
 from .build import Workers
 from .database import Database, open_database
 from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
 from .library import LibraryCandidate
-from .progress import make_monitor
+from .progress import Monitor, make_monitor
 from .remote import DaskWorkers, DeviceProcesses, SearchEngine, ShareOut
 from .replay import ReplayBench
 from .resources import Resources
@@ -61,41 +62,50 @@ def tuning_session(
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
-    monitor = make_monitor(quiet)
-    database = Database(None) if fresh or replay is not None else open_database(notice)
+    workers = workers or _workers(target)
+    with ExitStack() as opened:
+        database = opened.enter_context(closing(_database(target, fresh or replay is not None, notice)))
+        # The devices' processes have workers of their own: what is asked of ours is done between their searches.
+        own = workers // (len(devices) + 1 if len(devices) > 1 else 1) or 1
+        monitor = make_monitor(quiet)
+        resources = opened.enter_context(closing(_resources(target, database, budget, monitor, own, replay)))
+        opened.callback(monitor.close)
+        tuner = Tuner(resources, frozen, guesses)
+        if not frozen and (engine := _engine(target, devices, scheduler, workers, notice)) is not None:
+            opened.callback(engine.close)
+            tuner = evolve(tuner, rounds=partial(ShareOut, engine, notice=notice))
+        with first_interrupt_stops(budget):
+            yield MeasuredSelector(
+                target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit, further=further
+            )
+
+
+def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Database:
+    """Return the database of this user, with what packs have; one of its own for a session that is to be `alone`."""
+    if alone:
+        return Database(None)
+    database = open_database(notice)
     if database.path is not None and target.dialect == PACKED:
         offer_packs(database, notice)
+    return database
+
+
+def _resources(
+    target: Target, database: Database, budget: Budget, monitor: Monitor, workers: int, replay: Path | None
+) -> Resources:
+    """Return what a session searches with: workers, and a device or what was recorded of one."""
 
     def builder() -> Workers:
         """Start the workers, and the device's process beside them: each takes seconds until it answers."""
         if isinstance(bench := resources.bench, DeviceBench):
             bench.start()
-        return Workers(own, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
+        return Workers(workers, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
 
-    # The devices' processes have workers of their own: what is asked of ours is done between their searches.
-    own = (workers or _workers(target)) // (len(devices) + 1 if len(devices) > 1 else 1) or 1
-    resources = Resources(
-        database,
-        builder,
-        lambda: DeviceBench(target, over=budget.over) if replay is None else ReplayBench(_recording(replay)),
-        budget=budget,
-        monitor=monitor,
-    )
-    engine = None if frozen else _engine(target, devices, scheduler, workers or _workers(target), notice)
-    tuner = Tuner(resources, frozen, guesses)
-    if engine is not None:
-        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings, notice))
-    try:
-        with first_interrupt_stops(budget):
-            yield MeasuredSelector(
-                target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit, further=further
-            )
-    finally:
-        if engine is not None:
-            engine.close()
-        monitor.close()
-        resources.close()
-        database.close()
+    def bench() -> Bench:
+        return DeviceBench(target, over=budget.over) if replay is None else ReplayBench(_recording(replay))
+
+    resources = Resources(database, builder, bench, budget=budget, monitor=monitor)
+    return resources
 
 
 def _engine(

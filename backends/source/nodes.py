@@ -1,14 +1,11 @@
-"""Printing the nodes of a phase: values as expressions, loads and stores one by one or several neighbours at once,
-accumulations.
-"""
+"""Printing the nodes of a phase: loads and stores one by one or several neighbours at once, accumulations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from math import prod
 
-from attrs import define, field
+from attrs import define
 
 from ...ir import (
     COMBINERS,
@@ -20,71 +17,36 @@ from ...ir import (
     Convert,
     DfgNode,
     Guard,
-    Held,
     Index,
-    IndexLike,
-    IndexNode,
     Initialise,
     Keep,
     LaneReduce,
-    Literal,
     Load,
     Op,
     Pack,
-    Phase,
     Store,
-    Test,
-    Value,
     Var,
     WideStore,
     Window,
-    as_index,
-    indirects,
-    linearise,
     own_variables,
-    row_major,
-    substitute,
     substitute_node,
     vector_address,
     vector_guards,
 )
 from .arrivals import arrive
 from .atom_text import fragment_places, operand_words
-from .ctext import call_text, convert_text, literal_text, number_text
+from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
 from .lane_sort import LaneSort
 from .matrices import MatrixLoad, matrix_load
-from .scope import KernelNames, Writer
+from .values import NARROWEST_COPY, ValuePrinter
 from .window_loads import part, pieces
-
-#: Least bytes of an asynchronous copy.
-NARROWEST_COPY = 4
 
 
 @define
-class NodePrinter:
-    """Prints nodes of one phase, each within the loops that whoever asks has opened.
-
-    `users` are the nodes that read a node, `texts` the names of values that have one, `declared` the boxes of those
-    that are arrays.
-    """
-
-    phase: Phase
-    names: KernelNames
-    out: Writer
-    users: Mapping[DfgNode, Sequence[DfgNode]]
-    declared: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
-    texts: dict[DfgNode, str] = field(factory=dict)
-
-    def declare(self, node: Value, rest: tuple[Var, ...]) -> None:
-        """Declare a value as an array over a box, or as a scalar."""
-        self.declared[node] = rest
-        name = self.names.fresh()
-        self.texts[node] = name
-        # Arrays are flat: PoCL miscompiles vector stores from private arrays of several dimensions.
-        size = f"[{prod(v.extent for v in rest)}]" if rest else ""
-        self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
+class NodePrinter(ValuePrinter):
+    """Prints nodes of one phase, each within the loops that whoever asks has opened."""
 
     def vector_axes(self, node: DfgNode, rest: Sequence[Var]) -> tuple[Var, ...]:
         """Return the variables along which a load or store moves several elements at once: neighbours along one, the
@@ -168,13 +130,13 @@ class NodePrinter:
         elif self._is_copy(node):
             self._copy(node, var, lanes)
         else:
-            self._vector_store(node, start, guards, [self._lane_text(node.value, var, n) for n in lanes])
+            self._vector_store(node, start, guards, [self.lane_text(node.value, var, n) for n in lanes])
 
     def _window_load(self, node: Load, var: Var, lanes: range) -> None:
         """Print the load of some elements of a window, at once where they are several."""
         if len(lanes) == 1:
-            value = self._expression(substitute_node(node, {var: lanes.start}, {}))
-            self.out.line(f"{self._lane_text(node, var, lanes.start)} = {value};")
+            value = self.expression(substitute_node(node, {var: lanes.start}, {}))
+            self.out.line(f"{self.lane_text(node, var, lanes.start)} = {value};")
             return
         here, lane = part(node, var, lanes)
         start, guards = vector_address(here.address, lane), vector_guards(here.guards, lane)
@@ -199,7 +161,7 @@ class NodePrinter:
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
-            self.out.line(f"{self._lane_text(node, var, lane)} = {vectors.element(name, place)};")
+            self.out.line(f"{self.lane_text(node, var, lane)} = {vectors.element(name, place)};")
 
     def _vector_store(
         self, node: Store | WideStore, start: Index, guards: Sequence[Guard], values: Sequence[str]
@@ -219,14 +181,6 @@ class NodePrinter:
             "words": str(width // vectors.per_word),
             "space": self.names.dialect.spaces[node.space],
         }
-
-    def _lane_text(self, node: Value, var: Var, number: int) -> str:
-        if isinstance(node, (Held, IndexNode, Test)):
-            return self._expression(substitute_node(node, {var: number}, {}))
-        if isinstance(node, Window):
-            places = (substitute(place, {var: number}) for place in node.at)
-            return self._element(node.load, {var: number, **dict(zip(node.axes, places, strict=True))})
-        return self._element(node, {var: number})
 
     def _is_copy(self, node: Store) -> bool:
         return self.phase.asynchronous and bool(self.names.dialect.copy) and isinstance(node.value, Load)
@@ -273,13 +227,13 @@ class NodePrinter:
         if isinstance(node, Store):
             self._store(node)
         elif isinstance(node, WideStore):
-            self._vector_store(node, node.address, node.guards, [self._text(v) for v in node.values])
+            self._vector_store(node, node.address, node.guards, [self.text(v) for v in node.values])
         elif isinstance(node, Accumulate):
             self._accumulate(node)
         elif isinstance(node, AtomAccumulate):
             self._multiply(node)
         elif isinstance(node, Keep):
-            self.out.line(f"{self.names.held(node.name, node.at)} = {self._text(node.value)};")
+            self.out.line(f"{self.names.held(node.name, node.at)} = {self.text(node.value)};")
         elif isinstance(node, Initialise):
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
@@ -291,10 +245,10 @@ class NodePrinter:
             else:
                 self.names.lane_reduce(self.out, node)
         elif node in self.declared:
-            self.out.line(f"{self._element(node, {})} = {self._expression(node)};")
+            self.out.line(f"{self.element(node, {})} = {self.expression(node)};")
         elif not (isinstance(node, (Op, Convert)) and len(self.users.get(node, [])) == 1):
             name = self.names.fresh()
-            self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self._expression(node)};")
+            self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self.expression(node)};")
             self.texts[node] = name
 
     def absorbed(self, node: Load) -> bool:
@@ -302,7 +256,7 @@ class NodePrinter:
         users = self.users.get(node, [])
         return self.feeds_copy(node) or (
             bool(users)
-            and all(isinstance(u, Pack) and (self._whole_register(u) or self._matrix(u, ()) is not None) for u in users)
+            and all(isinstance(u, Pack) and (self.whole_register(u) or self._matrix(u, ()) is not None) for u in users)
         )
 
     def _fragment(self, node: Pack | Load) -> tuple[Var, Var] | None:
@@ -330,7 +284,7 @@ class NodePrinter:
 
     def _matrix_load(self, node: Pack | Load, found: MatrixLoad) -> None:
         places = product(*(range(v.extent) for v in found.axes))
-        names = [self._element(node, dict(zip(found.axes, place, strict=True))) for place in places]
+        names = [self.element(node, dict(zip(found.axes, place, strict=True))) for place in places]
         self.out.line(
             self.names.dialect.matrix_load.format(
                 count=len(names),
@@ -341,31 +295,12 @@ class NodePrinter:
             )
         )
 
-    def _whole_register(self, node: Pack) -> bool:
-        """Whether the elements of a register lie in memory as they lie in it, and are there together or not at all."""
-        load = node.arg
-        if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
-            return False
-        return vector_address(load.address, node.axis) is not None
-
-    def _pack_text(self, node: Pack) -> str:
-        """Return the register that holds the elements of a value."""
-        dialect, load = self.names.dialect, node.arg
-        if self._whole_register(node):
-            assert isinstance(load, Load)
-            start = vector_address(load.address, node.axis)
-            assert start is not None
-            where = {"p": self.names.buffer(load.space, load.buffer), "i": index_text(start, self.names.pointers)}
-            return dialect.register_load.format(space=dialect.spaces[load.space], **where)
-        values = [self._lane_text(load, node.axis, n) for n in range(node.axis.extent)]
-        return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
-
     def _multiply(self, node: AtomAccumulate) -> None:
         """Print one atom: the registers of its C, in the order of its elements, then those of A and of B."""
         atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
         results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in fragment_places(node, atom)]
         registers = [
-            self._lane_text(operand, axis, n)
+            self.lane_text(operand, axis, n)
             for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
             for n in range(axis.extent)
         ]
@@ -386,86 +321,26 @@ class NodePrinter:
             self._copy(node, None)
             return
         if node.into:
-            arrive(node, self._text(node.value), (), self.names, self.out)
+            arrive(node, self.text(node.value), (), self.names, self.out)
             return
         dialect, pointers = self.names.dialect, self.names.pointers
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
         text = template.format(
-            p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers), v=self._text(node.value)
+            p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers), v=self.text(node.value)
         )
         self.out.line((f"if ({guard_text(node.guards, pointers)}) " if node.guards else "") + text)
 
     def arrive(self, node: Store, rest: tuple[Var, ...]) -> None:
         """Print the atomic operations of a box."""
-        arrive(node, self._text(node.value), rest, self.names, self.out)
+        arrive(node, self.text(node.value), rest, self.names, self.out)
 
     def _accumulate(self, node: Accumulate) -> None:
         held = self.names.held(node.name, node.at)
         if node.name in self.names.along:
-            self.out.line(f"{held} = {self._text(node.value)};")
+            self.out.line(f"{held} = {self.text(node.value)};")
             return
         if node.combine == "sum" and node.dtype.element.kind != "signed":
-            self.out.line(f"{held} += {self._text(node.value)};")
+            self.out.line(f"{held} += {self.text(node.value)};")
             return
-        combined = call_text(COMBINERS[node.combine].fn, (held, self._text(node.value)), node.dtype, self.names.dialect)
+        combined = call_text(COMBINERS[node.combine].fn, (held, self.text(node.value)), node.dtype, self.names.dialect)
         self.out.line(f"{held} = {combined};")
-
-    def _text(self, node: Value) -> str:
-        if isinstance(node, Window) and node.load in self.declared:
-            return self._element(node.load, dict(zip(node.axes, node.at, strict=True)))
-        return self._element(node, {}) if node in self.texts else self._expression(node)
-
-    def _element(self, node: Value, at: Mapping[Var, IndexLike]) -> str:
-        """Return a value by its name: an element of its array where it was declared as one; `at` replaces variables of
-        its box.
-        """
-        name, rest = self.texts.get(node, ""), self.declared.get(node, ())
-        if not name:
-            return self._expression(node)
-        if not rest:
-            return name
-        flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
-        return f"{name}[{index_text(flat, self.names.pointers)}]"
-
-    def _converted(self, node: Convert) -> str:
-        """Print a conversion; one to a half type rounds, but for what is rounded where it is stored, and for what never
-        left its accumulator.
-        """
-        text = convert_text(self._text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
-        stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
-        rounded = stored or isinstance(node.arg, Held) or node.arg.dtype is node.dtype
-        return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
-
-    def _expression(self, node: Value) -> str:
-        dialect, pointers = self.names.dialect, self.names.pointers
-        if isinstance(node, Literal):
-            return literal_text(node, dialect)
-        if isinstance(node, IndexNode):
-            return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
-        if isinstance(node, Test):
-            return f"({self._condition(node.guards, self.phase.kind == 'fetch')})"
-        if isinstance(node, Held):
-            return self.names.held(node.name, node.at)
-        if isinstance(node, Op):
-            kind = node.args[-1 if node.fn == "select" else 0].dtype
-            return call_text(node.fn, [self._text(a) for a in node.args], kind, dialect)
-        if isinstance(node, Pack):
-            return self._pack_text(node)
-        if isinstance(node, Convert):
-            return self._converted(node)
-        assert isinstance(node, Load), "a window is named by its loads, which are always declared"
-        template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
-        text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
-        if not node.guards:
-            return text
-        many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < NARROWEST_COPY)
-        condition = self._condition(node.guards, many)
-        return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
-
-    def _condition(self, guards: Sequence[Guard], many: bool) -> str:
-        """Return whether guards hold. Where a thread loads `many` elements one by one, all parts are computed, unless
-        they look anything up: a compiler makes branches of those that may be left out, and waits behind each for what
-        it loads.
-        """
-        looks_up = any(True for guard in guards for _ in indirects(guard.index))
-        return guard_text(guards, self.names.pointers, "&" if many and not looks_up else "&&")

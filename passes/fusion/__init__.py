@@ -1,6 +1,7 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .centre import centre_means
+from .cutting import copied
 from .fold_units import fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
@@ -9,12 +10,12 @@ from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
 from .pieces import follow_pieces
-from .programs import Meaning, Programs, Unit, build_programs, copied
+from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .share_sums import share_sums
 from .solve import solve
-from .sums import compute_again, divide_moments
+from .sums import compute_again, divide_behind, divide_moments, sum_rows_first
 from .views import Views, addressed, find_views
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "centre_means",
     "compute_again",
     "copied",
+    "divide_behind",
     "divide_moments",
     "find_views",
     "fold_units",
@@ -59,6 +61,7 @@ __all__ = [
     "settle",
     "share_sums",
     "solve",
+    "sum_rows_first",
     "taken",
     "with_parts",
 ]

@@ -17,8 +17,9 @@ from attrs import evolve
 
 from ...ir import Expr, Read, Statement, TensorType, Var, as_index, rebuild, substitute, substitute_expr
 from ...ops.language import unused_name
+from .cutting import copied
 from .legality import issue_slots
-from .programs import Programs, Unit, copied
+from .programs import Programs, Unit
 
 #: Issue slots of the most that is computed in pieces.
 MOST = 64

@@ -7,10 +7,8 @@ them in memory.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from math import prod
 from typing import TypeAlias
 
 from attrs import evolve, field, frozen
@@ -24,7 +22,6 @@ from ...ir import (
     Node,
     Program,
     Read,
-    Segment,
     Slice,
     SpecError,
     Statement,
@@ -32,28 +29,19 @@ from ...ir import (
     Var,
     as_index,
     attributes_key,
-    indirects,
-    is_contraction,
-    reads,
     rename_statement,
     retold,
     substitute,
-    variables,
 )
 from ...ops import Instance, Registry
+from .cutting import copied, cut, last_reads_of, left_by, read_by
 from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
 from .fold_tables import unroll_tables
-from .loops import LONGEST_RUN, Item, Sliced, Turn, slice_loops
-from .normalise import Illegal, normalise
+from .loops import Item, Sliced, Turn, slice_loops
 from .orders import mark_orders
 from .residues import split_residues, spread_lone_pieces
 from .scans import cut_scans
 from .scatters import settle_scatters
-
-#: Few results of long reductions: such a reduction fills no machine unless it is split.
-FEW, LONG = 64, 1 << 14
-#: Elements of the rows that statements share which a block can keep: longer ones are read again by each statement.
-KEPT = 1 << 16
 
 
 @frozen
@@ -164,110 +152,10 @@ def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]
     if unit.repeat is not None or not any(t in copies for s in unit.statements for t in tensors_looked_up(s)):
         return unit
     statements = tuple(past_copies(s, copies) for s in unit.statements)
-    before, after = _read(unit.statements), _read(statements)
+    before, after = read_by(unit.statements), read_by(statements)
     reads = [t for t in unit.reads if t in after or t not in before]
     reads += [t for t in after if t not in before]
     return evolve(unit, statements=statements, reads=tuple(dict.fromkeys(reads)))
-
-
-def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
-    """Return where the program's units end: each is as long as has a normal form; one statement always has one.
-
-    Parts of tensors `elsewhere` are written by others too.
-    """
-    statements = program.statements
-    last_reads = _last_reads(statements)
-    ends: list[int] = []
-    while (start := ends[-1] if ends else 0) < len(statements):
-        last = max(min(len(statements), start + LONGEST_RUN), _join_end(statements, start))
-        longest = (
-            e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads, elsewhere)
-        )
-        ends.append(next(longest))
-    return tuple(ends)
-
-
-def _join_end(statements: Sequence[Statement], start: int) -> int:
-    """Return where the copies into the tensor that the first statement writes end: a concatenation is one unit, however
-    long.
-    """
-    end = start
-    while end < len(statements) and copied(statements[end]) and statements[end].target == statements[start].target:
-        end += 1
-    return end
-
-
-def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int], elsewhere: Collection[str]) -> bool:
-    """Whether a run of statements is one kernel and all that writes its tensors;
-    copies stay apart, they may be views.
-    """
-    run = program.statements[start:end]
-    if len(run) > 1 and (any(s.into for s in run) or _is_narrow(run)):
-        return False
-    targets = {s.target for s in run}
-    writes = _writes(run, end, last_reads, program.outputs)
-    if len(targets) > 1 and any(copied(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
-        return False
-    others = (*program.statements[:start], *program.statements[end:])
-    if any(s.target in targets for s in others) or not targets.isdisjoint(elsewhere):
-        return False
-    found = normalise(run, program.tensors, writes, program.constants)
-    # Tables that do not fold into a run as a whole may fold into its parts: a transform by rows, then by columns.
-    if isinstance(found, Illegal) or (found.constants and len(run) > 1):
-        return False
-    return len(run) == 1 or not any(map(_spreads, found.segments))
-
-
-def _spreads(segment: Segment) -> bool:
-    """Whether a product's results are written several times, or among zeros: lanes that share it would do that, as they
-    would write a row, where threads that stage operands compute it several times as fast.
-    """
-    own = {r.name for r in segment.reductions}
-    wide = [o for o in segment.outputs if o.extra]
-    read = [r for o in wide for r in reads(o.body) if r.tensor not in own]
-    alone = not any(set(o.extra) & variables(i) for o in wide for r in read for i in r.indices)
-    return bool(wide) and alone and any(is_contraction(r, own) for r in segment.reductions)
-
-
-def _is_narrow(run: Sequence[Statement]) -> bool:
-    """Whether a long reduction is apart from something else that takes as long: where few instances would hold it, or
-    their rows are too long to be kept. Apart from each other reductions can be split, and the rest has as many threads
-    as it has elements.
-    """
-    work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
-    if sum(places * terms >= LONG for places, terms in work) < 2:
-        return False
-    readers = Counter(tensor for s in run for tensor in s.tensors_read)
-    shared = [sum(readers[t] > 1 for t in _rows(s)) for s in run]
-    few = any(s.combine and places <= FEW and terms >= LONG for s, (places, terms) in zip(run, work, strict=True))
-    return few or any(terms * rows > KEPT for (_, terms), rows in zip(work, shared, strict=True))
-
-
-def _rows(statement: Statement) -> set[str]:
-    """Return the tensors of which a reduction reads other elements for each of its terms."""
-    reduced = set(statement.reduce)
-    return {r.tensor for r in statement.reads if any(reduced & variables(i) for i in r.indices)}
-
-
-def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:
-    """Whether a copy takes a part of a tensor, or repeats it."""
-    return any(tensors[r.tensor].size != tensors[copy.target].size for r in copy.reads)
-
-
-def _writes(
-    run: Sequence[Statement], end: int, last_reads: Mapping[str, int], outputs: Sequence[str]
-) -> tuple[str, ...]:
-    """Return what a run that ends before statement `end` leaves in memory: results, and what later statements read."""
-    return tuple(t for t in dict.fromkeys(s.target for s in run) if t in outputs or last_reads.get(t, 0) >= end)
-
-
-def _last_reads(statements: Sequence[Statement]) -> dict[str, int]:
-    """Map each tensor to the last statement that reads it."""
-    return {tensor: number for number, statement in enumerate(statements) for tensor in _read([statement])}
-
-
-def _read(statements: Iterable[Statement]) -> dict[str, None]:
-    return dict.fromkeys(tensor for statement in statements for tensor in statement.tensors_read)
 
 
 class _Constants(Mapping[int, Array]):
@@ -321,7 +209,7 @@ def _parts(program: Program, sliced: Sliced) -> Iterator[_Part]:
 
 
 def _needs(item: Item) -> Iterable[str]:
-    return item.reads if isinstance(item, Turn) else _read(item)
+    return item.reads if isinstance(item, Turn) else read_by(item)
 
 
 def _leaves(item: Item) -> Iterable[str]:
@@ -373,17 +261,17 @@ class _Builder:
         """Yield the units of a run of statements."""
         statements = [rename_statement(s, names) for s in part.program.statements]
         outputs = tuple(names[t] for t in part.program.outputs)
-        last_reads = _last_reads(statements)
+        last_reads = last_reads_of(statements)
         for start, end in zip((0, *part.ends), part.ends, strict=False):
             run = statements[start:end]
             own = {s.target for s in run}
-            reads = tuple(t for t in _read(run) if t not in own and t not in self.tables)
+            reads = tuple(t for t in read_by(run) if t not in own and t not in self.tables)
             name = node.name if single else f"{node.name}/{next(numbers)}"
             if run[0].into:
                 reads = (*reads, run[0].target)
                 before = _start(run[0], self.types[run[0].target])
                 yield Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,))
-            yield Unit(name, node.name, node.op, tuple(run), reads, _writes(run, end, last_reads, outputs))
+            yield Unit(name, node.name, node.op, tuple(run), reads, left_by(run, end, last_reads, outputs))
 
     def _loop(self, node: Node, part: _Part, turn: Turn, names: Mapping[str, str], numbers: Iterator[int]) -> Unit:
         """Return a recurrence as a unit."""
@@ -445,16 +333,3 @@ def _start(statement: Statement, type_: TensorType) -> Statement:
     value = Const(COMBINERS[str(statement.into)].identity(type_.dtype), type_.dtype)
     write = tuple(map(as_index, axes))
     return Statement(statement.target, tuple(a for a in axes if a.extent > 1), write, value, span=statement.span)
-
-
-def copied(statement: Statement) -> Read | None:
-    """Return what a pure copy reads, None for any other statement."""
-    body = statement.body
-    if (
-        not statement.is_pointwise
-        or not isinstance(body, Read)
-        or body.guards
-        or any(indirects(i) for i in body.indices)
-    ):
-        return None
-    return body

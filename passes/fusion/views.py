@@ -30,7 +30,8 @@ from ...ir import (
     substitute,
     variables,
 )
-from .programs import Programs, Unit, copied
+from .cutting import copied
+from .programs import Programs, Unit
 from .solve import solve
 
 #: Bytes that memory is written in at least, and those of a tensor from which on it matters.

@@ -10,7 +10,8 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
-from cuts.passes.fusion.programs import FEW, LONG, build_programs
+from cuts.passes.fusion.cutting import FEW, LONG
+from cuts.passes.fusion.programs import build_programs
 
 from ..needs import needs_opencl
 from .build import REGISTRY, graph, op

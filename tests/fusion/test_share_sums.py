@@ -9,7 +9,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
-from cuts.passes.fusion.programs import KEPT, Programs, build_programs
+from cuts.passes.fusion.cutting import KEPT
+from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.share_sums import share_sums
 from cuts.passes.verify import verify_programs
 

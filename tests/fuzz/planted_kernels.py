@@ -105,6 +105,6 @@ BUGS = (
     Bug("order", "accumulations move above their initialisation", "backends.source.phase:PhasePrinter._units",
         "fence = len(units)", "fence = 0"),
     Bug("order", "elements of a register array are numbered by the inner extent",
-        "backends.source.nodes:NodePrinter._element", "row_major(tuple(v.extent for v in rest))",
+        "backends.source.values:ValuePrinter.element", "row_major(tuple(v.extent for v in rest))",
         "row_major(tuple(min(v.extent, 2) for v in rest))"),
 )  # fmt: skip

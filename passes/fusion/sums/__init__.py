@@ -3,6 +3,8 @@ and values that are computed again where long sums part their readers.
 """
 
 from .compute_again import compute_again
+from .divisors import divide_behind
 from .moments import divide_moments
+from .totals import sum_rows_first
 
-__all__ = ["compute_again", "divide_moments"]
+__all__ = ["compute_again", "divide_behind", "divide_moments", "sum_rows_first"]

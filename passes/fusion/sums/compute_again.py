@@ -21,11 +21,13 @@ from math import prod
 
 from attrs import define, evolve, field
 
-from ....ir import Statement, TensorType, rename_statement
+from ....ir import Statement, rename_statement
 from ....ops.language import unused_name
+from ..cutting import FEW, copied
 from ..legality import Policy, issue_slots
-from ..programs import FEW, Programs, Unit, copied
+from ..programs import Programs, Unit
 from .moments import HELD
+from .writing import Writing
 
 #: Bytes of a value from which on it matters whether it is written.
 LARGE = 1 << 20
@@ -38,10 +40,10 @@ def compute_again(programs: Programs) -> Programs:
     """Return programs in which long reductions part no readers of a light value."""
     if not any(map(_is_long, programs.units)):
         return programs
-    writer = _Writer(programs, dict(programs.types), list(programs.units))
+    writer = _Writer(programs)
     for unit in reversed(programs.units):  # what is made of a value asks for it in as many places as it is made
         writer.consider(unit)
-    return evolve(programs, types=writer.types, units=tuple(writer.units)) if writer.found else programs
+    return writer.result
 
 
 def _is_long(unit: Unit) -> bool:
@@ -51,17 +53,14 @@ def _is_long(unit: Unit) -> bool:
 
 
 @define
-class _Writer:
-    """Units as they become."""
+class _Writer(Writing):
+    """Units as they become; `fixed` are tensors that stay what they are."""
 
-    programs: Programs
-    types: dict[str, TensorType]
-    units: list[Unit]
-    found: bool = False
     fixed: frozenset[str] = field(init=False)
     inputs: frozenset[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         loops = (t for u in self.programs.units if u.repeat is not None for t in (*u.reads, *u.writes))
         self.inputs = frozenset(self.programs.graph.inputs)
         self.fixed = frozenset((*self.programs.graph.outputs, *self.programs.slices, *loops))
@@ -131,10 +130,7 @@ class _Writer:
 
     def _again(self, unit: Unit, readers: Sequence[str]) -> None:
         """Have a value computed again for some of its readers, in front of the first of them."""
-        names: dict[str, str] = {}
-        for statement in unit.statements:
-            names[statement.target] = unused_name(f"{statement.target}.again", self.types)
-            self.types[names[statement.target]] = self.types[statement.target]
+        names = {t: self.tensor(f"{t}.again", self.types[t]) for t in (s.target for s in unit.statements)}
         taken = {u.name for u in self.units}
         copy = _renamed(evolve(unit, name=unused_name(f"{unit.name}.again", taken)), names)
         place = next(n for n, u in enumerate(self.units) if u.name in readers)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
 from ....ir import (
     Call,
@@ -27,7 +27,6 @@ from ....ir import (
     Index,
     Read,
     Statement,
-    TensorType,
     Var,
     factors,
     indirects,
@@ -37,9 +36,9 @@ from ....ir import (
     substitute_expr,
     variables,
 )
-from ....ops.language import unused_name
 from ..programs import Programs, Unit
 from ..solve import solve
+from .writing import Tracing
 
 #: Fewest weights of a row that are worth it: so many numbers are not stored.
 FEWEST = 16
@@ -47,11 +46,11 @@ FEWEST = 16
 
 def divide_behind(programs: Programs) -> Programs:
     """Return programs in which sums weighted by exponentials are divided by the sum of these behind."""
-    writer = _Writer(programs, dict(programs.types))
+    writer = _Writer(programs)
     found = [w for unit in programs.units for s in unit.statements if (w := writer.weights_of(s)) is not None]
     for weights in found:
         writer.divide(weights)
-    return evolve(programs, types=writer.types, units=tuple(writer.units)) if found else programs
+    return writer.result
 
 
 @frozen
@@ -67,23 +66,8 @@ class _Weights:
     divisor: Read
 
 
-@define
-class _Writer:
-    """Units as they become; who writes and who reads each tensor."""
-
-    programs: Programs
-    types: dict[str, TensorType]
-    units: list[Unit] = field(factory=list)
-    makers: dict[str, list[Statement]] = field(factory=dict)
-    readers: dict[str, list[Statement]] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.units = list(self.programs.units)
-        for unit in self.programs.every_unit:
-            for statement in unit.statements:
-                self.makers.setdefault(statement.target, []).append(statement)
-                for tensor in statement.tensors_read:
-                    self.readers.setdefault(tensor, []).append(statement)
+class _Writer(Tracing):
+    """Units as they become."""
 
     # ---- what is one
 
@@ -173,8 +157,7 @@ class _Writer:
     def divide(self, found: _Weights) -> None:
         """Write exponentials in the place of weights, and divide what they weigh."""
         weighted = found.weighted
-        name = unused_name(f"{weighted.target}.weighted", self.types)
-        self.types[name] = self.types[weighted.target]
+        name = self.tensor(f"{weighted.target}.weighted", self.types[weighted.target])
         quotient = Call("div", (Read(name, weighted.write), found.divisor))
         weights, total, exponentials = found.own
         new = {
@@ -184,6 +167,7 @@ class _Writer:
             weighted: [evolve(weighted, target=name), evolve(weighted, body=quotient, reduce=(), combine=None)],
         }
         self.units = [each for unit in self.units for each in self._divided(unit, found, new)]
+        self.found = True
 
     def _divided(self, unit: Unit, found: _Weights, new: dict[Statement, list[Statement]]) -> Iterator[Unit]:
         """Yield what becomes of a unit; behind that of the rows, the weights."""
@@ -195,15 +179,9 @@ class _Writer:
         rows = apart.target not in own and apart.target in unit.writes
         needed = (t for t in (*apart.tensors_read, found.total.target) if rows and t in own)
         writes = dict.fromkeys((*(t for t in unit.writes if t in own), *needed))
-        yield self._reading(evolve(unit, statements=statements, writes=tuple(writes)))
+        yield self.reading(evolve(unit, statements=statements, writes=tuple(writes)))
         if rows:
-            yield self._reading(evolve(unit, name=f"{unit.name}.weights", statements=(apart,), writes=(apart.target,)))
-
-    def _reading(self, unit: Unit) -> Unit:
-        """Return a unit that says what its statements read by now."""
-        own = {s.target for s in unit.statements}
-        read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own)
-        return evolve(unit, reads=tuple(t for t in read if t not in self.programs.tables))
+            yield self.reading(evolve(unit, name=f"{unit.name}.weights", statements=(apart,), writes=(apart.target,)))
 
 
 def _moved(read: Expr, statement: Statement, element: Expr) -> Read | None:

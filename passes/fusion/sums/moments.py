@@ -20,14 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
 from ....ir import Call, Const, Expr, Index, Read, Statement, TensorType, Var, as_index, substitute, substitute_expr
 from ....ops.language import unused_name
 from ..programs import Programs, Unit
 from ..solve import solve
-from .divisors import divide_behind
-from .totals import sum_rows_first
+from .writing import Tracing
 
 #: Elements that a block holds, and neighbours that come together of rows which do not run along memory.
 HELD, BESIDE = 1 << 15, 8
@@ -36,17 +35,14 @@ SHORTEST, LONGEST = 16, 256
 
 
 def divide_moments(programs: Programs) -> Programs:
-    """Return programs in which sums over rows are divided: totals of what rows compute among rows, weights that add up
-    to one by their sum behind what they weigh, and sums of squares about means of long rows among parts of them.
-    """
-    programs = divide_behind(sum_rows_first(programs))
-    writer = _Writer(programs, dict(programs.types), list(programs.units))
+    """Return programs in which sums of squares about means of long rows are divided among parts of these."""
+    writer = _Writer(programs)
     for unit in programs.units:
         for statement in unit.statements if unit.repeat is None else ():
             moment = writer.moment_of(statement)
             if moment is not None:
                 writer.divide(moment)
-    return evolve(programs, types=writer.types, units=tuple(writer.units)) if writer.found else programs
+    return writer.result
 
 
 @frozen
@@ -70,23 +66,8 @@ class _Moment:
         return self.squares.reduce[0].extent // self.size
 
 
-@define
-class _Writer:
-    """Units as they become, and what is asked about all of them."""
-
-    programs: Programs
-    types: dict[str, TensorType]
-    units: list[Unit]
-    found: bool = False
-    makers: dict[str, list[Statement]] = field(factory=dict)
-    readers: dict[str, list[Statement]] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        for unit in self.programs.every_unit:
-            for statement in unit.statements:
-                self.makers.setdefault(statement.target, []).append(statement)
-                for tensor in dict.fromkeys(statement.tensors_read):
-                    self.readers.setdefault(tensor, []).append(statement)
+class _Writer(Tracing):
+    """Units as they become."""
 
     # ---- what is one
 
@@ -166,7 +147,7 @@ class _Writer:
         dtype = self.types[squares.target].dtype
         shape = tuple(a.extent for a in axes)
         names = ("of", "mean_of_part", "squares_of_part", "rest_of_part")
-        of, mean, square, rest = (self._tensor(squares.target, name, TensorType(dtype, shape)) for name in names)
+        of, mean, square, rest = (self.tensor(f"{squares.target}.{name}", TensorType(dtype, shape)) for name in names)
         apart = Call("sub", (here, Read(mean, place)))
         parts = (
             Statement(of, axes, place, here, rows, "sum"),
@@ -199,15 +180,8 @@ class _Writer:
                 )
             left = tuple(new.get(s, s) for s in unit.statements if s != moment.difference)
             if left or unit.repeat is not None or not unit.statements:
-                units.append(
-                    unit if left == unit.statements else _reading(evolve(unit, statements=left), self.programs)
-                )
+                units.append(unit if left == unit.statements else self.reading(evolve(unit, statements=left)))
         self.units = units
-
-    def _tensor(self, target: str, part: str, type_: TensorType) -> str:
-        name = unused_name(f"{target}.{part}", self.types)
-        self.types[name] = type_
-        return name
 
 
 def _operands(expr: Expr, fn: str) -> tuple[Expr, Expr] | tuple[None, None]:
@@ -223,12 +197,3 @@ def _moved(read: Expr | None, statement: Statement, indices: Sequence[Index]) ->
     if found is None or found.free or found.guards:
         return None
     return evolve(read, indices=tuple(substitute(i, found.values) for i in read.indices))
-
-
-def _reading(unit: Unit, programs: Programs) -> Unit:
-    """Return a unit that says what its statements read by now."""
-    own = {s.target for s in unit.statements}
-    read = dict.fromkeys(
-        t for s in unit.statements for t in s.tensors_read if t not in own and t not in programs.tables
-    )
-    return evolve(unit, reads=tuple(read), writes=tuple(t for t in unit.writes if t in own))

@@ -20,31 +20,27 @@ from math import prod
 from attrs import define, evolve, field
 
 from ....ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
-from ....ops.language import unused_name
-from ..programs import KEPT, Programs, Unit
+from ..cutting import KEPT
+from ..programs import Programs, Unit
 from ..solve import solve
+from .writing import Tracing
 
 
 def sum_rows_first(programs: Programs) -> Programs:
     """Return programs in which totals of what rows compute are sums of the rows' sums."""
-    writer = _Writer(programs, dict(programs.types))
-    units = tuple(new for unit in programs.units for new in writer.divided(unit))
-    return evolve(programs, types=writer.types, units=units) if len(units) > len(programs.units) else programs
+    writer = _Writer(programs)
+    writer.units = [new for unit in programs.units for new in writer.divided(unit)]
+    return writer.result
 
 
 @define
-class _Writer:
-    """What is known of all units: the statements that write each tensor; `types` grows by rows' sums."""
+class _Writer(Tracing):
+    """Units as they become; `looped` are tensors that loops write."""
 
-    programs: Programs
-    types: dict[str, TensorType]
-    makers: dict[str, list[Statement]] = field(factory=dict)
     looped: set[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        for unit in self.programs.units:
-            for statement in unit.statements:
-                self.makers.setdefault(statement.target, []).append(statement)
+        super().__attrs_post_init__()
         self.looped = {t for unit in self.programs.units if unit.repeat is not None for t in unit.writes}
 
     def divided(self, unit: Unit) -> Iterator[Unit]:
@@ -56,8 +52,8 @@ class _Writer:
             return
         axes = (*(v for v in total.reduce if v not in row), *total.axes)
         place = tuple(map(as_index, axes))
-        name = unused_name(f"{total.target}.rows", self.types)
-        self.types[name] = TensorType(self.types[total.target].dtype, tuple(a.extent for a in axes))
+        type_ = TensorType(self.types[total.target].dtype, tuple(a.extent for a in axes))
+        name, self.found = self.tensor(f"{total.target}.rows", type_), True
         part = evolve(total, target=name, axes=axes, write=place, reduce=row)
         rest = evolve(total, body=Read(name, place), reduce=tuple(v for v in total.reduce if v not in row))
         yield evolve(unit, name=f"{unit.name}.rows", statements=(part,), writes=(name,))

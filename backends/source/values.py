@@ -1,0 +1,156 @@
+"""Printing the values of a phase: as names, as elements of arrays, as expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import define, field
+
+from ...ir import (
+    Convert,
+    DfgNode,
+    Guard,
+    Held,
+    IndexLike,
+    IndexNode,
+    Literal,
+    Load,
+    Op,
+    Pack,
+    Phase,
+    Store,
+    Test,
+    Value,
+    Var,
+    WideStore,
+    Window,
+    as_index,
+    indirects,
+    linearise,
+    row_major,
+    substitute,
+    substitute_node,
+    vector_address,
+)
+from .ctext import call_text, convert_text, literal_text, number_text
+from .index_ctext import guard_text, index_text
+from .scope import KernelNames, Writer
+
+#: Least bytes of an asynchronous copy.
+NARROWEST_COPY = 4
+
+
+@define
+class ValuePrinter:
+    """Prints values of one phase.
+
+    `users` are the nodes that read a node, `texts` the names of values that have one, `declared` the boxes of those
+    that are arrays.
+    """
+
+    phase: Phase
+    names: KernelNames
+    out: Writer
+    users: Mapping[DfgNode, Sequence[DfgNode]]
+    declared: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
+    texts: dict[DfgNode, str] = field(factory=dict)
+
+    def declare(self, node: Value, rest: tuple[Var, ...]) -> None:
+        """Declare a value as an array over a box, or as a scalar."""
+        self.declared[node] = rest
+        name = self.names.fresh()
+        self.texts[node] = name
+        # Arrays are flat: PoCL miscompiles vector stores from private arrays of several dimensions.
+        size = f"[{prod(v.extent for v in rest)}]" if rest else ""
+        self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
+
+    def whole_register(self, node: Pack) -> bool:
+        """Whether the elements of a register lie in memory as they lie in it, and are there together or not at all."""
+        load = node.arg
+        if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
+            return False
+        return vector_address(load.address, node.axis) is not None
+
+    def _pack_text(self, node: Pack) -> str:
+        """Return the register that holds the elements of a value."""
+        dialect, load = self.names.dialect, node.arg
+        if self.whole_register(node):
+            assert isinstance(load, Load)
+            start = vector_address(load.address, node.axis)
+            assert start is not None
+            where = {"p": self.names.buffer(load.space, load.buffer), "i": index_text(start, self.names.pointers)}
+            return dialect.register_load.format(space=dialect.spaces[load.space], **where)
+        values = [self.lane_text(load, node.axis, n) for n in range(node.axis.extent)]
+        return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
+
+    def lane_text(self, node: Value, var: Var, number: int) -> str:
+        """Return a value at a number of a variable."""
+        if isinstance(node, (Held, IndexNode, Test)):
+            return self.expression(substitute_node(node, {var: number}, {}))
+        if isinstance(node, Window):
+            places = (substitute(place, {var: number}) for place in node.at)
+            return self.element(node.load, {var: number, **dict(zip(node.axes, places, strict=True))})
+        return self.element(node, {var: number})
+
+    def text(self, node: Value) -> str:
+        """Return a value by its name where it has one, else as an expression."""
+        if isinstance(node, Window) and node.load in self.declared:
+            return self.element(node.load, dict(zip(node.axes, node.at, strict=True)))
+        return self.element(node, {}) if node in self.texts else self.expression(node)
+
+    def element(self, node: Value, at: Mapping[Var, IndexLike]) -> str:
+        """Return a value by its name: an element of its array where it was declared as one; `at` replaces variables of
+        its box.
+        """
+        name, rest = self.texts.get(node, ""), self.declared.get(node, ())
+        if not name:
+            return self.expression(node)
+        if not rest:
+            return name
+        flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
+        return f"{name}[{index_text(flat, self.names.pointers)}]"
+
+    def _converted(self, node: Convert) -> str:
+        """Print a conversion; one to a half type rounds, but for what is rounded where it is stored, and for what never
+        left its accumulator.
+        """
+        text = convert_text(self.text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
+        stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
+        rounded = stored or isinstance(node.arg, Held) or node.arg.dtype is node.dtype
+        return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
+
+    def expression(self, node: Value) -> str:
+        """Return a value as an expression of what it is made of."""
+        dialect, pointers = self.names.dialect, self.names.pointers
+        if isinstance(node, Literal):
+            return literal_text(node, dialect)
+        if isinstance(node, IndexNode):
+            return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
+        if isinstance(node, Test):
+            return f"({self._condition(node.guards, self.phase.kind == 'fetch')})"
+        if isinstance(node, Held):
+            return self.names.held(node.name, node.at)
+        if isinstance(node, Op):
+            kind = node.args[-1 if node.fn == "select" else 0].dtype
+            return call_text(node.fn, [self.text(a) for a in node.args], kind, dialect)
+        if isinstance(node, Pack):
+            return self._pack_text(node)
+        if isinstance(node, Convert):
+            return self._converted(node)
+        assert isinstance(node, Load), "a window is named by its loads, which are always declared"
+        template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
+        text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
+        if not node.guards:
+            return text
+        many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < NARROWEST_COPY)
+        condition = self._condition(node.guards, many)
+        return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+
+    def _condition(self, guards: Sequence[Guard], many: bool) -> str:
+        """Return whether guards hold. Where a thread loads `many` elements one by one, all parts are computed, unless
+        they look anything up: a compiler makes branches of those that may be left out, and waits behind each for what
+        it loads.
+        """
+        looks_up = any(True for guard in guards for _ in indirects(guard.index))
+        return guard_text(guards, self.names.pointers, "&" if many and not looks_up else "&&")

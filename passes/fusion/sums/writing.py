@@ -1,0 +1,56 @@
+"""What rewrites of sums write: units as they become, and who makes and who reads each tensor of the programs before."""
+
+from __future__ import annotations
+
+from attrs import define, evolve, field
+
+from ....ir import Statement, TensorType
+from ....ops.language import unused_name
+from ..programs import Programs, Unit
+
+
+@define
+class Writing:
+    """Units as they become; `types` grows by tensors that are added, `found` says that something was written anew."""
+
+    programs: Programs
+    types: dict[str, TensorType] = field(init=False)
+    units: list[Unit] = field(init=False)
+    found: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.types, self.units = dict(self.programs.types), list(self.programs.units)
+
+    @property
+    def result(self) -> Programs:
+        """The programs with what was written."""
+        return evolve(self.programs, types=self.types, units=tuple(self.units)) if self.found else self.programs
+
+    def tensor(self, name: str, type_: TensorType) -> str:
+        """Add a tensor of a type, under a name that no other one has."""
+        name = unused_name(name, self.types)
+        self.types[name] = type_
+        return name
+
+    def reading(self, unit: Unit) -> Unit:
+        """Return a unit that says what its statements read by now, and leaves what they write."""
+        own = {s.target for s in unit.statements}
+        read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own)
+        reads = tuple(t for t in read if t not in self.programs.tables)
+        return evolve(unit, reads=reads, writes=tuple(t for t in unit.writes if t in own))
+
+
+@define
+class Tracing(Writing):
+    """Units as they become, with the statements that write and that read each tensor."""
+
+    makers: dict[str, list[Statement]] = field(factory=dict, init=False)
+    readers: dict[str, list[Statement]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        for unit in self.programs.every_unit:
+            for statement in unit.statements:
+                self.makers.setdefault(statement.target, []).append(statement)
+                for tensor in statement.tensors_read:
+                    self.readers.setdefault(tensor, []).append(statement)

@@ -1,0 +1,76 @@
+"""Statements of a graph, and their rewrites in order: each returns programs that compute the same, and fuse better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from .compilation import Compilation
+from .fusion import (
+    Programs,
+    build_programs,
+    centre_means,
+    compute_again,
+    divide_behind,
+    divide_moments,
+    fold_units,
+    follow_pieces,
+    share_sums,
+    sum_rows_first,
+)
+
+
+@frozen
+class Rewrite:
+    """One rewrite: a stage of its own, whose `summary` says what becomes of statements, and `file` where to read on."""
+
+    name: str
+    run: Callable[[Programs], Programs]
+    summary: str
+    file: str
+
+
+#: Sums are divided before means are centred, which looks for the sums as they are then.
+REWRITES = (
+    Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
+    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/share_sums.py"),
+    Rewrite("compute-again", compute_again, "light values between long sums are computed again behind these",
+            "fusion/sums/compute_again.py"),
+    Rewrite("sum-rows-first", sum_rows_first, "totals of what rows compute are summed row by row first",
+            "fusion/sums/totals.py"),
+    Rewrite("divide-behind", divide_behind, "weights that add up to one are divided behind what they weigh",
+            "fusion/sums/divisors.py"),
+    Rewrite("divide-moments", divide_moments, "squares about means of long rows are summed by parts",
+            "fusion/sums/moments.py"),
+    Rewrite("centre-means", centre_means, "means that values are centred by become sums of differences",
+            "fusion/centre.py"),
+    Rewrite("follow-pieces", follow_pieces, "what reads a tensor that is written in pieces follows these",
+            "fusion/pieces.py"),
+)  # fmt: skip
+#: The stages that write statements.
+WRITING = ("programs", *(rewrite.name for rewrite in REWRITES))
+
+
+def write_statements(work: Compilation) -> Programs:
+    """Leave each node's declaration as statements."""
+    return written(work, work.known("programs", lambda: build_programs(work.graph, work.registry, work.meanings)))
+
+
+def rewrite_statements(work: Compilation, rewrite: Rewrite) -> Programs:
+    """Leave what a rewrite makes of the statements."""
+    return written(work, work.known(rewrite.name, lambda: rewrite.run(work.programs)))
+
+
+def write_programs(work: Compilation) -> Programs:
+    """Leave each node's declaration as statements, with all rewrites of these."""
+    write_statements(work)
+    for rewrite in REWRITES:
+        rewrite_statements(work, rewrite)
+    return work.programs
+
+
+def written(work: Compilation, programs: Programs) -> Programs:
+    """Leave programs, and their graph."""
+    work.programs, work.graph = programs, programs.graph
+    return programs
