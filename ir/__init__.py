@@ -131,7 +131,19 @@ from .recurrence import (
 )
 from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment, factors, is_contraction, narrow, operands
+from .segment import (
+    ALONG,
+    ORDERS,
+    FusedGroup,
+    Output,
+    Reduction,
+    Segment,
+    factors,
+    is_contraction,
+    is_tiled,
+    narrow,
+    operands,
+)
 from .source import Source, Span
 from .statement import Program, Statement, rename_axes, rename_statement, runs
 from .target import Target
@@ -327,6 +339,7 @@ __all__ = [
     "indirects",
     "is_affine",
     "is_contraction",
+    "is_tiled",
     "kernel_violations",
     "launches",
     "linearise",

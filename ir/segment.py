@@ -156,6 +156,16 @@ def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def is_tiled(reduction: Reduction, axes: Iterable[Var], own: Iterable[str] = ()) -> bool:
+    """Whether a reduction over instances `axes` is a contraction each of whose operands is used several times.
+
+    Where one has an element for each term, none of which is used twice, what its row is weighed with makes it no
+    product of matrices: it is distributed over threads like any sum of that row.
+    """
+    every = {*axes, *reduction.reduce}
+    return is_contraction(reduction, own) and not any(every <= expr_variables(p) for p in operands(reduction, own))
+
+
 def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     """Whether a reduced axis touches two or more operands that other axes tell apart (DeepCuts Table 2, `complex`):
     an element of one is then used with several of another.

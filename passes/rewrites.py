@@ -14,6 +14,7 @@ from .fusion import (
     compute_again,
     divide_behind,
     divide_moments,
+    drop_unused,
     fold_units,
     follow_pieces,
     share_sums,
@@ -33,8 +34,9 @@ class Rewrite:
 
 #: Sums are divided before means are centred, which looks for the sums as they are then.
 REWRITES = (
+    Rewrite("drop-unused", drop_unused, "units of which nothing reads a result are left out", "fusion/unused.py"),
     Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
-    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/share_sums.py"),
+    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
     Rewrite("compute-again", compute_again, "light values between long sums are computed again behind these",
             "fusion/sums/compute_again.py"),
     Rewrite("sum-rows-first", sum_rows_first, "totals of what rows compute are summed row by row first",
@@ -44,7 +46,7 @@ REWRITES = (
     Rewrite("divide-moments", divide_moments, "squares about means of long rows are summed by parts",
             "fusion/sums/moments.py"),
     Rewrite("centre-means", centre_means, "means that values are centred by become sums of differences",
-            "fusion/centre.py"),
+            "fusion/sums/centre.py"),
     Rewrite("follow-pieces", follow_pieces, "what reads a tensor that is written in pieces follows these",
             "fusion/pieces.py"),
 )  # fmt: skip

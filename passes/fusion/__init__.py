@@ -1,6 +1,5 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
-from .centre import centre_means
 from .cutting import copied
 from .fold_units import fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
@@ -13,9 +12,9 @@ from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
-from .share_sums import share_sums
 from .solve import solve
-from .sums import compute_again, divide_behind, divide_moments, sum_rows_first
+from .sums import centre_means, compute_again, divide_behind, divide_moments, share_sums, sum_rows_first
+from .unused import drop_unused
 from .views import Views, addressed, find_views
 
 __all__ = [
@@ -45,6 +44,7 @@ __all__ = [
     "copied",
     "divide_behind",
     "divide_moments",
+    "drop_unused",
     "find_views",
     "fold_units",
     "follow_pieces",

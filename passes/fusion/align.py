@@ -8,6 +8,7 @@ through statements that are inlined. Free axes of a consumer become *row* axes, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from math import prod
 from typing import TypeAlias
 
@@ -60,7 +61,8 @@ def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
         search.spread(list(known))
     for number in wanted:
         if number not in known:
-            known[number] = _by_shape(statements[number], axes)
+            values = _by_reads(number, statements, known, axes)
+            known[number] = _by_shape(statements[number], axes) if values is None else values
             search.spread([number])
     of = tuple(known.get(n, {}) for n in range(len(statements)))
     return Places(axes, of, {statements[n].target: (statements[n], of[n]) for n in reductions})
@@ -72,6 +74,28 @@ def _root_axes(statement: Statement) -> tuple[tuple[Var, ...], Mapping[Var, Inde
     values = {a: as_index(0) for a in statement.axes}
     values.update({old: as_index(new) for old, new in zip(kept, axes, strict=False)})
     return axes, values
+
+
+def _by_reads(
+    number: int, statements: Sequence[Statement], known: Mapping[int, Mapping[Var, Index]], axes: Sequence[Var]
+) -> Mapping[Var, Index] | None:
+    """Return where a reduction stands that no edge connects to the others but reads what one of them reads, so that an
+    instance of both reads the same elements; None where there is no such place.
+    """
+    own = statements[number]
+    kept, onto = [a for a in own.axes if a.extent > 1], [p for p in axes if p.extent > 1]
+    for other, values in known.items() if own.combine else ():
+        for read, theirs in product(own.reads, statements[other].reads):
+            if read.tensor != theirs.tensor or not statements[other].combine:
+                continue
+            right = [substitute(index, values) for index in theirs.indices]
+            solution = solve(list(zip(read.indices, right, strict=True)), (*own.axes, *own.reduce))
+            if solution is None or solution.guards or solution.free:
+                continue
+            found = {a: solution.values[a] for a in own.axes}
+            if is_bijection(found, kept, onto):
+                return found
+    return None
 
 
 def _by_shape(statement: Statement, axes: Sequence[Var]) -> Mapping[Var, Index]:

@@ -31,11 +31,9 @@ from ...ir import (
     Var,
     as_index,
     expr_indirects,
-    expr_variables,
     factors,
     is_affine,
-    is_contraction,
-    operands,
+    is_tiled,
     reads,
     rebuild,
     substitute,
@@ -125,11 +123,10 @@ def shared_level(
 def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
     (segment,) = group.segments
     own = tuple(r.name for r in segment.reductions)
-    complex_ones = [r for r in segment.reductions if is_contraction(r, own)]
-    if len(complex_ones) > policy.contractions:
-        return Illegal(f"{len(complex_ones)} contractions in one segment compete for registers")
-    tiled = [r for r in complex_ones if not _streams(r, segment, own)]
-    if tiled and len(segment.reductions) > len(complex_ones):
+    tiled = [r for r in segment.reductions if is_tiled(r, segment.axes, own)]
+    if len(tiled) > policy.contractions:
+        return Illegal(f"{len(tiled)} contractions in one segment compete for registers")
+    if tiled and len(segment.reductions) > len(tiled):
         return Illegal("a contraction and another reduction in one segment need different distributions over threads")
     if tiled and any(o.extra for o in segment.outputs):
         return Illegal(
@@ -146,14 +143,6 @@ def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
                     f"element"
                 )
     return None
-
-
-def _streams(reduction: Reduction, segment: Segment, own: Sequence[str]) -> bool:
-    """Whether an operand of a contraction has an element for each of its terms, none of which is used twice: what a row
-    is weighed with makes it no product of matrices, and it is distributed over threads like any sum of that row.
-    """
-    every = {*segment.axes, *reduction.reduce}
-    return any(every <= expr_variables(part) for part in operands(reduction, own))
 
 
 def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Mapping[str, TensorType]) -> int:

@@ -22,6 +22,7 @@ from attrs import evolve, field, frozen
 from ...ir import FusedGroup, Mode
 from .groups import Group, Workshop, form_key
 from .normalise import Illegal
+from .siblings import kinship, sibling_pairs
 
 #: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
@@ -64,6 +65,7 @@ class Partitioner:
     over: Callable[[], bool] = lambda: False
     least: Callable[[FusedGroup], float] | None = None
     foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
+    kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
 
@@ -119,16 +121,41 @@ class Partitioner:
         return {owner[r] for u in units for r in self.readers[u]} - {vertex}
 
     def neighbours(self, group: Group, owner: dict[str, Group | str]) -> list[tuple[Group, Group]]:
-        """Return the pairs of groups that an edge connects and that a group is one of, in the graph's order."""
+        """Return the pairs of groups that an edge connects, or that are siblings, and that a group is one of, in the
+        graph's order.
+        """
         before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
         after = self.successors(group, owner)
+        beside = set(self._siblings(group, owner)) - before - after if self.kinship(group) else set()
         pairs = [(v, group) for v in before if isinstance(v, Group)] + [
             (group, v) for v in after if isinstance(v, Group)
         ]
         order = self.workshop.order
+        pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
         return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
+    def kinship(self, group: Group) -> frozenset[Hashable]:
+        """Return what makes others siblings of a group."""
+        if group not in self.kin:
+            self.kin[group] = kinship(group)
+        return self.kin[group]
+
+    def _siblings(self, group: Group, owner: dict[str, Group | str]) -> Iterator[Group]:
+        """Yield the siblings of a group."""
+        kin = self.kinship(group)
+        for other in dict.fromkeys(owner.values()):
+            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.kinship(other)):
+                yield other
+
     def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+        """Whether no path between two groups passes through a third; an edge may lead from `first` to `second`."""
+        if not self._direct(first, second, owner):
+            return False
+        return second in self.successors(first, owner) or (
+            first not in self.successors(second, owner) and self._direct(second, first, owner)
+        )
+
+    def _direct(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
         """Whether no path from `first` to `second` passes through a third group."""
         pending = list(self.successors(first, owner) - {second})
         seen = set(pending)
@@ -314,12 +341,16 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 def neighbours(
     partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
 ) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of groups that an edge connects, in the graph's order."""
+    """Yield the pairs of groups that an edge connects, in the graph's order, then those of siblings."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
+    after = {group: partitioner.successors(group, owner) for group in ordered}
     for group in ordered:
-        found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
+        found = [s for s in after[group] if isinstance(s, Group)]
         for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
             yield group, reader
+    for first, second in sibling_pairs(ordered, {group: partitioner.kinship(group) for group in ordered}):
+        if second not in after[first] and first not in after[second]:
+            yield first, second
 
 
 def _most(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:

@@ -1,8 +1,9 @@
 """Removes nodes that copy their input: identities, dropout at inference, reshapes to the same shape, casts to the same
 type.
 
-A node is an identity when its program says so: every statement is one unguarded read of one input at the place written,
-and the types are equal. Nothing depends on the name of the operation.
+An output is a copy when its program says so: every statement that writes it is one unguarded read of one input at the
+place written, and the types are equal. Nothing depends on the name of the operation. A node whose other outputs are no
+copies stays for these.
 
     %a: f32[4] = relu(%x)                 ->     %y: f32[4] = relu(%x)
     %y: f32[4] = dropout(%a)                     output %y
@@ -33,21 +34,23 @@ class RemoveIdentities:
         nodes = []
         for node in graph.nodes:
             node = rename_inputs(node, renamed)
-            source = self._source(node, graph)
-            if source is None or node.outputs[0] in graph.outputs:
+            copies = {c: source for c, source in self._copies(node, graph).items() if c not in graph.outputs}
+            renamed |= copies
+            if len(copies) < len(node.outputs):
                 nodes.append(node)
-            else:
-                renamed[node.outputs[0]] = source
         graph = evolve(graph, nodes=tuple(nodes)) if renamed else graph
         for output in graph.outputs:
             last = graph.producer().get(output)
-            source = None if last is None else self._source(last, graph)
-            if source is not None:
+            source = None if last is None else self._copies(last, graph).get(output)
+            if source is not None and last is not None and len(last.outputs) == 1:
                 graph = replace_value(graph, output, source) or graph
         return prune(graph)
 
-    def _source(self, node: Node, graph: Graph) -> str | None:
-        """Return the operand that a node copies, or None."""
+    def _copies(self, node: Node, graph: Graph) -> dict[str, str]:
+        """Map the outputs of a node that copy an operand to that operand."""
         instance = self.instances.of_node(node, graph)
-        formal = copied_in_place(instance.program)
-        return None if formal is None else node.inputs[instance.inputs.index(formal)]
+        results = dict(zip(instance.outputs, node.outputs, strict=False))
+        operands = dict(zip(instance.inputs, node.inputs, strict=False))
+        copies = copied_in_place(instance.program).items()
+        found = {results.get(c): operands.get(source) for c, source in copies}
+        return {c: source for c, source in found.items() if c is not None and source is not None}

@@ -54,21 +54,19 @@ def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str
     return evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
 
 
-def copied_in_place(program: Program) -> str | None:
-    """Return the input that a program of one output copies element by element in place, or None."""
-    if len(program.outputs) != 1:
-        return None
-    sources: set[str] = set()
+def copied_in_place(program: Program) -> dict[str, str]:
+    """Map the outputs of a program that copy an input element by element, in place, to that input."""
+    sources: dict[str, set[str | None]] = {}
     for statement in program.statements:
         body = statement.body
         in_place = (
             isinstance(body, Read) and not body.guards and statement.is_pointwise and body.indices == statement.write
         )
-        if not in_place or statement.target not in program.outputs:
-            return None
-        sources.update(read.tensor for read in statement.reads)
-    if len(sources) != 1:
-        return None
-    source = sources.pop()
-    same = source in program.inputs and program.tensors[source] == program.tensors[program.outputs[0]]
-    return source if same else None
+        read = body.tensor if in_place and isinstance(body, Read) else None
+        sources.setdefault(statement.target, set()).add(read)
+    found = {output: of.pop() for output, of in sources.items() if output in program.outputs and len(of) == 1}
+    return {
+        output: source
+        for output, source in found.items()
+        if source is not None and source in program.inputs and program.tensors[source] == program.tensors[output]
+    }

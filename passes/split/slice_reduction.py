@@ -18,7 +18,7 @@ from attrs import evolve
 
 from ...ir import FusedGroup, Output, Read, Reduction, Segment, Target, TensorType, Var, as_index, is_contraction
 from ..fusion import FusionError
-from .split_reduction import MIN_TERMS, candidates, free_name, free_tensor, is_one_reduction, part_of, split_axis
+from .split_reduction import MIN_TERMS, candidates, free_name, free_tensor, may_be_divided, part_of, split_axis
 
 #: How many slices are compared: of 2 to 16, 8 were fastest where slices were faster at all on an H200.
 SLICES = (8,)
@@ -30,7 +30,7 @@ def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:
     None where the group is not one reduction, none of its reduced axes has that many elements, or no guard keeps it
     from what lies behind the last.
     """
-    if not is_one_reduction(group):
+    if not may_be_divided(group) or len(group.segments[0].reductions) != 1:
         return None
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -61,7 +61,7 @@ def slicings(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
     """Return the groups in slices that may take a group's place, by the number of slices: those of a contraction that
     may be split at all, with enough terms for each slice.
     """
-    if not candidates(group, target):
+    if not candidates(group, target) or len(group.segments[0].reductions) != 1:
         return {}
     (reduction,) = group.segments[0].reductions
     terms = prod(axis.extent for axis in reduction.reduce)

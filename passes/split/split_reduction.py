@@ -2,7 +2,8 @@
 
 The first sums parts of the reduced axis, a part being one more parallel axis, into a workspace; the second adds the
 parts up in a fixed order and applies the epilogue. Results are the same from run to run, unlike with atomic additions.
-Both are ordinary groups, so nothing behind this pass knows about it.
+Both are ordinary groups, so nothing behind this pass knows about it. Sums over one space that do not wait for each
+other are divided together, each with a workspace of its own.
 
     acc[m, n] = sum_k a[m, k] * b[k, n];  y = relu(acc)
       ->   w[p, m, n] = sum_j a[m, J*p + j] * b[J*p + j, n];     acc[m, n] = sum_p w[p, m, n];  y = relu(acc)
@@ -10,7 +11,7 @@ Both are ordinary groups, so nothing behind this pass knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from attrs import evolve
@@ -31,6 +32,7 @@ from ...ir import (
     as_index,
     expr_variables,
     is_contraction,
+    is_tiled,
     reads,
     substitute_expr,
     variables,
@@ -48,57 +50,68 @@ MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
 MISSING = 6
 
 
-def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup, TensorType] | None:
-    """Return two groups that together compute a group, and the type of the workspace between them.
+def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
+    """Return two groups that together compute a group; the outputs of the first are the workspaces between them.
 
-    The workspace is the only output of the first and the first input of the second. None where the group is not one
-    reduction, its reduced axes have too few elements, or no guard keeps it from what lies behind the last.
-    Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
+    Workspaces are the first inputs of the second. None where the group is not reductions over one space that do not
+    wait for each other, where its reduced axes have too few elements, or no guard keeps it from what lies behind the
+    last. Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
     """
-    if not is_one_reduction(group):
+    if not may_be_divided(group):
         return None
     (segment,) = group.segments
-    (reduction,) = segment.reductions
-    cuts = _cuts(reduction, parts)
+    cuts = _cuts(segment.reductions[0], parts)
     if not cuts:
         return None
     inside: dict[Var, Var] = {}
     made: list[Var] = []
-    body = reduction.body
+    bodies = [reduction.body for reduction in segment.reductions]
     for axis, count in cuts:
         part = Var(free_name("part", segment, made), count)
         inside[axis] = Var(axis.name, -(-axis.extent // count))
+        index = as_index(part) * inside[axis].extent + inside[axis]
         try:
-            body = part_of(
-                evolve(reduction, body=body), axis, as_index(part) * inside[axis].extent + inside[axis], group
-            )
+            bodies = [
+                part_of(evolve(r, body=body), axis, index, group)
+                for r, body in zip(segment.reductions, bodies, strict=True)
+            ]
         except FusionError:
             return None
         made.append(part)
-    rest = tuple(inside.get(v, v) for v in reduction.reduce)
+    rest = tuple(inside.get(v, v) for v in segment.reductions[0].reduce)
     reduce = tuple(v for v in rest if v.extent > 1) or rest[:1]
-    kind = group.tensors[reduction.name]
-    workspace = TensorType(kind.dtype, (*(part.extent for part in made), *kind.shape))
-    name = free_tensor("parts", group)
     axes = (*made, *segment.axes)
     inner = tuple(as_index(a) for a in axes)
-    first = Segment(
-        axes,
-        (Reduction(reduction.name, reduce, reduction.combine, body, reduction.math),),
-        (Output(name, inner, Read(reduction.name, inner)),),
-    )
-    total = Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner))
-    before = _group(group, first, {name: workspace, reduction.name: workspace}, (name,))
-    after = _group(group, evolve(segment, reductions=(total,)), {name: workspace}, group.outputs)
-    return before, evolve(after, inputs=(name, *(t for t in after.inputs if t != name))), workspace
+    sums: list[Reduction] = []
+    outputs: list[Output] = []
+    totals: list[Reduction] = []
+    types: dict[str, TensorType] = {}
+    for reduction, body in zip(segment.reductions, bodies, strict=True):
+        name, kind = free_tensor("parts", group, types), group.tensors[reduction.name]
+        types[name] = TensorType(kind.dtype, (*(part.extent for part in made), *kind.shape))
+        sums.append(Reduction(reduction.name, reduce, reduction.combine, body, reduction.math))
+        outputs.append(Output(name, inner, Read(reduction.name, inner)))
+        totals.append(Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner)))
+    held = {r.name: types[o.tensor] for r, o in zip(sums, outputs, strict=True)}
+    before = _group(group, Segment(axes, tuple(sums), tuple(outputs)), {**types, **held}, tuple(types))
+    after = _group(group, evolve(segment, reductions=tuple(totals)), types, group.outputs)
+    return before, evolve(after, inputs=(*types, *(t for t in after.inputs if t not in types)))
 
 
-def is_one_reduction(group: FusedGroup) -> bool:
-    """Whether a group is one reduction, and neither it nor what is written needs whole rows."""
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+def may_be_divided(group: FusedGroup) -> bool:
+    """Whether a group is reductions over one space that do not wait for each other, one alone if it is a product of
+    matrices, and neither they nor what is written needs whole rows.
+    """
+    if len(group.segments) != 1:
         return False
     (segment,) = group.segments
-    return not segment.holds_rows and not any(output.extra for output in segment.outputs)
+    names = {r.name for r in segment.reductions}
+    if len({r.reduce for r in segment.reductions}) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
+        return False
+    if len(segment.reductions) == 1:
+        return True
+    alone = not any(r.tensor in names for reduction in segment.reductions for r in reads(reduction.body))
+    return alone and not any(is_tiled(r, segment.axes, names) for r in segment.reductions)
 
 
 def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
@@ -138,9 +151,10 @@ def part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) ->
     return body if guard.always else apply_guards(body, (guard,), identity, group.tensors, frozenset())
 
 
-def free_tensor(name: str, group: FusedGroup) -> str:
-    """Return a name that begins so and that no tensor of a group has."""
-    return next(n for n in (f"{name}{k}" for k in range(len(group.tensors) + 1)) if n not in group.tensors)
+def free_tensor(name: str, group: FusedGroup, made: Collection[str] = ()) -> str:
+    """Return a name that begins so and that no tensor of a group has, nor one that was made."""
+    taken = {*group.tensors, *made}
+    return next(n for n in (f"{name}{k}" for k in range(len(taken) + 1)) if n not in taken)
 
 
 def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
@@ -169,30 +183,31 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     There are none where the group has tiles enough by itself, large ones if it is a contraction.
     """
-    if not is_one_reduction(group):
+    if not may_be_divided(group):
         return ()
     (segment,) = group.segments
-    (reduction,) = segment.reductions
-    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction))
-    large = -(-tiles // LARGER) if is_contraction(reduction) else tiles
+    reduction = segment.reductions[0]
+    contracts = is_contraction(reduction) and len(segment.reductions) == 1
+    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction, contracts))
+    large = -(-tiles // LARGER) if contracts else tiles
     terms = prod(v.extent for v in reduction.reduce)
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
     longest = max(v.extent for v in reduction.reduce)
     most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
-    limit = min(MAX_PARTS if is_contraction(reduction) else MAX_ROWS, most, longest)
+    limit = min(MAX_PARTS if contracts else MAX_ROWS, most, longest)
     first, *others = reduction.reduce
-    if is_contraction(reduction) and others and first.extent <= MAX_PARTS:  # few images, of which each has many rows
+    if contracts and others and first.extent <= MAX_PARTS:  # few images, of which each has many rows
         limit = max(limit, min(most, first.extent * others[0].extent))
     found = [1 << k for k in range(1, 16) if 1 << k <= limit and _cuts(reduction, 1 << k)]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 
-def _results_per_tile(reduction: Reduction) -> int:
+def _results_per_tile(reduction: Reduction, contracts: bool) -> int:
     """Return about how many results a block computes: those that share loads,
     or whose loads are neighbours in memory.
     """
-    if is_contraction(reduction):
+    if contracts:
         return TILE
     innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
     return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1

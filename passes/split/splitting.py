@@ -91,13 +91,13 @@ class Splitting:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
         parts = self.most_useful(group)
         found = split_reduction(group, parts) if parts > 1 else None
-        return () if found is None else found[:2]
+        return () if found is None else found
 
     def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
         """Yield all groups that may take a group's place, whatever they cost."""
         for parts in candidates(group, self.target):
             if (found := split_reduction(group, parts)) is not None:
-                yield from found[:2]
+                yield from found
 
     def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
@@ -116,7 +116,7 @@ class Splitting:
 
 def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
     halves = split_reduction(group, parts)
-    return inf if halves is None else _sum(halves[:2], evaluator)
+    return inf if halves is None else _sum(halves, evaluator)
 
 
 def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
@@ -129,7 +129,7 @@ def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
         found = slice_reduction(group, division.slices)
         return (group,) if found is None else (found,)
     halves = split_reduction(group, division.parts) if division.parts > 1 else None
-    return (group,) if halves is None else halves[:2]
+    return (group,) if halves is None else halves
 
 
 def split_groups(
@@ -145,9 +145,10 @@ def split_groups(
         if forms == (group.form,):
             result.append(group)
             continue
-        (workspace,), tensors = forms[0].shared if len(forms) == 1 else forms[0].outputs, dict(group.tensors)
-        tensors[workspace] = f"{'slices' if len(forms) == 1 else 'parts'} of {group.outputs[0]}"
-        types[tensors[workspace]] = forms[0].tensors[workspace]
+        tensors, kind = dict(group.tensors), "slices" if len(forms) == 1 else "parts"
+        for number, workspace in enumerate(forms[0].shared if len(forms) == 1 else forms[0].outputs):
+            tensors[workspace] = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
+            types[tensors[workspace]] = forms[0].tensors[workspace]
         for kernel in forms:
             form, canonical = canonical_names(kernel)
             named = {new: tensors[old] for old, new in canonical.items() if old in tensors}

@@ -11,7 +11,7 @@ from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.cutting import KEPT
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.share_sums import share_sums
+from cuts.passes.fusion.sums.share_sums import share_sums
 from cuts.passes.verify import verify_programs
 
 from .build import REGISTRY, graph, op

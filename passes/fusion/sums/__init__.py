@@ -2,9 +2,11 @@
 and values that are computed again where long sums part their readers.
 """
 
+from .centre import centre_means
 from .compute_again import compute_again
 from .divisors import divide_behind
 from .moments import divide_moments
+from .share_sums import share_sums
 from .totals import sum_rows_first
 
-__all__ = ["compute_again", "divide_behind", "divide_moments", "sum_rows_first"]
+__all__ = ["centre_means", "compute_again", "divide_behind", "divide_moments", "share_sums", "sum_rows_first"]

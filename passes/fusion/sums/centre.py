@@ -21,9 +21,9 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ...ir import Call, Cast, Const, Expr, Read, Statement, TensorType, distinct, dtype_of, indirects, substitute_expr
-from .programs import Programs, Unit
-from .solve import solve
+from ....ir import Call, Cast, Const, Expr, Read, Statement, TensorType, distinct, dtype_of, indirects, substitute_expr
+from ..programs import Programs, Unit
+from ..solve import solve
 
 
 def centre_means(programs: Programs) -> Programs:

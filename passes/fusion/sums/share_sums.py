@@ -17,9 +17,9 @@ from math import prod
 
 from attrs import define, evolve, field
 
-from ...ir import Statement, rename_axes, rename_statement
-from .normalise import Illegal, normalise
-from .programs import Programs, Unit
+from ....ir import Statement, rename_axes, rename_statement
+from ..normalise import Illegal, normalise
+from ..programs import Programs, Unit
 
 #: Fewest terms of a sum that is kept: so much smaller is what is kept.
 TERMS = 64

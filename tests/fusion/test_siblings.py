@@ -1,0 +1,146 @@
+"""Sums over one tensor that do not wait for each other are computed in one pass over it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import compile_model
+from cuts.compile.loading import spec_of_texts
+from cuts.ir import CompileOptions, DType, Graph, Index, Read, Statement, TensorType, Var, as_index
+from cuts.ops import Registry
+from cuts.passes.evaluators import Modelled
+from cuts.passes.fusion import Group, Partitioner, Policy, Workshop, build_programs, find_views, partition
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.split.split_reduction import split_reduction
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..kernels.cases import arrays, builder
+
+GPU = find_target("cuda:h200")
+SUMS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_sum_square", "reduce_l1")
+
+
+def _partitioner(graph: Graph) -> Partitioner:
+    shop = Workshop(find_views(build_programs(graph, Registry.builtin())), Policy())
+    return Partitioner(shop, Modelled(GPU))
+
+
+def _sums(ops: tuple[str, ...], shape: tuple[int, ...], axes: tuple[int, ...]) -> Graph:
+    """Return several reductions of one tensor over the same axes."""
+    make = builder()
+    data = make.input(*shape)
+    outputs = tuple(make.node(op, data, axes=axes, keepdims=False) for op in ops)
+    return Graph("sums", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
+
+
+def _formed(graph: Graph) -> list[Group]:
+    return partition(_partitioner(graph), "mixed")
+
+
+def test_sums_of_one_tensor_are_one_pass() -> None:
+    (group,) = _formed(_sums(("reduce_sum", "reduce_max", "reduce_sum_square"), (64, 64, 56, 56), (0, 2, 3)))
+    assert len(group.form.segments[0].reductions) == 3
+    assert len(group.form.inputs) == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_a_pass_and_its_parts_compute_what_each_sum_does(data: st.DataObject) -> None:
+    ops = tuple(data.draw(st.lists(st.sampled_from(SUMS), min_size=2, max_size=4, unique=True)))
+    shape = tuple(data.draw(st.lists(st.integers(2, 6), min_size=2, max_size=4)))
+    axes = tuple(sorted(data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1, max_size=len(shape)))))
+    graph = _sums(ops, shape, axes)
+    maker = _partitioner(graph)
+    group, *others = maker.singletons()
+    for other in others:
+        fused = maker.workshop.fuse(group, other)
+        assert isinstance(fused, Group), fused
+        group = fused
+    inputs = arrays(group.form, 1)
+    expected = interpret(group.form, inputs)
+    for single in maker.singletons():
+        own = {t: inputs[_name(group, single.tensors[t])] for t in single.form.inputs}
+        (value,) = interpret(single.form, own).values()
+        np.testing.assert_allclose(expected[_name(group, single.outputs[0])], value, rtol=1e-12, atol=1e-12)
+    halves = split_reduction(group.form, 2)
+    if halves is not None:
+        before, after = halves
+        partial = interpret(before, {t: inputs[t] for t in before.inputs})
+        found = interpret(after, {t: (inputs | partial)[t] for t in after.inputs})
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9)
+
+
+def _name(group: Group, tensor: str) -> str:
+    """Return what a group's form calls a tensor of the graph."""
+    return next(name for name, own in group.tensors.items() if own == tensor)
+
+
+def test_what_waits_for_another_sum_through_a_third_group_is_no_sibling() -> None:
+    """The second sum is of what a long way lies between; one kernel cannot have both."""
+    make = builder()
+    data = make.input(64, 4096)
+    total = make.node("reduce_sum", data, axes=(0,), keepdims=True)
+    ordered = make.node("cumsum", total, axis=1)
+    other = make.node("reduce_max", make.node("mul", data, ordered), axes=(0,), keepdims=True)
+    graph = Graph("chain", tuple(make.inputs), (other,), dict(make.types), tuple(make.nodes))
+    maker = _partitioner(graph)
+    groups = partition(maker, "mixed")
+    assert maker.sorted(groups) is not None
+    assert len(groups) > 1
+
+
+def test_a_product_of_matrices_has_no_siblings() -> None:
+    make = builder()
+    data = make.input(512, 512)
+    outputs = tuple(make.node("matmul", data, make.input(512, 512)) for _ in range(2))
+    graph = Graph("products", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
+    maker = _partitioner(graph)
+    assert not any(maker.kinship(group) for group in maker.singletons())
+
+
+def test_results_meet_where_they_are_made_of_the_same_elements() -> None:
+    """In another order, or with an axis cut in two: matched by what is read, not by lengths."""
+    a, b, c, d, e = Var("a", 8), Var("b", 8), Var("c", 8), Var("d", 8), Var("e", 64)
+    terms = Var("r", 512), Var("s", 512), Var("t", 512)
+    first = _sum("first", (a, b), "x", (as_index(a) * 8 + b, as_index(terms[0])), terms[0])
+    turned = _sum("turned", (c, d), "x", (as_index(d) * 8 + c, as_index(terms[1])), terms[1])
+    flat = _sum("flat", (e,), "x", (as_index(e), as_index(terms[2])), terms[2])
+    tensors = {
+        "x": TensorType(DType.F32, (64, 512)),
+        "first": TensorType(DType.F32, (8, 8)),
+        "turned": TensorType(DType.F32, (8, 8)),
+        "flat": TensorType(DType.F32, (64,)),
+    }
+    form = normalise((first, turned, flat), tensors, ("first", "turned", "flat"))
+    assert not isinstance(form, Illegal), form
+    assert len(form.segments[0].reductions) == 1, "all three sum the same elements"
+    inputs = {"x": np.random.default_rng(0).standard_normal((64, 512))}
+    found = interpret(form, inputs)
+    np.testing.assert_allclose(found["flat"], inputs["x"].sum(1))
+    np.testing.assert_allclose(found["first"], inputs["x"].sum(1).reshape(8, 8))
+    np.testing.assert_allclose(found["turned"], inputs["x"].sum(1).reshape(8, 8).T)
+
+
+def _sum(target: str, axes: tuple[Var, ...], tensor: str, indices: tuple[Index, ...], reduce: Var) -> Statement:
+    return Statement(target, axes, tuple(map(as_index, axes)), Read(tensor, indices), (reduce,), "sum")
+
+
+@pytest.mark.parametrize("size", [(32, 64, 112), (16, 128, 28)])
+def test_the_sums_of_the_gradient_of_a_norm_are_two_passes(size: tuple[int, int, int]) -> None:
+    """One for the mean, one for everything that is summed about it."""
+    batch, channels, extent = size
+    make = builder()
+    data, given_ = (make.input(batch, channels, extent, extent) for _ in range(2))
+    mean = make.node("reduce_mean", data, axes=(0, 2, 3), keepdims=True)
+    left = make.node("sub", data, mean)
+    square = make.node("reduce_sum_square", left, axes=(0, 2, 3), keepdims=True)
+    weighed = make.node("reduce_sum", make.node("mul", left, given_), axes=(0, 2, 3), keepdims=True)
+    total = make.node("reduce_sum", given_, axes=(0, 2, 3), keepdims=True)
+    graph = Graph("norm", tuple(make.inputs), (square, weighed, total), dict(make.types), tuple(make.nodes))
+    compiled = compile_model(graph, spec_of_texts({}), GPU, CompileOptions())
+    assert sum(given_ in step.tensors for step in compiled.steps) == 1
+    assert len(compiled.steps) <= 4, "a mean and its parts, all other sums and theirs"
