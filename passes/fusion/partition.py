@@ -120,13 +120,15 @@ class Partitioner:
         units = vertex.units if isinstance(vertex, Group) else (vertex,)
         return {owner[r] for u in units for r in self.readers[u]} - {vertex}
 
-    def neighbours(self, group: Group, owner: dict[str, Group | str]) -> list[tuple[Group, Group]]:
-        """Return the pairs of groups that an edge connects, or that are siblings, and that a group is one of, in the
+    def neighbours(
+        self, group: Group, owner: dict[str, Group | str], siblings: bool = True
+    ) -> list[tuple[Group, Group]]:
+        """Return the pairs of groups that an edge connects, or that are `siblings`, and that a group is one of, in the
         graph's order.
         """
         before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
         after = self.successors(group, owner)
-        beside = set(self._siblings(group, owner)) - before - after if self.kinship(group) else set()
+        beside = set(self._siblings(group, owner)) - before - after if siblings and self.kinship(group) else set()
         pairs = [(v, group) for v in before if isinstance(v, Group)] + [
             (group, v) for v in after if isinstance(v, Group)
         ]
@@ -255,7 +257,8 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
     while unmarked:
         current = unmarked.pop(0)
         owner = partitioner.owners(current)
-        for first, second in neighbours(partitioner, current, owner):
+        pairs = (*neighbours(partitioner, current, owner), *siblings(partitioner, current, owner))
+        for first, second in pairs:
             merged = partitioner.merge(first, second, owner)
             if isinstance(merged, Illegal) or not _gain(partitioner, first, second, merged) > 0:
                 continue
@@ -269,7 +272,19 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
 
 
 def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
-    """Return the end of the path of best merges through Algorithm 1's set R."""
+    """Return the end of the path of best merges through Algorithm 1's set R: of groups that an edge connects, then of
+    siblings and what these lead to, so that having siblings never costs anything.
+    """
+    groups = _improved(partitioner, initial, neighbours(partitioner, initial, partitioner.owners(initial)), False)
+    return _improved(partitioner, groups, siblings(partitioner, groups, partitioner.owners(groups)), True)
+
+
+def _improved(
+    partitioner: Partitioner, initial: Sequence[Group], first_pairs: Iterable[tuple[Group, Group]], beside: bool
+) -> list[Group]:
+    """Return the end of the path of best merges that begins with some pairs; with those of siblings on the way, if
+    `beside`.
+    """
     owner = partitioner.owners(initial)
     groups = dict.fromkeys(initial)
     ties = count()
@@ -280,7 +295,7 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
             most = max(0.0, _most(partitioner, first, second, merged))
             heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
 
-    pairs = list(neighbours(partitioner, initial, owner))
+    pairs = list(first_pairs)
     partitioner.foresee([group.form for pair in pairs for group in pair])
     consider(pairs)
     partitioner.foresee([merged.form for *_, merged in sorted(queue)])  # nearly all of them are looked at
@@ -295,7 +310,7 @@ def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
         del groups[first], groups[second]
         groups[merged] = None
         owner.update(dict.fromkeys(merged.units, merged))
-        consider(partitioner.neighbours(merged, owner))
+        consider(partitioner.neighbours(merged, owner, beside))
     partitioner.foresee(())
     return list(groups)
 
@@ -341,13 +356,20 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 def neighbours(
     partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
 ) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of groups that an edge connects, in the graph's order, then those of siblings."""
+    """Yield the pairs of groups that an edge connects, in the graph's order."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
-    after = {group: partitioner.successors(group, owner) for group in ordered}
     for group in ordered:
-        found = [s for s in after[group] if isinstance(s, Group)]
+        found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
         for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
             yield group, reader
+
+
+def siblings(
+    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
+) -> Iterator[tuple[Group, Group]]:
+    """Yield the pairs of siblings that no edge connects, in the graph's order."""
+    ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
+    after = {group: partitioner.successors(group, owner) for group in ordered}
     for first, second in sibling_pairs(ordered, {group: partitioner.kinship(group) for group in ordered}):
         if second not in after[first] and first not in after[second]:
             yield first, second
