@@ -12,8 +12,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.share_sums import share_sums
 from cuts.passes.fusion.sums.moments import divide_moments
+from cuts.passes.fusion.sums.share_sums import share_sums
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl
