@@ -39,9 +39,11 @@ class Case:
 
     @property
     def program(self) -> Any:
-        """The exported program; channels of images come first in it."""
+        """The exported program, which shares the network's parameters, where they were when it was exported; channels
+        of images come first in it.
+        """
+        network = self.made[0].to("cpu")  # a contender may have taken them to the GPU
         if "program" not in self._known:
-            network = self.made[0].to("cpu")
             plain = network.to(memory_format=self.torch.contiguous_format) if self.workload.model.images else network
             with warnings.catch_warnings():  # exporters warn of their own insides
                 warnings.simplefilter("ignore")

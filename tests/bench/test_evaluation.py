@@ -17,6 +17,7 @@ from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
+from cuts.bench.networks.systems import Case
 from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.records import read_rows
 from cuts.compile.build import build
@@ -59,6 +60,15 @@ def test_a_profile_tells_of_each_launch_what_it_takes() -> None:
     assert [row["launch"] for row in rows] == list(range(plan.plan.launch_count))
     assert all(row["time"] > 0 and row["alone"] > 0 and row["bound"] > 0 for row in rows)
     assert all(row["ops"][0] in launch_line(row) for row in rows)
+
+
+def test_a_contender_that_moved_the_network_takes_nothing_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program shares its parameters with the network, which others take to the GPU between two of its readers."""
+    network, moves = torch.nn.Linear(3, 2), []
+    monkeypatch.setattr(network, "to", lambda *place, **kind: moves.append(place) or network)
+    case = Case(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
+    assert case.program is case.program
+    assert moves.count(("cpu",)) == 2
 
 
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
