@@ -1,7 +1,7 @@
 """Light values that are read in front of a long reduction and behind it are computed again behind it.
 
-What is left of a mean is summed as squares and is read again by whatever needs that sum. Where few rows are longer
-than what a block holds, they are divided among blocks: no kernel has both readers, so that the differences would be
+What is left of a mean is summed as squares and is read again by whatever needs that sum. Where rows are longer than
+what a block holds, or are divided among blocks, no kernel has both readers at once, so that the differences would be
 written once and read in each of them, though they are as large as the data that they are made of:
 
     d[i, r] = x[i, r] - m[i];    s[i] = sum_r d[i, r] ** 2;    y[i, r] = d[i, r] * rsqrt(s[i])
@@ -23,7 +23,7 @@ from attrs import define, evolve, field
 
 from ....ir import Statement, rename_statement
 from ....ops.language import unused_name
-from ..cutting import FEW, copied
+from ..cutting import copied
 from ..legality import Policy, issue_slots
 from ..programs import Programs, Unit
 from .moments import HELD
@@ -47,9 +47,8 @@ def compute_again(programs: Programs) -> Programs:
 
 
 def _is_long(unit: Unit) -> bool:
-    """Whether a unit has few results of rows that no block holds: these fill no machine unless they are divided."""
-    sums = [s for s in unit.statements if s.combine is not None and prod(a.extent for a in s.axes) <= FEW]
-    return any(prod(v.extent for v in s.reduce) > HELD for s in sums)
+    """Whether a unit sums rows that no block holds: whatever comes behind reads them again."""
+    return any(prod(v.extent for v in s.reduce) > HELD for s in unit.statements if s.combine is not None)
 
 
 @define
