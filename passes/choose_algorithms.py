@@ -87,7 +87,8 @@ class ChooseAlgorithms:
     `plan` cuts the alternatives into kernels, all of them at once, `ahead` does so while this process does something
     else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
     graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
-    `known` what the kernels of both take, by more than the model's word, an alternative has to save more.
+    `known` what the kernels of both take, by more than the model's word, an alternative has to save more. Where there
+    are names of nodes, `only` these are looked at.
     """
 
     instances: Instances
@@ -100,6 +101,7 @@ class ChooseAlgorithms:
     known: Callable[[FusedGroup], bool] = lambda form: True
     least: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
+    only: Collection[str] | None = None
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
@@ -142,7 +144,8 @@ class ChooseAlgorithms:
         for take_in in self.coming:
             take_in()
         self.coming.clear()
-        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
+        asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
+        nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
         keys.update({name: self._key(part, graph) for name, part in parts.items()})

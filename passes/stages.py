@@ -31,7 +31,7 @@ from ..ir import (
 from .assemble import common_facts, distinct, kernel_key, turns
 from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation
-from .decisions import Decisions, ForeignDecisionsError
+from .decisions import Decisions, ForeignDecisionsError, Upheld
 from .fusion import (
     Group,
     Order,
@@ -53,6 +53,7 @@ from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
 from .seams import verify_statements, verify_types
 from .split import Splitting, split_groups
+from .structure import node_marks
 from .workload import Selector, Workload
 
 T = TypeVar("T")
@@ -152,14 +153,14 @@ def choose_algorithms(work: Compilation) -> Graph:
         _orders(work),
     )
     if work.told is not None:
-        chosen = _told_algorithms(step, graph, work.told)
+        chosen = _told_algorithms(step, graph, work, work.told)
     elif selector is None or not work.budget.limited:
         chosen = _compared(step, graph, work)
     else:
         step.begin(graph)
         with selector.foreseen(*_plan_alone(work)):
             chosen = graph if selector.overdue() else _compared(step, graph, work)
-    work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
+    work.algorithms, work.considered, work.replaced = step.used, graph, step.replaced
     work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
     return work.graph
 
@@ -227,13 +228,17 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
     return found
 
 
-def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
-    """Return a graph with the algorithms that are known to be best."""
-    result = graph
-    for place, algorithm in told.algorithms:
-        if place >= len(graph.nodes) or algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
+def _told_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, told: Decisions) -> Graph:
+    """Return a graph with the algorithms that are known to be best; nodes that nothing is known of get their own."""
+    now = told.nodes_now(node_marks(graph, work.instances))
+    known = {now[place]: algorithm for place, algorithm in told.algorithms if place in now}
+    rest = {graph.nodes[n].name for n in {*range(len(graph.nodes))}.difference(now.values())}
+    result = _compared(evolve(step, only=rest), graph, work) if rest else graph
+    for place, algorithm in known.items():
+        if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
             raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
         result = step.replace(result, graph.nodes[place], algorithm)
+        step.replaced[graph.nodes[place].name] = algorithm
     return result
 
 
@@ -271,8 +276,10 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     """
     workshop, mode, selector = _workshop(work), work.options.mode, work.selector
     if work.told is not None:
-        work.formed = work.groups = work.told.form(workshop)
-        return work.groups
+        work.kept = _held(work, work.told, workshop)
+        if work.settled:
+            work.formed = work.groups = [*work.kept.groups.values()]
+            return work.groups
     found: Sequence[Group] = _partition_alone(work)
     work.groups = found
     if selector is not None and work.replaced and work.alone is not None and selector.overdue():
@@ -290,6 +297,15 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
+def _held(work: Compilation, told: Decisions, workshop: Workshop) -> Upheld:
+    """Return what holds of decisions, in a graph that can run."""
+    kept = told.keep(workshop)
+    partitioner = evolve(work.partitioner(workshop), kept=tuple(kept.groups.values()))
+    if partitioner.sorted(partitioner.singletons()) is None:
+        raise ForeignDecisionsError("groups wait for each other in a circle")
+    return kept
+
+
 def _take_back(work: Compilation, alone: Graph) -> tuple[Workshop, Sequence[Group]]:
     """Leave the plan that the model made first, of the graph without other algorithms: there was no time to bring the
     groups of another one to their end, and kernels that are not fused lose more than algorithms save.
@@ -305,7 +321,9 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
     made of.
     """
     assert work.workshop is not None, "it made the groups"
-    forms, split = [group.form for group in groups], work.evaluator
+    held = () if work.kept is None else work.kept.groups.values()
+    groups, split = [group for group in groups if group not in held], work.evaluator
+    forms = [group.form for group in groups]
     parts = with_parts(groups, work.workshop)[len(forms) :]
     for form in (*forms, *parts):
         split.cost(form)  # only what was asked for is measured
@@ -319,9 +337,11 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Leave groups divided where that was found to be faster, and what each distinct kernel computes."""
-    known = None if work.told is None else work.told.division_of(work.groups)
-    division = work.evaluator.division if known is None else lambda form: known[form_key(form)]
-    work.groups, work.views = split_groups(work.groups, work.views, division)
+    known = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
+    division = work.evaluator.division
+    work.groups, work.views = split_groups(
+        work.groups, work.views, lambda form: known[form_key(form)] if form_key(form) in known else division(form)
+    )
     work.unique = distinct(work.groups, work.views)
     return work.groups
 
