@@ -111,6 +111,10 @@ class RecordedGround:
         """Return what the model counts."""
         return self.full.counts(points)
 
+    def bounds(self, points: Sequence[Point]) -> Any:
+        """Return the lower bounds of times."""
+        return self.full.bounds(points)
+
     def nearest(self, point: Point) -> Point:
         """Return the recorded point nearest to one; the best by the model where its structure has none."""
         return next(iter(self.legal([place_of(point)])), self.points[0])

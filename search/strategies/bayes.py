@@ -14,9 +14,9 @@ from attrs import define, field
 
 from ...passes.schedule import Point
 from ..build import Scored
-from .ground import Place, place_of
+from .ground import place_of
 from .proposer import Known, Proposer, fastest
-from .surrogate import Surrogate
+from .surrogate import Outlook, Surrogate
 
 #: Fastest points whose neighbours are looked at, how many of these at most, and how many random points.
 PARENTS, NEAR, RANDOM = 3, 400, 256
@@ -39,6 +39,8 @@ class Bayes(Proposer):
             return self.begin(best, min(count, BEGUN))
         points = self.looked_at(known)
         outlook = self.surrogate.believed(known, points) if points else None
+        if not self.goes_on(known, outlook):
+            return []
         found: list[Scored] = []
         places = {place_of(p): k for k, p in enumerate(points)}
         while outlook is not None and len(found) < count:
@@ -50,12 +52,20 @@ class Bayes(Proposer):
             outlook.believe(places[place_of(points_of(taken)[0])])
         return found
 
+    def goes_on(self, known: Sequence[Known], outlook: Outlook | None) -> bool:
+        """Whether anything is to be proposed where so much is expected."""
+        return outlook is not None
+
     def looked_at(self, known: Sequence[Known]) -> list[Point]:
-        """Return what may be proposed."""
+        """Return what may be proposed: with the model's help nothing that is proven slower than the fastest."""
         near = self.ordered(self.ground.near([k.point for k in fastest(known, PARENTS)]), len(known))[:NEAR]
         others = points_of(self.first) if self.aided else self.ground.random(RANDOM, (self.seed, len(known)))
-        every: dict[Place, Point] = {place_of(p): p for p in (*others, *near)}
-        return [p for place, p in every.items() if place not in self.seen]
+        every = {place_of(p): p for p in (*others, *near)}
+        points = [p for place, p in every.items() if place not in self.seen]
+        if not self.aided or not points:
+            return points
+        kept = self.ground.bounds(points) <= fastest(known, 1)[0].seconds
+        return [p for p, keep in zip(points, kept, strict=True) if keep]
 
 
 def points_of(scored: Sequence[Scored]) -> list[Point]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from ..build import Scored
 from .bayes import BEGUN, Bayes
 from .proposer import Known
+from .surrogate import Outlook
 
 #: A gain below this part of the best time is none: the tie band of a choice.
 BAND = 0.01
@@ -20,14 +20,11 @@ VAIN = 6
 class Frugal(Bayes):
     """Proposes what is expected to gain most, for as long as it does."""
 
-    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return the points of the greatest expected gain; nothing where none is expected to gain."""
-        return super().propose(known, best, count) if self.promising(known) else []
-
-    def promising(self, known: Sequence[Known]) -> bool:
+    def goes_on(self, known: Sequence[Known], outlook: Outlook | None) -> bool:
         """Whether one of the last points gained, or one more is expected to."""
+        if outlook is None:
+            return False
         before = min((k.seconds for k in known[:-VAIN]), default=inf)
         if len(known) < BEGUN + VAIN or min(k.seconds for k in known[-VAIN:]) < (1.0 - BAND) * before:
             return True
-        points = self.looked_at(known)
-        return bool(points) and float(self.surrogate.believed(known, points).gains.max()) >= BAND
+        return float(outlook.gains.max()) >= BAND
