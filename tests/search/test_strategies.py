@@ -18,7 +18,7 @@ from cuts.search.learned.recording import PoolRecorder, pool
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, Known, place_of, strategy_on
-from cuts.search.strategies.bayes import BEGUN
+from cuts.search.strategies.bayes import BEGUN, Bayes
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
 from cuts.search.strategies.proposer import in_turns
@@ -117,6 +117,30 @@ def test_what_a_bound_rules_out_is_proposed_without_the_models_help_only(strateg
     least = min(s.candidate.bound for s in first)
     assert not strategy_on(full, strategy, first).propose(known, 0.1 * least, 6)
     assert strategy_on(full, strategy, first, aided=False).propose(known, 0.1 * least, 6)
+
+
+def test_what_is_counted_of_many_points_at_once_is_that_of_each() -> None:
+    problem = problem_of(32)
+    full = FullSpace(make_space(problem.form, problem.target))
+    points = full.random(40, (7,))
+    assert len({p.structure for p in points}) > 1
+    bounds = full.bounds([*points, *points[:3]])
+    np.testing.assert_allclose(bounds, [full.scored(p).candidate.bound for p in (*points, *points[:3])], rtol=1e-12)
+    alone = FullSpace(full.space)
+    assert all(np.array_equal(full.counts([p]), alone.counts([p])) for p in points)
+
+
+@pytest.mark.parametrize("strategy", ["bayes", "frugal"])
+def test_what_a_bound_rules_out_is_not_even_looked_at(strategy: str) -> None:
+    problem = problem_of(32)
+    full = FullSpace(make_space(problem.form, problem.target))
+    first = [full.scored(p) for p in full.random(12, (7,))]
+    known = [Known(s.point, 2.0 * s.candidate.bound) for s in first if s.point is not None]
+    searching = strategy_on(full, strategy, first)
+    assert isinstance(searching, Bayes)
+    looked = searching.looked_at(known)
+    assert looked
+    assert full.bounds(looked).max() <= min(k.seconds for k in known)
 
 
 def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: RecordedGround) -> None:
