@@ -184,7 +184,7 @@ def fit_memory(work: Compilation) -> Graph:
 def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
     """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
     chosen, selector = step.run(graph), work.selector
-    while selector and step.choices and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE):
+    while selector and step.choices and selector.learn(_asked(step.questions, work.evaluator), ALGORITHMS_SHARE):
         chosen = step.run(graph)
     return chosen
 
@@ -197,6 +197,8 @@ def _plan_alone(work: Compilation) -> tuple[int, float]:
     for step in (write_programs, order_dims, pack, place_tensors):
         step(work)
     groups = _partition_alone(work)
+    if work.foreseeing is not None:
+        work.foreseeing.foresee([group.form for group in groups])
     seconds = work.budget.elapsed - start
     if selector is not None:
         kernels, views = split_groups(groups, work.views, work.unmeasured.division)
@@ -212,9 +214,12 @@ def _partition_alone(work: Compilation) -> list[Group]:
     )
 
 
-def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
-    """Return questions about groups as those about the kernels that compute them."""
-    return [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
+def _asked(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
+    """Return questions about groups as those about the kernels that compute them, and behind them what else these may
+    be divided into.
+    """
+    found = [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
+    return [*found, *([k for form in question for k in split.contenders(form)] for question in questions)]
 
 
 def _orders(work: Compilation) -> Mapping[str, Order]:
@@ -330,7 +335,7 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
     kernels = [kernel for form in forms for kernel in split.kernels(form)]
     return [
         kernels,
-        [k for form in forms for k in (form, *split.others(form))],
+        [k for form in forms for k in split.contenders(form)],
         [k for p in parts for k in split.kernels(p)],
     ]
 

@@ -223,7 +223,7 @@ class MeasuredSelector:
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
-        Under a budget that is what decisions rest on so far, a question after the other, before anything else: a short
+        Under a budget that is what decisions rest on so far, a question after the other, and nothing else: a short
         budget then ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
@@ -328,14 +328,15 @@ class MeasuredSelector:
         self, asked: Mapping[Hashable, FusedGroup], questions: Sequence[Sequence[FusedGroup]]
     ) -> Mapping[Hashable, FusedGroup]:
         """Return the groups to measure now: of those that were asked for the ones of the first question, of the second,
-        and so on, each what takes longest by the model first; else the longest; all where time is no object.
+        and so on, each what takes longest by the model first; the longest where there are no questions; all where time
+        is no object.
         """
         if not self.budget.limited:
             return asked
         longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
         wanted = [{form_key(form) for form in question} for question in questions]
         first = dict.fromkeys(key for keys in wanted for key in longest if key in keys)
-        return {key: asked[key] for key in first or longest[:CHUNK]}
+        return {key: asked[key] for key in (first if questions else longest[:CHUNK])}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Tune every kernel and return its schedule, with what reports say of the measurement. Behind the end of the

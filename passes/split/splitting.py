@@ -25,6 +25,10 @@ class Division:
 
 WHOLE = Division()
 
+#: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
+#: the best of a few points, which may be so much slower than a search's.
+CLOSE = 1.5
+
 
 @frozen
 class Splitting:
@@ -74,30 +78,36 @@ class Splitting:
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return what computes a group as it is fastest: the group, its halves, or the group in slices."""
-        return divided(group, self.division(group))
+        return _named(divided(group, self.division(group)))
 
-    def others(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
-        """Return all groups that would take a group's place as it may be divided."""
-        return (*self.halves(group), *self.slicings(group).values())
+    def contenders(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return the groups of which a clock has to say how a group is divided: the group and what would take its
+        place, but for what takes much longer by the model.
+        """
+        halves, sliced = self.halves(group), tuple(self.slicings(group).values())
+        whole, parts = self.modelled.cost(group), _sum(halves, self.modelled) if halves else inf
+        close = CLOSE * min(whole, parts)
+        return (*((group,) if whole <= close else ()), *(halves if parts <= close else ()), *sliced)
 
     def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
         """Return the group in slices by how many there are, those numbers that are worth comparing."""
         key = form_key(group)
         if key not in self.sliced:
-            self.sliced[key] = slicings(group, self.target)
+            sliced = slicings(group, self.target)
+            self.sliced[key] = dict(zip(sliced, _named(sliced.values()), strict=True))
         return self.sliced[key]
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
         parts = self.most_useful(group)
         found = split_reduction(group, parts) if parts > 1 else None
-        return () if found is None else found
+        return () if found is None else _named(found)
 
     def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
         """Yield all groups that may take a group's place, whatever they cost."""
         for parts in candidates(group, self.target):
             if (found := split_reduction(group, parts)) is not None:
-                yield from found
+                yield from _named(found)
 
     def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
@@ -116,11 +126,18 @@ class Splitting:
 
 def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
     halves = split_reduction(group, parts)
-    return inf if halves is None else _sum(halves, evaluator)
+    return inf if halves is None else _sum(_named(halves), evaluator)
 
 
 def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
     return sum(evaluator.cost(group) for group in groups)
+
+
+def _named(groups: Iterable[FusedGroup]) -> tuple[FusedGroup, ...]:
+    """Return groups over the names that they will have where they are launched, so that what is learned of them is
+    found again.
+    """
+    return tuple(canonical_names(group)[0] for group in groups)
 
 
 def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:

@@ -4,6 +4,8 @@ machine.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+
 import cuts
 import numpy as np
 import pytest
@@ -22,15 +24,17 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
 from cuts.passes.evaluators import Modelled
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import Workshop, form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting
+from cuts.passes.workload import Workload
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
 from cuts.tests.operations_graph import bench_of
@@ -201,7 +205,7 @@ def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:
     modelled, small = Modelled(GPU), convolution(1, 64, 56)
     splitting = Splitting(modelled, modelled, GPU)
     sliced = splitting.slicings(small)
-    assert sliced and all(form in splitting.others(small) for form in sliced.values())
+    assert sliced and all(form in splitting.contenders(small) for form in sliced.values())
     number, fast = max(sliced.items())
 
     @frozen
@@ -234,17 +238,22 @@ def test_sums_of_columns_are_split_where_their_rows_are_short() -> None:
 GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 
 
-@needs_opencl
-def test_a_compiled_graph_with_a_split_reduction() -> None:
+def long_product() -> Graph:
+    """Return a product of matrices with few results and a long sum, and two functions behind it."""
     shapes = {"a": (5, 4096), "b": (4096, 6), "c": (6,), "y": (5, 6), "z": (5, 6), "u": (5, 6)}
     nodes = (
         Node("m", "matmul", ("a", "b"), ("y",)),
         Node("n", "add", ("y", "c"), ("z",)),
         Node("o", "relu", ("z",), ("u",)),
     )
-    graph = Graph(
+    return Graph(
         "g", ("a", "b", "c"), ("u",), {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}, nodes
     )
+
+
+@needs_opencl
+def test_a_compiled_graph_with_a_split_reduction() -> None:
+    graph = long_product()
     registry = Registry.builtin()
     compiled = compile_graph(graph, registry, GPU_LIKE, CompileOptions(), emit, ByModel(GPU_LIKE))
     plan = plan_of(compiled, graph, load_spec(()), GPU_LIKE)
@@ -253,3 +262,34 @@ def test_a_compiled_graph_with_a_split_reduction() -> None:
     assert all(result.ok for result in plan.verify())
     inputs = plan.random_inputs()
     assert all(np.array_equal(plan.run(inputs)["u"], plan.run(inputs)["u"]) for _ in range(3))
+
+
+def test_what_takes_much_longer_by_the_model_is_no_contender() -> None:
+    """A clock says whether few outputs of a long sum are divided where the model sees little between the two ways."""
+    modelled = Modelled(GPU)
+    splitting = Splitting(modelled, modelled, GPU)
+    clear, close = convolution(1, 512, 7), convolution(1, 64, 56)
+    assert modelled.cost(clear) > 2 * splitting.cost(clear)
+    assert clear not in splitting.contenders(clear)
+    assert all(half in splitting.contenders(clear) for half in splitting.halves(clear))
+    assert close in splitting.contenders(close)
+
+
+def test_what_was_learned_of_parts_is_found_again_where_they_are_launched() -> None:
+    """Parts that were measured to decide how a group is divided are not searched for anew under other names."""
+
+    asked: list[FusedGroup] = []
+    launched: list[FusedGroup] = []
+
+    class Asked(ByModel):
+        def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+            asked.extend(form for question in questions for form in question)
+            return False
+
+        def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
+            launched.extend(work.form for work in workloads.values())
+            return super().choose(workloads, share)
+
+    compile_graph(long_product(), Registry.builtin(), GPU_LIKE, CompileOptions(), emit, Asked(GPU_LIKE))
+    assert len(launched) == 2
+    assert {*map(form_key, launched)} <= {*map(form_key, asked)}

@@ -70,11 +70,12 @@ def test_under_a_budget_no_group_ships_that_was_not_timed_beside_its_parts(budge
     assert forms <= set(selector._measured)
 
 
-def test_what_decides_is_measured_first_and_then_what_takes_longest() -> None:
+def test_what_decides_is_measured_and_what_takes_longest_where_nobody_asks() -> None:
     _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
     assert list(selector._next(asked, [[first]])) == [form_key(first)]
+    assert not selector._next(asked, [[]])
     many = dict.fromkeys(range(2 * CHUNK), first)
     selector._costs.update({n: float(n) for n in many})
     assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))
