@@ -188,7 +188,8 @@ class PhasePrinter:
         times = min(
             var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves)
         )
-        return max(1, times)
+        # Turns that are left over are text of their own; a number that divides few would leave a loop where none was.
+        return next((n for n in range(times, times // 2, -1) if var.extent % n == 0), max(1, times))
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Whether threads wait for each other in some nodes."""
