@@ -26,8 +26,15 @@ from ..library import DIALECT
 from ..refused import refused
 
 _TIMEOUT = 120.0
-#: Macros of math.h, which nvcc includes on its own and NVRTC does not.
-_NVRTC_MACROS = (b"-DINFINITY=__int_as_float(0x7f800000)", b"-DNAN=__int_as_float(0x7fffffff)")
+#: The report of ptxas, and macros of math.h, which nvcc includes on its own and NVRTC does not.
+_NVRTC_OPTIONS = (
+    b"--ptxas-options=-v",
+    b"--no-source-include",
+    b"-DINFINITY=__int_as_float(0x7f800000)",
+    b"-DNAN=__int_as_float(0x7fffffff)",
+)
+#: Leaves out declarations that no kernel of ours needs: a kernel that does nothing takes 18 ms in place of 24.
+_MINIMAL = b"--minimal"
 _HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
 
 
@@ -197,6 +204,19 @@ def _find_nvrtc() -> Toolchain | None:
     return Toolchain("nvrtc", f"{major}.{minor}", lambda source, arch, timeout: _run_nvrtc(nvrtc, source, arch))
 
 
+@cache
+def _nvrtc_options(nvrtc: Any) -> tuple[bytes, ...]:
+    """Return what every kernel is compiled with; what this NVRTC is too old for it refuses, and is left out."""
+    status, program = nvrtc.nvrtcCreateProgram(b"", b"nothing.cu", 0, [], [])
+    if int(status) != 0:
+        return _NVRTC_OPTIONS
+    try:
+        known = int(nvrtc.nvrtcCompileProgram(program, 1, [_MINIMAL])[0]) == 0
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return (*_NVRTC_OPTIONS, *([_MINIMAL] if known else []))
+
+
 def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
     def checked(result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:
@@ -205,7 +225,7 @@ def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
 
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--no-source-include", *_NVRTC_MACROS]
+        options = [f"--gpu-architecture={arch}".encode(), *_nvrtc_options(nvrtc)]
         failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0
         log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
         checked(nvrtc.nvrtcGetProgramLog(program, log))

@@ -50,6 +50,20 @@ def test_a_cubin_comes_with_its_figures() -> None:
     assert (cubin.spill_bytes, cubin.warnings) == (0, ())
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_an_option_that_an_older_compiler_refuses_is_left_out(known: bool) -> None:
+    class Compiler:
+        def nvrtcCreateProgram(self, *arguments: object) -> tuple[int, str]:
+            return 0, "program"
+
+        def nvrtcCompileProgram(self, program: str, count: int, options: list[bytes]) -> tuple[int]:
+            return (0 if known else 5,)
+
+        def nvrtcDestroyProgram(self, program: str) -> None: ...
+
+    assert (b"--minimal" in cuda_compile._nvrtc_options(Compiler())) is known
+
+
 @needs_toolchain
 @pytest.mark.parametrize("name", [tool.name for tool in cuda_compile.toolchains()])
 def test_every_compiler_here_knows_the_macros_of_math(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
