@@ -47,6 +47,7 @@ def measure(devices: list[str], options: argparse.Namespace) -> Row:
         return {
             "devices": len(devices), "cores": len(os.sched_getaffinity(0)), "operations": len(cases),
             "seconds": round(seconds, 2), "complete": selector.complete, "kernels us": round(1e6 * kernels, 1),
+            "building": selector.tuner.statistics.building, "stages": selector.budget.spent,
             "statistics": selector.tuner.statistics.record(), **circumstances(target.name),
         }  # fmt: skip
 
@@ -92,6 +93,10 @@ def main() -> None:
         statistics = row["statistics"]
         print(f"{row['devices']:>7}{row['cores']:>7}{row['seconds']:>9.1f}{statistics['compiled']:>10}"
               f"{statistics['timed']:>7}{row['kernels us']:>12.1f}  {row['complete']}")  # fmt: skip
+    for row in rows:
+        print(f"{row['devices']} devices:", ", ".join(f"{n} {t:.1f}" for n, t in row["stages"].items() if t >= 0.1))
+    spent, count = rows[1]["building"]
+    print(f"one device: {count} kernels were built in {spent:.0f} s of all cores together")
     print(f"gain {rows[1]['seconds'] / rows[0]['seconds']:.2f}")
 
 
