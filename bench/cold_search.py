@@ -32,9 +32,9 @@ from cuts.bench.simulated_host import (
     JobMemory,
     Lane,
     Lanes,
+    ProcessWatch,
     SimulatedGPU,
     SimulatedWorkers,
-    Stopwatch,
 )
 from cuts.bench.tuned import tune
 from cuts.ir.budget import Budget
@@ -53,7 +53,7 @@ def simulated(cases: Sequence[Case], cores: int, devices: int, options: argparse
     cuda_compile.find_toolchain = lambda: cuda_compile.Toolchain(
         tool.name, tool.version, lambda source, arch, timeout: memory.compiled(source, arch, timeout, tool)
     )
-    watch = Stopwatch()
+    watch = ProcessWatch()
     clock = Clock(watch, options.factor)
     own = cores if devices == 1 else cores // (devices + 1)
     workers: list[SimulatedWorkers] = []

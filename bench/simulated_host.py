@@ -43,7 +43,7 @@ ERRORS = 0.25, 0.08
 
 
 @define
-class Stopwatch:
+class ProcessWatch:
     """Adds this process's time to the clock that is on."""
 
     on: Clock | None = None
@@ -72,7 +72,7 @@ class Stopwatch:
 class Clock:
     """A simulated process's time."""
 
-    watch: Stopwatch
+    watch: ProcessWatch
     factor: float = 1.0
     now: float = 0.0
 
