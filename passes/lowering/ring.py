@@ -29,6 +29,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
+from .carry import carried_fetch
 from .fetch import fetch_phase
 from .multiply import Multiplication
 from .segment_state import SegmentState
@@ -57,6 +58,21 @@ def staged_tiles(
 def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
     """Return the load of a staged operand from one slot of its ring."""
     return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
+
+
+@frozen
+class Fetches:
+    """The phases that fill a slot of a ring: those that begin before a chunk is multiplied, and those that end behind
+    it what threads carry.
+    """
+
+    begun: tuple[Phase, ...]
+    ended: tuple[Phase, ...]
+
+    @property
+    def whole(self) -> tuple[Phase, ...]:
+        """All of them, where nothing is multiplied meanwhile."""
+        return (*self.begun, *self.ended)
 
 
 @frozen
@@ -90,31 +106,42 @@ class Ring:
         """What all threads do before they read the oldest chunk that was fetched ahead."""
         return (*((Wait(self.ahead - 1),) if self.behind else ()), Barrier())
 
-    def fetch(self, at: Index) -> list[Phase]:
+    def fetch(self, at: Index) -> Fetches:
         """Return the phases that fill the slot of chunk `at`."""
-        context = self.state.context(AxisBinding({}, (), (), {}), {})
         slot = Var(f"{self.prefix}slot", self.schedule.stages)
-        phases = [
+        begun: list[Phase] = []
+        ended: list[Phase] = []
+        for number, (tile, buffer) in enumerate(self.tiles.values()):
+            first, *rest = self._phases(tile, buffer, as_index(slot), f"{self.prefix}fetch{number}")
+            begun.append(first)
+            ended += rest
+        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
+        moved = {self.step: at, slot: at % self.schedule.stages}
+        return Fetches(*(tuple(substitute_phase(phase, moved) for phase in phases) for phases in (begun, ended)))
+
+    def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
+        """Return the phases of one tile: two where threads carry it."""
+        layout = self.state.layout
+        context = self.state.context(AxisBinding({}, (), (), {}), {})
+        carried = carried_fetch(tile, buffer, slot, context, layout.thread, name, layout.tables) if tile.carried else ()
+        return carried or (
             fetch_phase(
                 tile,
                 buffer,
-                as_index(slot),
+                slot,
                 context,
-                self.state.layout.thread,
-                f"{self.prefix}fetch{number}",
+                layout.thread,
+                name,
                 self.schedule.stages > 1 and self.behind,
                 self.state.target.vector_bytes,
                 self.state.aligned,
-                self.state.layout.tables,
-            )
-            for number, (tile, buffer) in enumerate(self.tiles.values())
-        ]
-        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
-        return [substitute_phase(phase, {self.step: at, slot: at % self.schedule.stages}) for phase in phases]
+                layout.tables,
+            ),
+        )
 
     def first(self) -> list[Item]:
         """Return the fetches of the chunks that the loop begins with."""
-        fetches = [self.fetch(Index(n)) if n < self.step.extent else [] for n in range(self.ahead)]
+        fetches = [self.fetch(Index(n)).whole if n < self.step.extent else () for n in range(self.ahead)]
         return [item for phases in fetches for item in (*phases, *self.commit)]
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
@@ -124,7 +151,7 @@ class Ring:
 
 def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
-    chunk.
+    chunk. What threads carry to a slot is stored behind the products of another one.
 
     Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
     """
@@ -133,9 +160,13 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
         return ring.loop([compute])
     if ring.schedule.stages == 1:
         behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
-        return ring.loop([*ring.fetch(at), Barrier(), compute, *behind])
-    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
-    return [*ring.first(), Loop(ring.step, (*ring.arrived, *following, *ring.commit, compute))]
+        return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *behind])
+    fetches = ring.fetch(at + ring.ahead)
+    begun, ended = (
+        [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in phases]
+        for phases in (fetches.begun, fetches.ended)
+    )
+    return [*ring.first(), Loop(ring.step, (*ring.arrived, *begun, *ring.commit, compute, *ended))]
 
 
 def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
@@ -156,7 +187,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
-    later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
+    later = ring.fetch(at + ring.ahead).whole if chunks > ring.ahead else ()
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
     body: list[Item] = [products.keep(1, at), *following, products.step(0)]
     for number in range(1, steps - 1):

@@ -55,6 +55,11 @@ IN_FLIGHT = 32.0
 JOINING, PAST_L1 = 90.0, 0.002
 #: What each doubling of a ring beyond four buffers has to save: L1 has less room, and the next launch none.
 DEEP = 0.01
+#: Clocks that a multiply-add waits for its factors where one of them comes from a vector along the depth: all such
+#: elements of a step lie in one of the two banks of registers, and half of the sums and of the other factors, too. Of
+#: 256 multiply-adds a compiler leaves 64 with three operands in one bank there, 4 elsewhere; products in strict f32
+#: reach 41 to 44 TFLOP/s so, 49 to 50 without.
+BANKED = 0.17
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
 LATE = 0.9
 
@@ -149,7 +154,8 @@ def _computing(
     alone = np.maximum(1.0, UNHIDDEN / (resident * warps))
     fetches = fetches * np.where(np.greater(features.carried, 0), alone, 1.0)
     overhead = warps * (costs.beginning + costs.loop * features.rounds + features.barriers)
-    issue = (features.issue + _again(target) * features.flops / 2 + accesses) / lanes * idle + fetches + overhead
+    slots = features.issue + _again(target) * features.flops / 2 + BANKED * features.alike
+    issue = (slots + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
     shared = (

@@ -34,7 +34,7 @@ from ...ir import (
     substitute_expr,
 )
 from ..lowering import main_read
-from .access import copied_width, copy_cost, held_deep
+from .access import carried_vector, copied_width, copy_cost, held_deep
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -112,6 +112,8 @@ def thread_registers(
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
         if len(reads(tile.expr)) > 1:
             extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), CARRIED))
+    for tile in tiles:
+        extra = extra + _carried(tile, geometry)
     needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
@@ -152,6 +154,13 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
     return np.where(even, 0.0, PLACE * tile.count * cost / geometry.threads)
+
+
+def _carried(tile: StagedTile, geometry: Geometry) -> Count:
+    """Return what a thread carries of a tile while a chunk is multiplied."""
+    width = carried_vector(tile.expr, tile, geometry)
+    held = np.greater(width, 1) & np.greater(geometry.stages, 1)
+    return np.where(held, ceil_div(tile.count, geometry.threads * width) * width * 1.0, 0.0)
 
 
 def _shared(segment: Segment) -> int:

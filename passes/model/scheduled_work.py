@@ -30,6 +30,7 @@ from .access import (
     copied_width,
     copy_cost,
     decoding_cost,
+    depth_vector,
     divides,
     tile_vector,
     unmoved,
@@ -247,8 +248,11 @@ def add_reduction(
     totals.add("body", parallel * reduced)
     totals.add("chain", reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
+    alike: Count = np.bool_(False)
     for expr, tile in staged.items():
         _fetch(totals, expr, tile, place, geometry)
+        alike = np.logical_or(alike, np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
+    totals.add("alike", np.where(alike, steps * place.threads, 0.0))
     held = {r for e in staged for r in reads(e)}
     for read in memory_reads(body, own):
         if read not in held:
