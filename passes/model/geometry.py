@@ -31,9 +31,10 @@ class Geometry:
 
     `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
     memory runs along a reduced axis, 0 none; 3 lets threads carry those instead (`CARRIED`). What atoms multiply is
-    padded as its fragments ask for, or, where a schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
-    Where operands are `cached`, asynchronous copies leave what they bring in L1. `kept` elements of each row lie in
-    shared memory between statements. A block takes `turns` tiles, one after another.
+    padded as its fragments ask for, or, where a schedule says so, by `pads`, per operand. With `ahead`, fragments are
+    loaded a step before they are multiplied. Where operands are `cached`, asynchronous copies leave what they bring in
+    L1. `kept` elements of each row lie in shared memory between statements. A block takes `turns` tiles, one after
+    another.
     """
 
     structure: SegmentStructure
