@@ -8,8 +8,8 @@ A factor `x[m, k]` lies along the depth. Threads may read it so from shared memo
 ("deep"); or they read vectors along the rows, and the fetch turns the tile round: word by word in asynchronous copies
 ("copied"), or through registers ("carried"). The same tiles are timed in each form, with what the model likes best of
 the forms. Kernels are compiled by as many processes as there are cores. With `--tuned`, each product is tuned besides,
-from nothing, with and without what threads carry. Caches are cold (`bench/timing.py`), results are compared with a
-product in float64.
+from nothing ("tuned"), and without what threads carry ("before"). Caches are cold (`bench/timing.py`), results are
+compared with a product in float64.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def tuned_points(products: Sequence[tuple[tuple[int, int, int], str]], target: T
     """Return what tuning chooses for each product, from nothing, with what threads carry and without."""
     found: list[Point] = []
     every = knobs.layouts
-    for name, without in (("tuned", False), ("tuned, nothing carried", True)):
+    for name, without in (("tuned", False), ("before", True)):
         if without:
             knobs.layouts = lambda *given: tuple(n for n in every(*given) if n != CARRIED)
         resources = Resources(Database(None), Workers, lambda: DeviceBench(target), budget=budget)
@@ -275,15 +275,14 @@ def table(rows: Sequence[Row]) -> str:
     """Return TFLOP/s by product and order: PyTorch's, the best tile of each form, the model's first point and best, and
     what tuning chose; then the geometric means over PyTorch's.
     """
-    heads = ("torch", "deep", "copied", "carried", "straight", "model 0", "model", "tuned", "tuned, nothing carried")
-    lines = [f"{'rows x columns x depth':<23}{'order':<7}" + "".join(f"{h.split(',')[-1][-9:]:>10}" for h in heads)]
+    heads = ("torch", "deep", "copied", "carried", "straight", "model 0", "model", "before", "tuned")
+    lines = [f"{'rows x columns x depth':<23}{'order':<7}" + "".join(f"{h:>10}" for h in heads)]
     over: dict[str, list[float]] = {}
     for shape, order in dict.fromkeys((r["shape"], r["order"]) for r in rows):
         own = [r for r in rows if (r["shape"], r["order"]) == (shape, order) and "failure" not in r]
         cells = ""
         for head in heads:
-            named = [r for r in own if r["point"] == head or (head not in ("tuned",) and r["point"].startswith(head))]
-            best = max(named, key=lambda r: r["tflops"], default=None)
+            best = max((r for r in own if r["point"].startswith(head)), key=lambda r: r["tflops"], default=None)
             cells += f"{best['tflops']:>10.1f}" if best else f"{'':>10}"
             if best:
                 over.setdefault(head, []).append(best["over_torch"])
