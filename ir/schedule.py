@@ -74,7 +74,7 @@ class Staging:
     coordinate against bank conflicts. Where `cached`, wide asynchronous copies leave what they bring in the L1 cache,
     for the block to bring again (neighbouring taps), or for the next block of the SM (weights). Where `carried`, and
     memory runs along another coordinate than the tile, threads carry neighbours of the tile in registers: a chunk's are
-    loaded before another one is multiplied, each by itself, and stored behind that as one vector.
+    loaded before another one is multiplied, each by itself, and stored behind it as one vector.
     """
 
     operand: int

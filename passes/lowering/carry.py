@@ -1,8 +1,8 @@
 """Fetches through registers: what memory and tile run along different coordinates of is turned round on its way.
 
-A tile that threads read along its columns, of a matrix that lies along its rows, is fetched in two phases. Before a
-chunk is multiplied, each thread loads a few neighbours of the tile, one element at a time, so that the lanes of a warp
-read memory along its own direction; behind the products it stores them as one vector:
+A tile that threads read along its columns, of a matrix that lies along its rows, is fetched in two phases. Each thread
+loads a few neighbours of the tile, one element at a time, so that the lanes of a warp read memory along its own
+direction; behind the products of a chunk, and the barrier, it stores them as one vector:
 
     fetch tile[k, 4*m .. 4*m + 3]  ->  keep c[e] = x[4*m + e, k]; ...; store tile[k, 4*m .. 4*m + 3] = c[0 .. 3]
 

@@ -62,17 +62,16 @@ def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
 
 @frozen
 class Fetches:
-    """The phases that fill a slot of a ring: those that begin before a chunk is multiplied, and those that end behind
-    it what threads carry.
-    """
+    """The phases that fill a slot of a ring: those that copy tiles, those that load what threads carry and store it."""
 
-    begun: tuple[Phase, ...]
-    ended: tuple[Phase, ...]
+    copied: tuple[Phase, ...]
+    loaded: tuple[Phase, ...] = ()
+    stored: tuple[Phase, ...] = ()
 
     @property
     def whole(self) -> tuple[Phase, ...]:
-        """All of them, where nothing is multiplied meanwhile."""
-        return (*self.begun, *self.ended)
+        """All of them, one after another."""
+        return (*self.copied, *self.loaded, *self.stored)
 
 
 @frozen
@@ -109,15 +108,14 @@ class Ring:
     def fetch(self, at: Index) -> Fetches:
         """Return the phases that fill the slot of chunk `at`."""
         slot = Var(f"{self.prefix}slot", self.schedule.stages)
-        begun: list[Phase] = []
-        ended: list[Phase] = []
-        for number, (tile, buffer) in enumerate(self.tiles.values()):
-            first, *rest = self._phases(tile, buffer, as_index(slot), f"{self.prefix}fetch{number}")
-            begun.append(first)
-            ended += rest
         # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
         moved = {self.step: at, slot: at % self.schedule.stages}
-        return Fetches(*(tuple(substitute_phase(phase, moved) for phase in phases) for phases in (begun, ended)))
+        kinds: tuple[list[Phase], ...] = ([], [], [])
+        for number, (tile, buffer) in enumerate(self.tiles.values()):
+            phases = self._phases(tile, buffer, as_index(slot), f"{self.prefix}fetch{number}")
+            for kind, phase in zip(kinds[len(phases) - 1 :], phases, strict=False):
+                kind.append(substitute_phase(phase, moved))
+        return Fetches(*map(tuple, kinds))
 
     def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
         """Return the phases of one tile: two where threads carry it."""
@@ -140,9 +138,24 @@ class Ring:
         )
 
     def first(self) -> list[Item]:
-        """Return the fetches of the chunks that the loop begins with."""
-        fetches = [self.fetch(Index(n)).whole if n < self.step.extent else () for n in range(self.ahead)]
-        return [item for phases in fetches for item in (*phases, *self.commit)]
+        """Return the fetches of the chunks that the loop begins with: as many as are copied ahead, and one that threads
+        have stored, and one that they have loaded, of what they carry.
+        """
+        every = [self.fetch(Index(n)) for n in range(min(self.ahead, self.step.extent))]
+        none = [()] * (self.ahead - len(every))
+        copied = [item for phases in (*(f.copied for f in every), *none) for item in (*phases, *self.commit)]
+        return [*every[0].loaded, *copied, *every[0].stored, *self._loaded(Index(1))]
+
+    def carry(self, at: Index) -> tuple[Phase, ...]:
+        """Return the phases, behind the barrier of chunk `at`, that store the next chunk of what threads carry and load
+        the one behind that: products lie between a load and its store. Behind the last chunk they load that again,
+        where nobody looks, so that the loop has no branches, and a compiler no registers that may not be set.
+        """
+        return (*self.fetch(at + 1).stored, *self._loaded(at + 2)) if self.step.extent > 1 else ()
+
+    def _loaded(self, at: Index) -> tuple[Phase, ...]:
+        last = self.step.extent - 1
+        return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
         """Return the loop over chunks, its body where there is one chunk only."""
@@ -151,7 +164,7 @@ class Ring:
 
 def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
-    chunk. What threads carry to a slot is stored behind the products of another one.
+    chunk.
 
     Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
     """
@@ -161,12 +174,9 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     if ring.schedule.stages == 1:
         behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
         return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *behind])
-    fetches = ring.fetch(at + ring.ahead)
-    begun, ended = (
-        [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in phases]
-        for phases in (fetches.begun, fetches.ended)
-    )
-    return [*ring.first(), Loop(ring.step, (*ring.arrived, *begun, *ring.commit, compute, *ended))]
+    later = ring.fetch(at + ring.ahead).copied
+    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in later]
+    return [*ring.first(), Loop(ring.step, (*ring.arrived, *ring.carry(at), *following, *ring.commit, compute))]
 
 
 def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
@@ -187,7 +197,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
-    later = ring.fetch(at + ring.ahead).whole if chunks > ring.ahead else ()
+    later = ring.fetch(at + ring.ahead).copied if chunks > ring.ahead else ()
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
     body: list[Item] = [products.keep(1, at), *following, products.step(0)]
     for number in range(1, steps - 1):

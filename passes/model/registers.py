@@ -64,6 +64,10 @@ CARRIED = 32
 #: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
 #: spilled in 128 and 64 registers, and 8x4 did not in 128.
 DEEP = 0.75
+#: Registers that each element takes which a thread carries while it multiplies: with 64 sums in 128 registers, 8 of them
+#: spilled 28 bytes, or left none to choose from, so that 35 of 100 multiply-adds had three operands in one bank; 4 did
+#: neither.
+CARRYING = 3.0
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -160,7 +164,7 @@ def _carried(tile: StagedTile, geometry: Geometry) -> Count:
     """Return what a thread carries of a tile while a chunk is multiplied."""
     width = carried_vector(tile.expr, tile, geometry)
     held = np.greater(width, 1) & np.greater(geometry.stages, 1)
-    return np.where(held, ceil_div(tile.count, geometry.threads * width) * width * 1.0, 0.0)
+    return np.where(held, CARRYING * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
 
 
 def _shared(segment: Segment) -> int:
