@@ -73,7 +73,7 @@ FORMS: Mapping[str, tuple[tuple[int, ...], int, bool]] = {
 
 
 @frozen
-class Tile:
+class BlockTile:
     """Rows and columns of a block and of a thread, the depth of a chunk, buffers, and blocks that shall be resident."""
 
     block: tuple[int, int]
@@ -98,13 +98,13 @@ class Tile:
 
 
 TILES = {
-    "512 threads of 8x8": Tile((128, 256), (8, 8), 16, 2, 1),
-    "512 of 8x8, ring of 4": Tile((128, 256), (8, 8), 16, 4, 1),
-    "2x256 of 8x8": Tile((128, 128), (8, 8), 16, 2, 2),
-    "2x256 of 8x8, chunks of 8": Tile((128, 128), (8, 8), 8, 3, 2),
-    "256 of 8x16": Tile((128, 256), (8, 16), 16, 3, 1),
-    "256 of 16x8": Tile((256, 128), (16, 8), 16, 3, 1),
-    "2x128 of 16x8": Tile((128, 128), (16, 8), 16, 2, 2),
+    "512 threads of 8x8": BlockTile((128, 256), (8, 8), 16, 2, 1),
+    "512 of 8x8, ring of 4": BlockTile((128, 256), (8, 8), 16, 4, 1),
+    "2x256 of 8x8": BlockTile((128, 128), (8, 8), 16, 2, 2),
+    "2x256 of 8x8, chunks of 8": BlockTile((128, 128), (8, 8), 8, 3, 2),
+    "256 of 8x16": BlockTile((128, 256), (8, 16), 16, 3, 1),
+    "256 of 16x8": BlockTile((256, 128), (16, 8), 16, 3, 1),
+    "2x128 of 16x8": BlockTile((128, 128), (16, 8), 16, 2, 2),
 }
 
 
@@ -122,7 +122,7 @@ def product_of(shape: tuple[int, int, int], order: str) -> FusedGroup:
 
 
 @frozen
-class Point:
+class TimedPoint:
     """A kernel to time: its product, what it is called, its schedule and what the model says of it, in microseconds."""
 
     shape: tuple[int, int, int]
@@ -133,7 +133,7 @@ class Point:
     least: float
 
 
-def points_of(shape: tuple[int, int, int], order: str, target: Target, count: int) -> Iterator[Point]:
+def points_of(shape: tuple[int, int, int], order: str, target: Target, count: int) -> Iterator[TimedPoint]:
     """Yield every legal tile in every form, and the model's first points."""
     group = product_of(shape, order)
     deep = "k" in (order[1], order[4])
@@ -148,10 +148,10 @@ def points_of(shape: tuple[int, int, int], order: str, target: Target, count: in
             features = features_of(group, schedule, target)
             least = bound(features, target)
             estimate = float(rank(features, least, target))
-            yield Point(shape, order, name, schedule, estimate * 1e6, float(least.time) * 1e6)
+            yield TimedPoint(shape, order, name, schedule, estimate * 1e6, float(least.time) * 1e6)
 
 
-def build(asked: tuple[Point, Target]) -> tuple[KernelFunction, bytes] | str:
+def build(asked: tuple[TimedPoint, Target]) -> tuple[KernelFunction, bytes] | str:
     """Lower and compile a point for a target; the reason where that fails."""
     point, target = asked
     try:
@@ -170,7 +170,7 @@ class OrderBench:
     target: Target
     torch: Any
 
-    def rows(self, points: Sequence[Point], built: Sequence[tuple[KernelFunction, bytes] | str]) -> list[Row]:
+    def rows(self, points: Sequence[TimedPoint], built: Sequence[tuple[KernelFunction, bytes] | str]) -> list[Row]:
         """Return the rows of one product in one order, PyTorch's first."""
         shape, order = points[0].shape, points[0].order
         group = product_of(shape, order)
@@ -251,9 +251,11 @@ class OrderBench:
         return Contender(name, self.device.capture(run), len(memory))
 
 
-def tuned_points(products: Sequence[tuple[tuple[int, int, int], str]], target: Target, budget: float) -> list[Point]:
+def tuned_points(
+    products: Sequence[tuple[tuple[int, int, int], str]], target: Target, budget: float
+) -> list[TimedPoint]:
     """Return what tuning chooses for each product, from nothing, with what threads carry and without."""
-    found: list[Point] = []
+    found: list[TimedPoint] = []
     every = knobs.layouts
     for name, without in (("tuned", False), ("before", True)):
         if without:
@@ -267,7 +269,7 @@ def tuned_points(products: Sequence[tuple[tuple[int, int, int], str]], target: T
             knobs.layouts = every
         for (shape, order), choice in zip(products, choices, strict=True):
             print(f"{name} {shape} {order}: {choice.trials} kernels, {choice.origin}", file=sys.stderr)
-            found.append(Point(shape, order, name, choice.candidate.schedule, 0.0, 0.0))
+            found.append(TimedPoint(shape, order, name, choice.candidate.schedule, 0.0, 0.0))
     return found
 
 

@@ -277,6 +277,19 @@ def walks_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: G
     return np.equal(geometry.threads % chunk, 0)
 
 
+def steps_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> Count:
+    """Return where the elements that a thread fetches of a tile that is no box are constants apart: all threads
+    together take whole rows of it, or even parts of one.
+    """
+    left: Count = geometry.threads
+    even: Count = np.bool_(True)
+    for _, size, _ in _walked(read, shape, _used_loops(tile.expr, tile, geometry), geometry):
+        whole, part = np.equal(left % np.maximum(size, 1), 0), np.equal(size % np.maximum(left, 1), 0)
+        even = np.logical_and(even, np.logical_or(whole, part))
+        left = np.where(whole, left // np.maximum(size, 1), 1)
+    return even
+
+
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
     """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
     length begin anywhere. Axes of one dim that lie one within the other are one row.

@@ -34,7 +34,7 @@ from ...ir import (
     substitute_expr,
 )
 from ..lowering import main_read
-from .access import carried_vector, copied_width, copy_cost, held_deep
+from .access import carried_vector, copied_width, copy_cost, held_deep, running_axis, steps_evenly
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -64,9 +64,9 @@ CARRIED = 32
 #: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
 #: spilled in 128 and 64 registers, and 8x4 did not in 128.
 DEEP = 0.75
-#: Registers that each element takes which a thread carries while it multiplies: with 64 sums in 128 registers, 8 of them
-#: spilled 28 bytes, or left none to choose from, so that 35 of 100 multiply-adds had three operands in one bank; 4 did
-#: neither.
+#: Registers that each element takes which a thread carries while it multiplies: with 64 sums in 128 registers, 8 of
+#: them spilled 28 bytes, or left none to choose from, so that 35 of 100 multiply-adds had three operands in one bank; 4
+#: did neither.
 CARRYING = 3.0
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
@@ -117,7 +117,7 @@ def thread_registers(
         if len(reads(tile.expr)) > 1:
             extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), CARRIED))
     for tile in tiles:
-        extra = extra + _carried(tile, geometry)
+        extra = extra + _carried(tile, geometry) + _apart(tile, geometry, tensors)
     needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
@@ -158,6 +158,19 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
     return np.where(even, 0.0, PLACE * tile.count * cost / geometry.threads)
+
+
+def _apart(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+    """Return what the places take of words that lie along the depth and are copied or carried one by one, where the
+    steps between a thread's are no constants.
+    """
+    main = main_read(tile.expr, expr_variables(tile.expr))
+    axis, _ = running_axis(main)
+    if not any(axis == loop[-1] for loop in geometry.structure.loops):
+        return 0.0
+    straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
+    trips = ceil_div(tile.count, geometry.threads * carried_vector(tile.expr, tile, geometry))
+    return np.where(straight, 0.0, PLACE * least(trips, MOST_PLACES))
 
 
 def _carried(tile: StagedTile, geometry: Geometry) -> Count:
