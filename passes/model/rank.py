@@ -59,7 +59,7 @@ DEEP = 0.01
 #: elements of a step lie in one of the two banks of registers, and half of the sums and of the other factors, too. Of
 #: 256 multiply-adds a compiler leaves 64 with three operands in one bank there, 4 elsewhere; products in strict f32
 #: reach 41 to 44 TFLOP/s so, 49 to 50 without.
-BANKED = 0.17
+BANKED = 0.15
 #: Part of the registers needed at most that a compiler takes where nothing is staged: it loads late.
 LATE = 0.9
 

@@ -55,6 +55,9 @@ UNPACKED, WORD = 0.7, 4
 NEIGHBOUR, CLAMPED = 0.2, 0.3
 #: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
 PLACE = 4.0
+#: Of each where no atoms multiply: with 28 sums and 7 of them beside the words of a halo, 80 registers spilled 44
+#: bytes; with 64 sums and 4 of them 103 were enough.
+UNEVEN = 2.0
 #: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
 MOST_PLACES, APART = 128.0, 0.6
 #: Elements of a tile that is computed from several tensors which a thread has under way beside its sums, what they
@@ -170,7 +173,7 @@ def _apart(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTyp
         return 0.0
     straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
     trips = ceil_div(tile.count, geometry.threads * carried_vector(tile.expr, tile, geometry))
-    return np.where(straight, 0.0, PLACE * least(trips, MOST_PLACES))
+    return np.where(straight, 0.0, UNEVEN * least(trips, MOST_PLACES))
 
 
 def _carried(tile: StagedTile, geometry: Geometry) -> Count:

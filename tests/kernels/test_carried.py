@@ -23,6 +23,7 @@ from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from ..fuzz.planting import Bug, mutated
 from ..needs import needs_opencl
 from .test_points import SMALL_GPU, check
 
@@ -158,6 +159,24 @@ def test_points_of_the_space_that_carry_are_the_schedules_they_are_counted_as() 
         assert kernel_violations(extract(kernel), threads=True) == []
         assert kernel.shared_bytes == features_of(space.group, schedule, GPU).shared
     assert found > 10
+
+
+#: Bugs of rings that threads carry tiles to.
+BUGS = (
+    Bug("ring", "what is carried is stored where it is read", "passes.lowering.ring:Ring.carry",
+        "self.fetch(at + 1).stored", "self.fetch(at).stored"),
+    Bug("ring", "the first chunk that is carried is not stored", "passes.lowering.ring:Ring.first",
+        "*every[0].stored, ", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+def test_a_planted_bug_of_what_is_carried_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = product((1, 64, 64, 64))
+    original, wrong = mutated(bug)
+    assert check_barriers(lower(group, carried(group), {}, GPU)) == ()
+    monkeypatch.setattr(original, "__code__", wrong.__code__)
+    assert check_barriers(lower(group, carried(group), {}, GPU))
 
 
 @needs_opencl
