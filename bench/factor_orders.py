@@ -7,9 +7,9 @@ depth reaches, beside PyTorch's product.
 A factor `x[m, k]` lies along the depth. Threads may read it so from shared memory, in vectors along the depth
 ("deep"); or they read vectors along the rows, and the fetch turns the tile round: word by word in asynchronous copies
 ("copied"), or through registers ("carried"). The same tiles are timed in each form, with what the model likes best of
-the forms. Kernels are compiled by as many processes as there are cores. With `--tuned`, each product is tuned besides,
-from nothing ("tuned"), and without what threads carry ("before"). Caches are cold (`bench/timing.py`), results are
-compared with a product in float64.
+the forms. Kernels are compiled by as many processes as there are cores. With `--tuned`, the products are
+tuned together besides, from nothing ("tuned"). Caches are cold (`bench/timing.py`), results are compared with a product
+in float64.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.passes.lowering import extract, lower
-from cuts.passes.model import CARRIED
 from cuts.passes.model.bound import bound
 from cuts.passes.model.rank import rank
-from cuts.passes.schedule import check_schedule, choose, knobs
+from cuts.passes.schedule import check_schedule, choose
 from cuts.passes.schedule.legal_points import features_of
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
@@ -254,22 +253,17 @@ class OrderBench:
 def tuned_points(
     products: Sequence[tuple[tuple[int, int, int], str]], target: Target, budget: float
 ) -> list[TimedPoint]:
-    """Return what tuning chooses for each product, from nothing, with what threads carry and without."""
+    """Return what tuning chooses for each product, from nothing."""
     found: list[TimedPoint] = []
-    every = knobs.layouts
-    for name, without in (("tuned", False), ("before", True)):
-        if without:
-            knobs.layouts = lambda *given: tuple(n for n in every(*given) if n != CARRIED)
-        resources = Resources(Database(None), Workers, lambda: DeviceBench(target), budget=budget)
-        problems = [Problem(product_of(s, o), {}, target, machine_of(target), f"{s} {o}") for s, o in products]
-        try:
-            choices = Tuner(resources).run(problems, Settings(prove=False))
-        finally:
-            resources.close()
-            knobs.layouts = every
-        for (shape, order), choice in zip(products, choices, strict=True):
-            print(f"{name} {shape} {order}: {choice.trials} kernels, {choice.origin}", file=sys.stderr)
-            found.append(TimedPoint(shape, order, name, choice.candidate.schedule, 0.0, 0.0))
+    resources = Resources(Database(None), Workers, lambda: DeviceBench(target), budget=budget)
+    problems = [Problem(product_of(s, o), {}, target, machine_of(target), f"{s} {o}") for s, o in products]
+    try:
+        choices = Tuner(resources).run(problems, Settings(prove=False))
+    finally:
+        resources.close()
+    for (shape, order), choice in zip(products, choices, strict=True):
+        print(f"tuned {shape} {order}: {choice.trials} kernels, {choice.origin}", file=sys.stderr)
+        found.append(TimedPoint(shape, order, "tuned", choice.candidate.schedule, 0.0, 0.0))
     return found
 
 
@@ -277,7 +271,7 @@ def table(rows: Sequence[Row]) -> str:
     """Return TFLOP/s by product and order: PyTorch's, the best tile of each form, the model's first point and best, and
     what tuning chose; then the geometric means over PyTorch's.
     """
-    heads = ("torch", "deep", "copied", "carried", "straight", "model 0", "model", "before", "tuned")
+    heads = ("torch", "deep", "copied", "carried", "straight", "model 0", "model", "tuned")
     lines = [f"{'rows x columns x depth':<23}{'order':<7}" + "".join(f"{h:>10}" for h in heads)]
     over: dict[str, list[float]] = {}
     for shape, order in dict.fromkeys((r["shape"], r["order"]) for r in rows):
@@ -298,7 +292,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="MxNxK", help="a product; may be repeated")
     parser.add_argument("--count", type=int, default=2, help="how many of the model's points are timed")
-    parser.add_argument("--tuned", type=float, default=0.0, metavar="SECONDS", help="tune each way for so long")
+    parser.add_argument("--tuned", type=float, default=0.0, metavar="SECONDS", help="tune all for so long")
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--jobs", type=int, default=None, help="processes that compile; as many as cores")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
