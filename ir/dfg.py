@@ -189,11 +189,13 @@ class AtomAccumulate:
 
 @frozen(cache_hash=True)
 class Keep:
-    """`held[at] = value`: keep an operand of atoms in registers until it is set again; `shape` counts them.
+    """`held[at] = value`: keep an operand of atoms, or what a fetch carries to shared memory, in registers until it is
+    set again; `shape` counts them.
 
-    Over a block, shares for the `operand`, "a" or "b", say which elements a lane holds, and `axes` are the variables of
-    shares that number the registers of a fragment, and elements in a register. Over a thread, values that share a
-    register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a warp.
+    Of an operand of atoms, over a block, shares for the `operand`, "a" or "b", say which elements a lane holds, and
+    `axes` are the variables of shares that number the registers of a fragment, and elements in a register. Over a
+    thread, values that share a register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a
+    warp.
     """
 
     name: str
@@ -201,7 +203,7 @@ class Keep:
     shape: tuple[int, ...]
     value: Value
     dtype: DType
-    operand: str
+    operand: str = ""
     axes: tuple[Var, ...] = ()
     lane: Var | None = None
 

@@ -72,13 +72,16 @@ class Staging:
     `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.lowering.staging`
     lists them), outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost
     coordinate against bank conflicts. Where `cached`, wide asynchronous copies leave what they bring in the L1 cache,
-    for the block to bring again (neighbouring taps), or for the next block of the SM (weights).
+    for the block to bring again (neighbouring taps), or for the next block of the SM (weights). Where `carried`, and
+    memory runs along another coordinate than the tile, threads carry neighbours of the tile in registers: a chunk's are
+    loaded before another one is multiplied, each by itself, and stored behind it as one vector.
     """
 
     operand: int
     order: tuple[int, ...] = ()
     pad: int = 0
     cached: bool = False
+    carried: bool = False
 
 
 @frozen(cache_hash=True)

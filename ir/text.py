@@ -100,7 +100,7 @@ FORMS: dict[type, Form] = {
         ("*dims", "*staging"),
     ),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
-    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}"),
+    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}{? carried<!carried>?}"),
     # Kernel IR
     Kernel: Form(
         "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
@@ -137,7 +137,7 @@ FORMS: dict[type, Form] = {
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
     ),
     Keep: Form(
-        "keep <name>[<at>] of (<shape>): <dtype> = <value> for <operand>{? registers (<axes>)?}{? lane <lane>?}"
+        "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form(

@@ -173,7 +173,7 @@ class PhasePrinter:
         """
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
-        held = (o for n in unit.nodes for o in (n, *operand_nodes(n)) if isinstance(o, (Held, Accumulate)))
+        held = (o for n in unit.nodes for o in (n, *operand_nodes(n)) if isinstance(o, (Held, Accumulate, Keep)))
         along = any(var in variables(i) for o in held for i in o.at)
         return along or any(var in self.boxes[node] for node in (*left, *found))
 

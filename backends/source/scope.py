@@ -98,7 +98,9 @@ class KernelNames:
     @cached_property
     def keeps(self) -> bool:
         """Whether operands of atoms are kept in registers from one phase to the next."""
-        return any(isinstance(root, Keep) for phase in phases(self.kernel.items) for root in phase.roots)
+        return any(
+            isinstance(root, Keep) and root.operand for phase in phases(self.kernel.items) for root in phase.roots
+        )
 
     @cached_property
     def along(self) -> frozenset[str]:

@@ -3,8 +3,7 @@
     y[m, n] = sum x[m, k] * w[k, n] over k      ->      x in the order (k, m)
 
 What is added up in registers is an outer product: of x a few neighbouring m, of w a few neighbouring n for each k.
-Where x lies along k, a thread fetches vectors of k instead and keeps them until all are used, which takes an eighth
-longer.
+Where x lies along k, its fetch turns each tile word by word, which takes a twentieth longer.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from .components import Component, Dim
 #: Statements by unit and position.
 Place: TypeAlias = tuple[str, int]
 
-#: What a product of many numbers takes longer for each factor that lies along the reduced axis (measured: 43 to 44
-#: TFLOP/s of f32 with one, 41 with two, 49 with none, of 2,048 and 8,192 rows).
-ALONG_DEPTH = 0.12
+#: What a product of many numbers takes longer for each factor that lies along the reduced axis, whose tiles are turned
+#: (measured on an H100: 44 to 48 TFLOP/s of f32 with one, 42 to 46 with two, 47 to 50 with none, of 4,096 and 8,192
+#: rows).
+ALONG_DEPTH = 0.05
 #: Multiplications of a thread that take as long as moving 16 bytes through memory does.
 PER_VECTOR = 128
 #: What more an access takes whose neighbours lie apart: a sector for each number.
@@ -33,7 +33,7 @@ SCATTERED = 8
 #: What more rows take that are added up across memory: no lanes hold them.
 ACROSS_ROWS = 2.0
 #: The part of its products' time that another order of a component has to save.
-WORTH = 0.03
+WORTH = 0.02
 #: Products have work for all SMs from this many elements of results on, for each of them.
 TILE = 64 * 64
 

@@ -69,13 +69,13 @@ def extract_phase(phase: Phase) -> Phase:
     def root(root: Root) -> Root:
         if isinstance(root, AtomAccumulate):
             return _multiply(root, sides)
-        return _keep(root, sides[root.operand]) if isinstance(root, Keep) else walk.root(root)
+        return _keep(root, sides[root.operand]) if isinstance(root, Keep) and root.operand else walk.root(root)
 
     return evolve(phase, roots=tuple(root(r) for r in phase.roots), shares=())
 
 
 def _multiplies(phase: Phase) -> bool:
-    return any(isinstance(root, (AtomAccumulate, Keep)) for root in phase.roots)
+    return any(isinstance(r, AtomAccumulate) or (isinstance(r, Keep) and r.operand != "") for r in phase.roots)
 
 
 def _walk_of(phase: Phase, operand: str) -> _Walk:
@@ -134,6 +134,8 @@ class _Walk:
         if isinstance(root, Accumulate):
             over = tuple(dict.fromkeys(v for axis in root.over for v in self.spread(axis)))
             return evolve(root, at=self.held(root.at), value=self.value(root.value), over=over)
+        if isinstance(root, Keep):
+            return evolve(root, at=self.held(root.at), value=self.value(root.value))
         return root
 
     def spread(self, axis: Var) -> list[Var]:

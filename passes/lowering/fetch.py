@@ -65,8 +65,8 @@ def fetch_phase(
     access, `aligned` those that tensors are aligned to.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
-    order = _traversal(tile, context)
-    value = tabulate(_masked(tile, context, buffer.dtype), tile.flats, tables)
+    order = traversal(tile, context)
+    value = tabulate(masked(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
     copies = asynchronous and isinstance(value, Load) and value.fill == 0
     for width in _widths(value, buffer.dtype, copies, widest, aligned):
@@ -98,7 +98,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
     )
 
 
-def _masked(tile: Tile, context: Context, dtype: DType) -> Value:
+def masked(tile: Tile, context: Context, dtype: DType) -> Value:
     """Return the value of a tile element, 0 where the element does not exist."""
     value = value_of(tile.value, context)
     if not tile.valid or (isinstance(value, Load) and value.fill == 0):
@@ -106,7 +106,7 @@ def _masked(tile: Tile, context: Context, dtype: DType) -> Value:
     return Op("select", (Test(tile.valid), value, Literal(0.0 if dtype.is_float else 0, dtype)), dtype)
 
 
-def _traversal(tile: Tile, context: Context) -> list[int]:
+def traversal(tile: Tile, context: Context) -> list[int]:
     """Order the coordinates by how far apart neighbours lie in global memory, nearest last."""
     read = main_read(tile.value, frozenset(tile.coordinates))
     plain: dict[Value, Value] = {}

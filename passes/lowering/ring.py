@@ -29,6 +29,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
+from .carry import carried_fetch
 from .fetch import fetch_phase
 from .multiply import Multiplication
 from .segment_state import SegmentState
@@ -57,6 +58,20 @@ def staged_tiles(
 def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
     """Return the load of a staged operand from one slot of its ring."""
     return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
+
+
+@frozen
+class Fetches:
+    """The phases that fill a slot of a ring: those that copy tiles, those that load what threads carry and store it."""
+
+    copied: tuple[Phase, ...]
+    loaded: tuple[Phase, ...] = ()
+    stored: tuple[Phase, ...] = ()
+
+    @property
+    def whole(self) -> tuple[Phase, ...]:
+        """All of them, one after another."""
+        return (*self.copied, *self.loaded, *self.stored)
 
 
 @frozen
@@ -90,32 +105,57 @@ class Ring:
         """What all threads do before they read the oldest chunk that was fetched ahead."""
         return (*((Wait(self.ahead - 1),) if self.behind else ()), Barrier())
 
-    def fetch(self, at: Index) -> list[Phase]:
+    def fetch(self, at: Index) -> Fetches:
         """Return the phases that fill the slot of chunk `at`."""
-        context = self.state.context(AxisBinding({}, (), (), {}), {})
         slot = Var(f"{self.prefix}slot", self.schedule.stages)
-        phases = [
+        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
+        moved = {self.step: at, slot: at % self.schedule.stages}
+        kinds: tuple[list[Phase], ...] = ([], [], [])
+        for number, (tile, buffer) in enumerate(self.tiles.values()):
+            phases = self._phases(tile, buffer, as_index(slot), f"{self.prefix}fetch{number}")
+            for kind, phase in zip(kinds[len(phases) - 1 :], phases, strict=False):
+                kind.append(substitute_phase(phase, moved))
+        return Fetches(*map(tuple, kinds))
+
+    def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
+        """Return the phases of one tile: two where threads carry it."""
+        layout = self.state.layout
+        context = self.state.context(AxisBinding({}, (), (), {}), {})
+        carried = carried_fetch(tile, buffer, slot, context, layout.thread, name, layout.tables) if tile.carried else ()
+        return carried or (
             fetch_phase(
                 tile,
                 buffer,
-                as_index(slot),
+                slot,
                 context,
-                self.state.layout.thread,
-                f"{self.prefix}fetch{number}",
+                layout.thread,
+                name,
                 self.schedule.stages > 1 and self.behind,
                 self.state.target.vector_bytes,
                 self.state.aligned,
-                self.state.layout.tables,
-            )
-            for number, (tile, buffer) in enumerate(self.tiles.values())
-        ]
-        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
-        return [substitute_phase(phase, {self.step: at, slot: at % self.schedule.stages}) for phase in phases]
+                layout.tables,
+            ),
+        )
 
     def first(self) -> list[Item]:
-        """Return the fetches of the chunks that the loop begins with."""
-        fetches = [self.fetch(Index(n)) if n < self.step.extent else [] for n in range(self.ahead)]
-        return [item for phases in fetches for item in (*phases, *self.commit)]
+        """Return the fetches of the chunks that the loop begins with: as many as are copied ahead, and one that threads
+        have stored, and one that they have loaded, of what they carry.
+        """
+        every = [self.fetch(Index(n)) for n in range(min(self.ahead, self.step.extent))]
+        none = [()] * (self.ahead - len(every))
+        copied = [item for phases in (*(f.copied for f in every), *none) for item in (*phases, *self.commit)]
+        return [*every[0].loaded, *copied, *every[0].stored, *self._loaded(Index(1))]
+
+    def carry(self, at: Index) -> tuple[Phase, ...]:
+        """Return the phases, behind the barrier of chunk `at`, that store the next chunk of what threads carry and load
+        the one behind that: products lie between a load and its store. Behind the last chunk they load that again,
+        where nobody looks, so that the loop has no branches, and a compiler no registers that may not be set.
+        """
+        return (*self.fetch(at + 1).stored, *self._loaded(at + 2)) if self.step.extent > 1 else ()
+
+    def _loaded(self, at: Index) -> tuple[Phase, ...]:
+        last = self.step.extent - 1
+        return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
         """Return the loop over chunks, its body where there is one chunk only."""
@@ -133,9 +173,10 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
         return ring.loop([compute])
     if ring.schedule.stages == 1:
         behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
-        return ring.loop([*ring.fetch(at), Barrier(), compute, *behind])
-    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
-    return [*ring.first(), Loop(ring.step, (*ring.arrived, *following, *ring.commit, compute))]
+        return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *behind])
+    later = ring.fetch(at + ring.ahead).copied
+    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in later]
+    return [*ring.first(), Loop(ring.step, (*ring.arrived, *ring.carry(at), *following, *ring.commit, compute))]
 
 
 def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
@@ -156,7 +197,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
-    later = ring.fetch(at + ring.ahead) if chunks > ring.ahead else []
+    later = ring.fetch(at + ring.ahead).copied if chunks > ring.ahead else ()
     following = [_zero_filled(phase, at + ring.ahead, chunks) for phase in later]
     body: list[Item] = [products.keep(1, at), *following, products.step(0)]
     for number in range(1, steps - 1):

@@ -75,7 +75,8 @@ class Tile:
     (others hold 0). Reads of a box are guarded, for it may reach beyond the tensor: those elements are padding, or of
     no consequence. `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each
     coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged locals
-    whose missing elements are 0; what a `cached` tile holds is left in the L1 cache too.
+    whose missing elements are 0; what a `cached` tile holds is left in the L1 cache too, a `carried` one comes through
+    registers.
     """
 
     coordinates: tuple[Var, ...]
@@ -88,6 +89,7 @@ class Tile:
     covered: frozenset[Var]
     flats: Mapping[Var, Flat] = field(factory=dict)
     cached: bool = False
+    carried: bool = False
 
     @property
     def count(self) -> int:
@@ -144,8 +146,8 @@ def stage(
     if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
         tile = _box(operand, indices, shapes, binding, choice, prefix)
         if tile is not None:
-            return evolve(tile, cached=choice.cached)
-    return evolve(_gather(operand, binding, choice, prefix), cached=choice.cached)
+            return evolve(tile, cached=choice.cached, carried=choice.carried)
+    return evolve(_gather(operand, binding, choice, prefix), cached=choice.cached, carried=choice.carried)
 
 
 def _divided(index: Index) -> frozenset[Var]:

@@ -5,16 +5,17 @@ from .bound import Bound, bound, limiting
 from .counts import NUMBERS, SUMS, Features
 from .features import count_features
 from .footprint import Count, distinct_values
-from .geometry import EIGHTHS, Columns, Geometry, geometries
+from .geometry import CARRIED, EIGHTHS, Columns, Geometry, geometries
 from .least_work import group_work
 from .meetings import bins_needed, turned_dim
 from .pul_paper import pul
 from .rank import rank
 from .rank_constants import FITTED, RankConstants
 from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
-from .tiles import coordinate_count, own_order, own_pad
+from .tiles import coordinate_count, own_carried, own_order, own_pad
 
 __all__ = [
+    "CARRIED",
     "EIGHTHS",
     "FITTED",
     "NUMBERS",
@@ -41,6 +42,7 @@ __all__ = [
     "is_matrix_like",
     "limiting",
     "next_power",
+    "own_carried",
     "own_order",
     "own_pad",
     "powers",

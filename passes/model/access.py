@@ -194,6 +194,17 @@ def _main(expr: Expr) -> Read:
     return max(reads(expr), key=lambda r: len(expr_variables(r)))
 
 
+def carried_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile threads carry and store at once, 1 where they carry none."""
+    if not np.any(tile.carried):
+        return np.int64(1)
+    used, whole = expr_variables(expr), WIDEST_BYTES // tile.size
+    dims = zip(geometry.structure.dims, geometry.block, strict=True)
+    inner = [block for dim, block in dims if used.intersection(dim) and any(a.extent > 1 for a in dim)]
+    width = np.gcd(np.gcd(inner[-1] if inner else 1, geometry.pad), whole)
+    return np.where(np.logical_and(tile.carried, np.logical_not(tile.halo)), width, 1)
+
+
 def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """Return how many neighbours along the depth of a tile that is turned round a thread loads at once."""
     whole = WIDEST_BYTES // tile.size
@@ -266,6 +277,19 @@ def walks_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: G
     return np.equal(geometry.threads % chunk, 0)
 
 
+def steps_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> Count:
+    """Return where the elements that a thread fetches of a tile that is no box are constants apart: all threads
+    together take whole rows of it, or even parts of one.
+    """
+    left: Count = geometry.threads
+    even: Count = np.bool_(True)
+    for _, size, _ in _walked(read, shape, _used_loops(tile.expr, tile, geometry), geometry):
+        whole, part = np.equal(left % np.maximum(size, 1), 0), np.equal(size % np.maximum(left, 1), 0)
+        even = np.logical_and(even, np.logical_or(whole, part))
+        left = np.where(whole, left // np.maximum(size, 1), 1)
+    return even
+
+
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
     """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
     length begin anywhere. Axes of one dim that lie one within the other are one row.
@@ -292,7 +316,8 @@ def copy_cost(
     where their addresses are looked at, and how many lanes' stores meet in a bank; `shape` is that of the tensor.
 
     A vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a single
-    buffer, come as vectors and are stored one by one. A halo decodes its coordinates, but where it is a box whose rows
+    buffer, come as vectors and are stored one by one, or, where threads carry them, come one by one and are stored as
+    vectors. A halo decodes its coordinates, but where it is a box whose rows
     are as those of the tensor.
     """
     main = _main(expr)
@@ -315,6 +340,11 @@ def copy_cost(
     lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
     apart_in_banks = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
     ways = np.maximum(1.0, lanes / apart_in_banks)
+    stored = carried_vector(expr, tile, geometry)
+    carried = np.greater(stored, 1)
+    cost = np.where(carried, 1.0 + 1.0 / stored, cost)
+    # Of stores of 16 bytes the lanes of a quarter of a warp go together.
+    ways = np.where(carried, np.where(np.equal(geometry.pad, 0), least(lanes, 8), 1.0), ways)
     return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
 
 

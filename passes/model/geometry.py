@@ -16,6 +16,9 @@ from .structure import SegmentStructure, Structure, next_power
 
 #: Parts of a row of which a knob says how many are kept.
 EIGHTHS = 8
+#: The value of `order` that leaves tiles in their natural order, and has what lies along the depth come through
+#: registers.
+CARRIED = 3
 #: Arrays of knob values by knob name; they broadcast against each other.
 Columns = Mapping[str, Count]
 T = TypeVar("T")
@@ -27,10 +30,11 @@ class Geometry:
     loop.
 
     `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
-    memory runs along a reduced axis, 0 none. What atoms multiply is padded as its fragments ask for, or, where a
-    schedule says so, by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied.
-    Where operands are `cached`, asynchronous copies leave what they bring in L1. `kept` elements of each row lie in
-    shared memory between statements. A block takes `turns` tiles, one after another.
+    memory runs along a reduced axis, 0 none; 3 lets threads carry those instead (`CARRIED`). What atoms multiply is
+    padded as its fragments ask for, or, where a schedule says so, by `pads`, per operand. With `ahead`, fragments are
+    loaded a step before they are multiplied. Where operands are `cached`, asynchronous copies leave what they bring in
+    L1. `kept` elements of each row lie in shared memory between statements. A block takes `turns` tiles, one after
+    another.
     """
 
     structure: SegmentStructure

@@ -34,7 +34,7 @@ from ...ir import (
     substitute_expr,
 )
 from ..lowering import main_read
-from .access import copied_width, copy_cost, held_deep
+from .access import carried_vector, copied_width, copy_cost, held_deep, running_axis, steps_evenly
 from .atom_work import atom_work
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
@@ -55,6 +55,9 @@ UNPACKED, WORD = 0.7, 4
 NEIGHBOUR, CLAMPED = 0.2, 0.3
 #: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
 PLACE = 4.0
+#: Of each where no atoms multiply: with 28 sums and 7 of them beside the words of a halo, 80 registers spilled 44
+#: bytes; with 64 sums and 4 of them 103 were enough.
+UNEVEN = 2.0
 #: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
 MOST_PLACES, APART = 128.0, 0.6
 #: Elements of a tile that is computed from several tensors which a thread has under way beside its sums, what they
@@ -64,6 +67,10 @@ CARRIED = 32
 #: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
 #: spilled in 128 and 64 registers, and 8x4 did not in 128.
 DEEP = 0.75
+#: Registers that each element takes which a thread carries while it multiplies: with 64 sums in 128 registers, 8 of
+#: them spilled 28 bytes, or left none to choose from, so that 35 of 100 multiply-adds had three operands in one bank; 4
+#: did neither.
+CARRYING = 3.0
 #: Warps share a register file by fours: one for each scheduler.
 WARPS_TOGETHER = 4
 
@@ -112,6 +119,8 @@ def thread_registers(
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
         if len(reads(tile.expr)) > 1:
             extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), CARRIED))
+    for tile in tiles:
+        extra = extra + _carried(tile, geometry) + _apart(tile, geometry, tensors)
     needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
@@ -152,6 +161,26 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
     return np.where(even, 0.0, PLACE * tile.count * cost / geometry.threads)
+
+
+def _apart(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+    """Return what the places take of words that lie along the depth and are copied or carried one by one, where the
+    steps between a thread's are no constants.
+    """
+    main = main_read(tile.expr, expr_variables(tile.expr))
+    axis, _ = running_axis(main)
+    if not any(axis == loop[-1] for loop in geometry.structure.loops):
+        return 0.0
+    straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
+    trips = ceil_div(tile.count, geometry.threads * carried_vector(tile.expr, tile, geometry))
+    return np.where(straight, 0.0, UNEVEN * least(trips, MOST_PLACES))
+
+
+def _carried(tile: StagedTile, geometry: Geometry) -> Count:
+    """Return what a thread carries of a tile while a chunk is multiplied."""
+    width = carried_vector(tile.expr, tile, geometry)
+    held = np.greater(width, 1) & np.greater(geometry.stages, 1)
+    return np.where(held, CARRYING * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
 
 
 def _shared(segment: Segment) -> int:

@@ -10,15 +10,15 @@ from attrs import evolve, frozen
 from ...ir import Expr, FusedGroup, Index, Reduction, Segment, Var, dtype_of, expr_variables, operands, reads, variables
 from ..lowering import main_read
 from .footprint import Count, ceil_div, product
-from .geometry import Geometry
+from .geometry import CARRIED, Geometry
 
 
 @frozen
 class StagedTile:
     """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
 
-    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first, `size`
-    how many bytes an element has.
+    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first,
+    `carried` where threads carry it to shared memory, `size` how many bytes an element has.
     """
 
     reduction: int
@@ -29,6 +29,7 @@ class StagedTile:
     halo: Count
     turned: Count = 0
     size: int = 4
+    carried: Count = 0
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
@@ -43,7 +44,8 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
             count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
             turned = own_order(expr, reduction, geometry)
             nbytes = ceil_div(padded * geometry.stages * size, 16) * 16
-            found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size))
+            carried = own_carried(expr, reduction, geometry)
+            found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size, carried))
     return found
 
 
@@ -84,9 +86,20 @@ def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
     """
     if not np.any(geometry.order):
         return geometry.order
+    natural = np.where(np.equal(geometry.order, CARRIED), 0, geometry.order)
+    return np.where(np.equal(geometry.order, 2), int(_lies_deep(expr, reduction)), natural)
+
+
+def own_carried(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
+    """Return where threads carry an operand to shared memory: where it is asked for, those whose memory runs along a
+    reduced axis.
+    """
+    return np.where(np.equal(geometry.order, CARRIED), int(_lies_deep(expr, reduction)), 0)
+
+
+def _lies_deep(expr: Expr, reduction: Reduction) -> bool:
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    along = bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
-    return np.where(np.equal(geometry.order, 2), int(along), geometry.order)
+    return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
 def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Count:

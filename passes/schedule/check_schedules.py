@@ -261,6 +261,13 @@ def check_orders_permute(case: Scheduled) -> Iterator[str]:
         yield "the layout order of a staged tile is no permutation"
 
 
+def check_carried_tiles(case: Scheduled) -> Iterator[str]:
+    """What threads carry to shared memory is stored as vectors, and is nothing that atoms multiply."""
+    for name, _, loop, _ in case.loops:
+        if any(s.carried for s in loop.staging) and (loop.atom or any(s.pad % 2 for s in loop.staging)):
+            yield f"{name}: operands that are carried need an even padding, and no atom"
+
+
 def check_launch_known(case: Scheduled) -> Iterator[str]:
     """How indices are computed is one of the ways there are; raster and resident blocks are counts."""
     if case.schedule.index not in ("computed", "table"):
@@ -325,6 +332,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_staging_known,
     check_orders_permute,
     check_cached_copies,
+    check_carried_tiles,
     check_launch_known,
 )
 #: What is asked of the layout alone, and what of the sizes that follow from it.

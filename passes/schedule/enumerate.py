@@ -25,6 +25,7 @@ from ...ir import (
 )
 from ..lowering import FRAGMENT_SETS
 from ..model import (
+    CARRIED,
     Columns,
     Count,
     Features,
@@ -35,6 +36,7 @@ from ..model import (
     distinct_values,
     geometries,
     next_power,
+    own_carried,
     own_order,
     own_pad,
 )
@@ -165,6 +167,7 @@ def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Co
         "warp": np.bool_(False),
         "ahead": np.bool_(False),
         "cached": np.bool_(False),
+        "carried": np.bool_(False),
         "kept": np.bool_(False),
         "whole": np.bool_(False),
     }
@@ -189,6 +192,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
         alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
+    if parts.stages_any:
+        odd = np.equal(geometry.order, CARRIED) & np.not_equal(geometry.pad % 2, 0)
+        reasons["carried"] = np.logical_or(reasons["carried"], odd)
     if parts.keeps:
         reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
     for k in parts.whole:
@@ -332,7 +338,8 @@ def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: 
     reduction = segment.reductions[position]
     expr = operands(reduction, [r.name for r in segment.reductions])[operand]
     pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
-    return Staging(operand, _order(segment, geometry, position, operand), int(pad), bool(geometry.cached))
+    order, carried = _order(segment, geometry, position, operand), own_carried(expr, reduction, geometry)
+    return Staging(operand, order, int(pad), bool(geometry.cached), bool(carried))
 
 
 def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from ...ir import (
     variables,
 )
 from ..lowering import atom_operands, main_read, mixed_atoms
-from ..model import EIGHTHS, Knob, SegmentStructure, axis_classes, is_matrix_like, next_power, powers
+from ..model import CARRIED, EIGHTHS, Knob, SegmentStructure, axis_classes, is_matrix_like, next_power, powers
 
 #: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
 RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
@@ -92,9 +92,14 @@ def segment_knobs(
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
         deep = target.banked and _stages_deep(segment, structure)
         yield _single(f"{prefix}pad", (pads[-1 if deep else 0],) if coarse or not target.banked else pads)
-        yield _single(
-            f"{prefix}order", (0, 2) if coarse and deep else (0,) if coarse or not target.banked else (0, 1, 2)
-        )
+        yield _single(f"{prefix}order", layouts(deep, coarse, target))
+
+
+def layouts(deep: bool, coarse: bool, target: Target) -> tuple[int, ...]:
+    """Return the layouts of staged tiles that are tried; `deep` says whether memory runs along the depth of any."""
+    if coarse or not target.banked:
+        return (0, 2, CARRIED) if deep else (0,)
+    return (0, 1, 2, CARRIED) if deep else (0, 1, 2)
 
 
 def _batch_dims(segment: Segment, structure: SegmentStructure) -> frozenset[int]:

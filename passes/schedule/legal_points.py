@@ -35,7 +35,7 @@ from ..lowering import (
     stage,
     written_side,
 )
-from ..model import Features, Geometry, SegmentStructure, count_features, turned_dim
+from ..model import CARRIED, Features, Geometry, SegmentStructure, count_features, turned_dim
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
@@ -179,7 +179,9 @@ def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
 
 
 def _order(schedule: SegmentSchedule) -> int:
-    """Return the knob that describes the layouts of staged tiles: none, all, or some turned round."""
+    """Return the knob that describes the layouts of staged tiles: none, all, or some turned round, or some carried."""
+    if any(s.carried for r in schedule.reductions for s in r.staging):
+        return CARRIED
     orders = [s.order for r in schedule.reductions for s in r.staging]
     turned = [bool(o) and o[0] == len(o) - 1 for o in orders]
     return 0 if not any(turned) else 1 if all(turned) else 2

@@ -310,7 +310,7 @@ STEPS = (
     Bug("ring", "the first step of the next chunk is loaded before that has arrived", "passes.lowering.ring:step_loop",
         "*ring.commit, *ring.arrived]", "*ring.commit]"),
     Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:step_loop",
-        "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1)]"),
+        "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
     Bug("ring", "copies that nobody needs are under way when the kernel ends", "passes.lowering.ring:step_loop",
         "((Wait(0),) if ring.behind else ())", "()"),
 )  # fmt: skip

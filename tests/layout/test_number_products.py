@@ -27,9 +27,9 @@ def f32(*shape: int) -> TensorType:
 
 def network(rows: int = 64, batch: int = 1) -> Graph:
     """Two dense layers with a function between them, whose rows are those of several samples."""
-    types = {"x": f32(rows, 64), "u": f32(64, 128), "b": f32(128), "v": f32(128, 64)}
-    return graph(types, op("h", "gemm", "x", "u", "b"), op("r", "reshape", "h", shape=(batch, rows // batch, 128)),
-                 op("g", "gelu", "r"), op("s", "reshape", "g", shape=(rows, 128)),
+    types = {"x": f32(rows, 128), "u": f32(128, 256), "b": f32(256), "v": f32(256, 128)}
+    return graph(types, op("h", "gemm", "x", "u", "b"), op("r", "reshape", "h", shape=(batch, rows // batch, 256)),
+                 op("g", "gelu", "r"), op("s", "reshape", "g", shape=(rows, 256)),
                  op("y", "gemm", "s", "v"), out="y")  # fmt: skip
 
 

@@ -71,6 +71,10 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
+    "check_carried_tiles": (
+        lambda: loop(staging=(Staging(0, (), 1, carried=True),)),
+        "need an even padding, and no atom",
+    ),
     "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
     "check_tiles_laid_out": (
