@@ -12,7 +12,6 @@ every row below 0.8, means by family, and the share of rows at 0.8 and more.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -43,6 +42,7 @@ from cuts.bench.suite import EVERY
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, first_line, lost, together, tune, tuned_apart
 from cuts.bench.vocabulary import TorchCase
+from cuts.ir.budget import cores
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
@@ -321,7 +321,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gradients", action="store_true", help="the suite of gradients (bench/gradient_rows.py)")
     parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that prepare")
+    parser.add_argument("--workers", type=int, default=cores(), metavar="N", help="processes that prepare")
     parser.add_argument(
         "--share",
         type=share,

@@ -16,7 +16,6 @@ operation differs or is unknown.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +34,7 @@ from cuts.bench.peers import function_of, load_torch
 from cuts.bench.records import add_every_option, add_precision_option, exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.tuned import Tuned, bind, fill, parts, tune
+from cuts.ir.budget import cores
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
@@ -80,7 +80,7 @@ def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tupl
     """Yield cases as processes have chosen and compiled their kernels, with how many of them have none; so many
     checkers share the cores.
     """
-    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 1) // beside), get_context("spawn"))
+    pool = ProcessPoolExecutor(max(1, cores() // beside), get_context("spawn"))
     try:
         for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
             found = done.result()

@@ -20,7 +20,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import cache_key, cache_root, file_size, private_folder
-from ..ir import Array, CompileOptions, CutsError, Graph, Target, print_graph
+from ..ir import Array, CompileOptions, CutsError, Graph, Target, cores, print_graph
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
 from .loading import Spec
@@ -135,7 +135,7 @@ def _sources(root: Path) -> Iterator[Path]:
 def _weights(graph: Graph) -> Iterator[str | bytes]:
     """Yield what tells weights from others; digests of hundreds of megabytes are computed by all cores."""
     named = sorted(graph.constants.items())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for (name, array), digest in zip(named, pool.map(_digest, (array for _, array in named)), strict=True):
             yield f"{name} {array.dtype.str} {array.shape}"
             yield digest

@@ -22,6 +22,7 @@ from .budget import (
     SECOND_SHARE,
     WHOLE,
     Budget,
+    cores,
 )
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
 from .compiled import CompiledGraph, CompileOptions, Mode, Step, Turns, launches
@@ -323,6 +324,7 @@ __all__ = [
     "call",
     "clamp",
     "confined",
+    "cores",
     "delinearise",
     "distinct",
     "dtype_of",

@@ -1,10 +1,12 @@
-"""How long a compilation may take: one clock that every stage looks at."""
+"""What a compilation may take: one clock that every stage looks at, and how many processors there are."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
+from math import ceil, inf
+from pathlib import Path
 from time import monotonic
 
 from attrs import define, field
@@ -20,6 +22,8 @@ LOOK_SHARE = 0.96
 RESERVE, RESERVE_SHARE = 2.0, 0.1
 #: Seconds after which a budget is overdue, behind the moment in which only what is needed is left of it.
 GRACE = 1.0
+#: Where Linux says how much of the processors a container gets: microseconds of them, in so many.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @define
@@ -106,3 +110,15 @@ class Budget:
             yield
         finally:
             self.spent[name] = self.spent.get(name, 0.0) + self.clock() - start
+
+
+def cores(quota: Path = QUOTA) -> int:
+    """Return the number of processors that this process may run on: those of the machine, as far as its affinity and
+    the quota of its container let it.
+    """
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        share, period = quota.read_text().split()
+        return max(1, min(found, ceil(int(share) / int(period))))
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return found

@@ -18,7 +18,7 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import emit, unrolled_statements
-from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target
+from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target, cores
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
@@ -277,7 +277,7 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
-        self._slots = [_Slot(Child(service)) for _ in range(max(1, count or os.cpu_count() or 1))]
+        self._slots = [_Slot(Child(service)) for _ in range(max(1, count or cores()))]
         for slot in self._slots:
             slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []

@@ -9,13 +9,12 @@ end of a budget finds undone, and the device has something to time as soon as gr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
 
-from ..ir import FusedGroup, KernelFunction, Schedule, Target
+from ..ir import FusedGroup, KernelFunction, Schedule, Target, cores
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.schedule import Candidate
 from .build import COMPILE_LIMIT, Done, Job, Readied, Workers
@@ -82,7 +81,7 @@ def making_seconds(resources: Resources, target: Target, kernels: int, new: int)
     spent, count = resources.statistics.building
     each = spent / count if count else LOWERED + (COMPILED if target.dialect == "cuda" else 0.0)
     alone = target.on_host or not resources.started  # this process lowers them one after another
-    return RECORDED * kernels + each * new / (os.cpu_count() or 1) + (LOWERED * kernels if alone else 0.0)
+    return RECORDED * kernels + each * new / cores() + (LOWERED * kernels if alone else 0.0)
 
 
 class PlanningAside(PlanningHere):
@@ -93,7 +92,7 @@ class PlanningAside(PlanningHere):
     """
 
     def __init__(self, nodes: int = 0, processors: int | None = None) -> None:
-        self._count = min(processors or os.cpu_count() or 1, MOST)
+        self._count = min(processors or cores(), MOST)
         self._workers: Workers | None = None
         if nodes >= MANY and self._count >= WORTH:
             self._workers = Workers(self._count)

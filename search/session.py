@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from attrs import evolve
 
 from ..backends.cuda import find_toolchain
-from ..ir import Budget, Target, UsageError
+from ..ir import Budget, Target, UsageError, cores
 from .bench import Bench, DeviceBench
 from .build import Workers
 from .database import Database, open_database
@@ -138,5 +137,4 @@ def _workers(target: Target) -> int:
     """Return how many processes build candidates: one per core, less where the device is the CPU itself and would be
     disturbed.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2) if target.on_host else cores
+    return max(1, cores() // 2) if target.on_host else cores()

@@ -20,7 +20,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from ...ir import BackendError, KernelFunction, UsageError
+from ...ir import BackendError, KernelFunction, UsageError, cores
 from ..cache import KernelStore, cache_key
 from ..library import DIALECT
 from ..refused import refused
@@ -120,7 +120,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float = _TIMEOUT) -> tuple[Cubin, ...]:
     """Compile kernels in parallel; equal sources are compiled once, and library steps have no code of ours."""
     unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(max_workers=cores()) as pool:
         cubins = dict(
             zip(unique, pool.map(lambda kernel: compile_kernel(kernel, arch, timeout), unique.values()), strict=True)
         )

@@ -4,14 +4,13 @@ search do, so that neither waits for the slowest kernel of a batch.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from math import inf
 
 from attrs import define, field, frozen
 
-from ...ir import Budget, CutsError
+from ...ir import Budget, CutsError, cores
 from ..bench import Bench
 from ..build import CandidateBuilder
 from ..database import Database
@@ -153,7 +152,7 @@ def search_unit(
 ) -> UnitResult:
     """Search for one problem with what this place has; errors are part of the result."""
     target = unit.problem.target
-    kept = _KEPT.setdefault(target.name, KeptParts(target, workers or os.cpu_count() or 1))
+    kept = _KEPT.setdefault(target.name, KeptParts(target, workers or cores()))
     stream = UnitStream(builder or kept.builder, bench or kept.bench, kept.forget)
     stream.add(0, unit)
     while not (found := stream.step(inf)):

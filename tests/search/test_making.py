@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
+from cuts.ir.budget import Budget, cores
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ops import Registry
 from cuts.passes import stages
@@ -55,7 +54,7 @@ def test_what_workers_took_says_what_is_kept_back() -> None:
     clock = FakeClock()
     budget = Budget.of(40.0, clock)
     resources = session(budget, clock, build=3.0)
-    cores = os.cpu_count() or 1
+    count = cores()
     assert making_seconds(resources, GPU, 100, 0) == pytest.approx(100 * (RECORDED + LOWERED))
     problems = [Problem(group_of("matmul", ((8, 8), (8, n))), {}, GPU, MACHINE) for n in (8, 16, 24)]
     wanted = {p.key: (p, simple) for p in problems if (simple := choose(p.form, GPU)[0].schedule)}
@@ -65,4 +64,4 @@ def test_what_workers_took_says_what_is_kept_back() -> None:
     resources.answering = True
     assert set(make_kernels(resources, wanted)) == set(wanted)
     assert resources.statistics.building == (9.0, 3)
-    assert making_seconds(resources, GPU, 100, 50) == pytest.approx(100 * RECORDED + 50 * 3.0 / cores)
+    assert making_seconds(resources, GPU, 100, 50) == pytest.approx(100 * RECORDED + 50 * 3.0 / count)
