@@ -3,7 +3,7 @@
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .extract import extract
 from .fetch import NARROWEST_COPY
-from .frames import BlockLayout, Frame, lay_out
+from .frames import BlockLayout, Frame, axis_places, extents_of, holds_rows, in_place, lay_out, row_pitch
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .kept_rows import kept_reads
 from .lower import lower
@@ -12,6 +12,7 @@ from .outputs import ROW_STEPS
 from .races import check_barriers
 from .shared_loops import may_share
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
+from .streams import stream_of
 from .windows import LARGEST
 
 __all__ = [
@@ -26,10 +27,14 @@ __all__ = [
     "Tile",
     "atom_faults",
     "atom_operands",
+    "axis_places",
     "bind_dims",
     "bins_of",
     "check_barriers",
+    "extents_of",
     "extract",
+    "holds_rows",
+    "in_place",
     "joined_places",
     "joined_shares",
     "joined_vector",
@@ -44,6 +49,8 @@ __all__ = [
     "meeting_of",
     "mixed_atoms",
     "own_axes",
+    "row_pitch",
     "stage",
+    "stream_of",
     "written_side",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from ...ir import (
+    WIDEST_BYTES,
     Barrier,
     Commit,
     Expr,
@@ -39,16 +40,24 @@ from .substitute_phase import substitute_phase
 def staged_tiles(
     state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
 ) -> dict[Expr, tuple[Tile, SharedBuffer]]:
-    """Lay out the tile of each staged operand and declare its ring of buffers."""
+    """Lay out the tile of each staged operand and declare its ring of buffers. Segments come one after another, with a
+    barrier between them, so what one stages takes the room of what another did.
+    """
     parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
     shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_")
-        buffer = SharedBuffer(
-            f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors), tile.size * schedule.stages
-        )
+        name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
+        elements = tile.size * schedule.stages
+        if len(state.group.segments) > 1:
+            name, tile = f"staged_{dtype}", evolve(tile, base=state.room.get(dtype, 0))
+            together = WIDEST_BYTES // dtype.size
+            elements = state.room[dtype] = tile.base + -(-elements // together) * together
+            known = state.layout.buffers.get(name)
+            elements = max(elements, known.elements if known else 0)
+        buffer = SharedBuffer(name, dtype, elements)
         state.layout.buffers[buffer.name] = buffer
         tiles[operand] = (tile, buffer)
     return tiles
@@ -120,6 +129,24 @@ class Ring:
     def loop(self, body: Sequence[Item]) -> list[Item]:
         """Return the loop over chunks, its body where there is one chunk only."""
         return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
+
+
+def first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the copies with which a loop over chunks begins, and items without them, where these go on behind the
+    threads' backs.
+    """
+
+    def copies(item: Item) -> bool:
+        return isinstance(item, Phase) and item.kind == "fetch"
+
+    begin = next((n for n, item in enumerate(items) if copies(item) or isinstance(item, Loop)), len(items))
+    end = begin
+    while end < len(items) and (copies(items[end]) or isinstance(items[end], Commit)):
+        end += 1
+    early = list(items[begin:end])
+    if not all(item.asynchronous for item in early if isinstance(item, Phase)):
+        return [], list(items)
+    return early, [*items[:begin], *items[end:]]
 
 
 def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:

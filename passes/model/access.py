@@ -10,8 +10,21 @@ from math import gcd, prod
 import numpy as np
 from attrs import frozen
 
-from ...ir import WIDEST_BYTES, Expr, Index, Read, Target, Var, as_index, expr_variables, linearise, reads, variables
-from ..lowering import LARGEST, ROW_STEPS
+from ...ir import (
+    WIDEST_BYTES,
+    Expr,
+    FusedGroup,
+    Index,
+    Read,
+    Target,
+    Var,
+    as_index,
+    expr_variables,
+    linearise,
+    reads,
+    variables,
+)
+from ..lowering import LARGEST, ROW_STEPS, holds_rows
 from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, product, scattered, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -157,6 +170,17 @@ def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple
     if geometry.structure.lanes and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
+
+
+def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
+    """Return how many neighbours along a row that an earlier segment left a step of a reduction over it loads at
+    once.
+    """
+    axis, _ = running_axis(read)
+    if geometry.structure.lanes or not holds_rows(group, read.tensor):
+        return 1
+    loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+    return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:

@@ -31,6 +31,7 @@ from .access import (
     copy_cost,
     decoding_cost,
     divides,
+    passed_vector,
     tile_vector,
     unmoved,
     walks_evenly,
@@ -147,6 +148,8 @@ class Totals:
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, geometry, widest, place.rows)
+        if read.tensor in self.group.shared:
+            vector = np.maximum(vector, passed_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
         least_times = place.distinct(read, kind.shape) * again
         self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
