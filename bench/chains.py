@@ -54,7 +54,7 @@ OTHERS = 3
 
 
 @frozen
-class Point:
+class ChainPoint:
     """A kernel of a group: its schedule, what the model says in seconds, its source, and what a compiler made of it."""
 
     schedule: Schedule
@@ -83,12 +83,12 @@ def both_plans(name: str, target: Target) -> tuple[list[Group], list[Group]]:
     return [chain], partition(Partitioner(without, Modelled(target)), "mixed")
 
 
-def ready(form: FusedGroup, target: Target, count: int) -> list[Point]:
+def ready(form: FusedGroup, target: Target, count: int) -> list[ChainPoint]:
     """Return a group's best points by the model, compiled; run in a process of its own."""
     found = choose(form, target, count=count)
     functions = [emit(extract(lower(form, c.schedule, {}, target)), "cuda") for c in found]
     cubins = compile_kernels(functions, target.arch)
-    return [Point(c.schedule, c.score, f, b) for c, f, b in zip(found, functions, cubins, strict=True)]
+    return [ChainPoint(c.schedule, c.score, f, b) for c, f, b in zip(found, functions, cubins, strict=True)]
 
 
 def described(schedule: Schedule) -> str:
@@ -113,7 +113,9 @@ class ChainBench:
     target: Target
     torch: Any
 
-    def rows(self, name: str, plans: Mapping[str, list[Group]], points: Mapping[str, list[list[Point]]]) -> list[Row]:
+    def rows(
+        self, name: str, plans: Mapping[str, list[Group]], points: Mapping[str, list[list[ChainPoint]]]
+    ) -> list[Row]:
         """Return a row per kernel, and one per contender of the end."""
         torch, graph = self.torch, attention_graph(name)
         rows: list[Row] = []
@@ -158,7 +160,7 @@ class ChainBench:
                 found.setdefault(tensor, torch.full(shape, float("nan"), device="cuda"))
         return found
 
-    def _bound(self, group: Group, point: Point, memory: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    def _bound(self, group: Group, point: ChainPoint, memory: Sequence[Mapping[str, Any]]) -> list[Any] | None:
         """Return the launches of a kernel on every set, None where the device does not take it."""
         try:
             (loaded,) = self.device.build([point.function], [point.cubin.code])
@@ -222,7 +224,7 @@ def _all(launches: Sequence[Any]) -> Any:
     return run
 
 
-def _row(name: str, plan: str, number: int, point: Point) -> Row:
+def _row(name: str, plan: str, number: int, point: ChainPoint) -> Row:
     shared = point.function.dynamic_shared or point.cubin.shared_bytes
     return {"case": name, "plan": plan, "kernel": number, "model_us": point.model * 1e6,
             "point": described(point.schedule), "registers": point.cubin.registers,

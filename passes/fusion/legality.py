@@ -38,6 +38,7 @@ from ...ir import (
     Var,
     as_index,
     expr_indirects,
+    expr_variables,
     factors,
     is_affine,
     is_tiled,
