@@ -183,6 +183,18 @@ def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int
     return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)
 
 
+def row_ways(geometry: Geometry, target: Target) -> Count:
+    """Return how many lanes of one turn of an access meet in a bank where lanes read rows that an earlier segment left,
+    an odd multiple of 16 bytes apart: as many rows as lie over one another, each as long as its lanes take of it.
+    """
+    if not target.banked:
+        return 1
+    turn = np.maximum(1, target.warp_size // np.maximum(1, geometry.row_vector))
+    rows = np.maximum(1, turn // geometry.lanes)
+    length = least(turn, geometry.lanes) * geometry.row_vector
+    return np.maximum(least(rows, ceil_div(length, 4)), ceil_div(rows * 4, target.warp_size)) * 1.0
+
+
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, or, of a tile
     that is turned round, along the depth; of a box, along a tile dim that its innermost coordinate is.

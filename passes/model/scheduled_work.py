@@ -32,6 +32,7 @@ from .access import (
     decoding_cost,
     divides,
     passed_vector,
+    row_ways,
     tile_vector,
     unmoved,
     walks_evenly,
@@ -154,6 +155,8 @@ class Totals:
         least_times = place.distinct(read, kind.shape) * again
         self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
+        if read.tensor in self.group.shared and geometry.structure.passes_rows:
+            cycles = cycles * row_ways(geometry, self.target)
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)
