@@ -3,7 +3,7 @@
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .extract import extract
 from .fetch import NARROWEST_COPY
-from .frames import BlockLayout, Frame, axis_places, extents_of, holds_rows, in_place, lay_out, row_pitch
+from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .kept_rows import kept_reads
 from .lower import lower
@@ -33,8 +33,8 @@ __all__ = [
     "check_barriers",
     "extents_of",
     "extract",
-    "holds_rows",
     "in_place",
+    "in_rows",
     "joined_places",
     "joined_shares",
     "joined_vector",

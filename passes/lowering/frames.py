@@ -193,7 +193,7 @@ def _place_shared(layout: BlockLayout) -> None:
         together = [tensor, *(new for new, old in places.items() if old == tensor)]
         extents = [max(sizes) for sizes in zip(*(layout.boxes[t].extents for t in together), strict=True)]
         dtype = group.tensors[tensor].dtype
-        if holds_rows(group, tensor):
+        if in_rows(group, tensor):
             extents[-1] = row_pitch(extents[-1], dtype.size)
         name = f"m{1 + sum(b.name.startswith('m') for b in layout.buffers.values())}"
         layout.buffers[tensor] = SharedBuffer(name, dtype, prod(extents))
@@ -349,6 +349,18 @@ def _replaced(segment: Segment, shared: tuple[str, ...], types: tuple[DType, ...
 def holds_rows(group: FusedGroup, tensor: str) -> bool:
     """Whether lanes read or write rows of a shared tensor that a later product reads."""
     return row_dim(writer_of(group, tensor), tensor) is not None or tensor in in_place(group).values()
+
+
+def in_rows(group: FusedGroup, tensor: str) -> bool:
+    """Whether a shared tensor lies in rows that threads walk along: lanes, or those that add up along its last dim."""
+    found = (
+        read.indices[-1] in map(as_index, reduction.reduce)
+        for segment in group.segments
+        for reduction in segment.reductions
+        for read in reads(reduction.body)
+        if read.tensor == tensor and read.indices
+    )
+    return holds_rows(group, tensor) or any(found)
 
 
 def row_pitch(extent: Any, size: int) -> Any:

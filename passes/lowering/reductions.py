@@ -38,7 +38,7 @@ from ...ir import (
     narrow,
     reads,
 )
-from .frames import holds_rows, row_dim, writer_of
+from .frames import holds_rows, in_rows, row_dim, writer_of
 from .index_values import value_of
 from .join_warps import join_warps, warp_sums
 from .kept_rows import row_parts
@@ -255,7 +255,7 @@ def _reduced_vector(
     ]
     along = {as_index(axis) for axis, place in binding.places.items() if binding.depends(place) == {local}}
     rows = (r for r in reads(reduction.body) if r.tensor in state.layout.boxes and r.indices and r.indices[-1] in along)
-    walking += [state.group.tensors[r.tensor].dtype for r in rows if holds_rows(state.group, r.tensor)]
+    walking += [state.group.tensors[r.tensor].dtype for r in rows if in_rows(state.group, r.tensor)]
     if not walking:
         return 1
     widths = {longest_vector(walking, widest), widest // 4}

@@ -24,7 +24,7 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import LARGEST, ROW_STEPS, holds_rows
+from ..lowering import LARGEST, ROW_STEPS, in_rows
 from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, product, scattered, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -177,7 +177,7 @@ def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int
     once.
     """
     axis, _ = running_axis(read)
-    if geometry.structure.lanes or not holds_rows(group, read.tensor):
+    if geometry.structure.lanes or not in_rows(group, read.tensor):
         return 1
     loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
     return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
-from ..lowering import extents_of, holds_rows, in_place, kept_reads, may_meet, may_share, row_pitch
+from ..lowering import extents_of, in_place, in_rows, kept_reads, may_meet, may_share, row_pitch
 from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
@@ -42,7 +42,7 @@ def count_features(
     """
     totals = Totals(group, target)
     shared: Count = passed_bytes(group, geometry)
-    rows = [t for t in group.shared if holds_rows(group, t)]
+    rows = [t for t in group.shared if in_rows(group, t)]
     streamed, turns = parts_of_rows(geometry)
     staged: dict[tuple[int, DType], Count] = {}
     registers = Registers(0, 0, 0)
@@ -138,7 +138,7 @@ def passed_bytes(group: FusedGroup, geometry: Sequence[Geometry]) -> Count:
         for other in (new for new, old in places.items() if old == tensor):
             extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
         size = group.tensors[tensor].dtype.size
-        if holds_rows(group, tensor):
+        if in_rows(group, tensor):
             extents[-1] = row_pitch(extents[-1], size)
         total = total + ceil_div(product(extents) * size, 16) * 16
     return total
