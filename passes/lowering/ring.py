@@ -161,7 +161,7 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     if ring.schedule.stages == 1:
         behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
         return ring.loop([*ring.fetch(at), Barrier(), compute, *behind])
-    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
+    following = [left_out(phase, at + ring.ahead, ring.step.extent) for phase in ring.fetch(at + ring.ahead)]
     return [*ring.first(), Loop(ring.step, (*ring.arrived, *following, *ring.commit, compute))]
 
 
@@ -193,7 +193,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 
 
-def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
+def left_out(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a chunk, left out where there is no such chunk."""
     guard = Guard(at, 0, chunks)
     return phase if guard.always else evolve(phase, when=(*phase.when, guard))
@@ -203,10 +203,10 @@ def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a chunk that brings zeros where there is no such chunk, if a copy can, else is left out."""
     guard = Guard(at, 0, chunks)
     if guard.always or not phase.asynchronous:
-        return _left_out(phase, at, chunks)
+        return left_out(phase, at, chunks)
     roots: list[Root] = []
     for root in phase.roots:
         if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
-            return _left_out(phase, at, chunks)
+            return left_out(phase, at, chunks)
         roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
     return evolve(phase, roots=tuple(roots))

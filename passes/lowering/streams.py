@@ -56,8 +56,9 @@ from .frames import SCALES, BlockLayout, axis_places
 from .index_values import value_of
 from .outputs import emit_output, passed_on
 from .reductions import chunks
-from .ring import first_copies
+from .ring import first_copies, left_out
 from .segment_state import SegmentState, row_share
+from .substitute_phase import substitute_phase
 
 
 @frozen(cache_hash=True)
@@ -131,10 +132,14 @@ def lower_stream(
     shift = _Rows(layout, rows, stream)
     begin: list[Item] = [_plain(rows, "begin", map(rows.initialise, rows.frame.segment.reductions))]
     begin.append(_plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
+    last.room = dict(first.room)
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
-    early, sums = first_copies(sums)  # they are on their way while lanes work on rows
-    turn = [*first.items, Barrier(), *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
-    items = [*begin, Loop(part, tuple(turn))]
+    # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
+    ahead, product = first_copies(first.items)
+    following = [_of_part(item, part, as_index(part) + 1) for item in ahead]
+    early, sums = first_copies(sums)
+    turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
+    items = [*begin, *(_of_part(item, part, Index()) for item in ahead), Loop(part, tuple(turn))]
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
         for number, output in enumerate(state.frame.segment.outputs):
@@ -143,6 +148,11 @@ def lower_stream(
         state.flush("exit")
     between = [Barrier()] if rows.items else []
     return [*items, *rows.items, *between, *last.items]
+
+
+def _of_part(item: Item, part: Var, at: Index) -> Item:
+    """Return the copies of a part by its number, left out where there is no such part."""
+    return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
 
 
 def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:

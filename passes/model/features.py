@@ -64,7 +64,7 @@ def count_features(
             _again(totals, segment, before, turns)
         own = thread_registers(segment, part, tiles, group.tensors, rows)
         registers = registers.joined(own.beside(carried(group, geometry, position)))
-    shared = shared + most_staged(staged)
+    shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
         more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
         totals.add("barriers", 3.0 * more)

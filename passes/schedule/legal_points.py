@@ -95,7 +95,9 @@ def shared_bytes(layout: BlockLayout, tiles: list[Staged]) -> int:
     staged: dict[tuple[int, DType], Any] = {}
     for tile in tiles:
         staged[tile.segment, tile.dtype] = staged.get((tile.segment, tile.dtype), 0) + tile.nbytes
-    total = sum(b.nbytes for b in layout.buffers.values()) + int(most_staged(staged))
+    # Where rows come in parts, chunks of the next part are on their way while those of this one are used.
+    together = sum(staged.values()) if layout.part is not None else most_staged(staged)
+    total = sum(b.nbytes for b in layout.buffers.values()) + int(together)
     widest = [
         layout.group.tensors[r.name].dtype.size
         for frame in layout.frames

@@ -14,7 +14,7 @@ BUGS = (
     Bug("barrier", "no barrier in a ring of buffers", "passes.lowering.ring:Ring.arrived",
         "Barrier())", ")"),
     Bug("barrier", "no barrier between segments", "passes.lowering.lower:_one_after_another",
-        "items.append(Barrier())", "pass"),
+        "[Barrier(), *part]", "[*part]"),
     Bug("barrier", "lanes read what others have not written yet", "backends.source.scope:KernelNames._tree",
         'out.line(f"{scratch}[tid] = {register};")\n    out.line(self.dialect.barrier)',
         'out.line(f"{scratch}[tid] = {register};")', _MEETINGS),
