@@ -138,9 +138,11 @@ class ChainBench:
                     rows.append(_row(name, plan, number, point) | {"us": seconds * 1e6, "error": error})
                     if error is None or error < 1e-5:
                         timed.append((seconds, launches))
-                best.append(min(timed, key=lambda pair: pair[0])[1])
-            steps = [launch for one in zip(*best, strict=True) for launch in one]
-            contenders.append(Contender(plan, self.device.capture(_all(steps)), sets))
+                if timed:
+                    best.append(min(timed, key=lambda pair: pair[0])[1])
+            if len(best) == len(groups):
+                steps = [launch for one in zip(*best, strict=True) for launch in one]
+                contenders.append(Contender(plan, self.device.capture(_all(steps)), sets))
         for plan, timing in in_turns(self.device, contenders).items():
             row: Row = {"case": name, "plan": plan, "kernel": -1, "us": timing.median * 1e6, "spread": timing.spread}
             rows.append(row)

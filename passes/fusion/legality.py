@@ -255,10 +255,7 @@ def _reader_reason(segment: Segment, tensor: str, passed: Sequence[str]) -> str:
         (indices,) = found
         if not all(is_affine(i) for i in indices):
             return f"{name} is read at an index that is not affine"
-        if any(variables(i) & reduced and len(variables(i)) > 1 for i in indices):
-            return f"{name} is read through a window"
-        outer = {v: v.extent for v in reduced}
-        if any(variables(i) & reduced and box_extent(i, outer) != max(v.extent for v in variables(i)) for i in indices):
+        if any(variables(i) & reduced and i not in {as_index(v) for v in reduced} for i in indices):
             return f"{name} is not read row by row"
     if any(i.tensor in passed for body in segment.expressions for i in expr_indirects(body)):
         return "what rows leave is what other tensors are indexed with"

@@ -12,7 +12,7 @@ from .outputs import ROW_STEPS
 from .races import check_barriers
 from .shared_loops import may_share
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
-from .streams import stream_of
+from .streams import comes_in_parts
 from .windows import LARGEST
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "bind_dims",
     "bins_of",
     "check_barriers",
+    "comes_in_parts",
     "extents_of",
     "extract",
     "in_place",
@@ -51,6 +52,5 @@ __all__ = [
     "own_axes",
     "row_pitch",
     "stage",
-    "stream_of",
     "written_side",
 ]

@@ -61,36 +61,26 @@ from .segment_state import SegmentState, row_share
 from .substitute_phase import substitute_phase
 
 
-@frozen(cache_hash=True)
-class Stream:
-    """The reduction of rows that others are shifted by, `greatest`, by its name, and those that are scaled."""
-
-    greatest: str
-    scaled: tuple[str, ...]
-
-
-def stream_of(group: FusedGroup) -> Stream | None:
-    """Return how the rows of a group may come in parts; None where they may not."""
-    return _stream_of(group.segments, group.shared) if len(group.segments) == 3 else None
+def comes_in_parts(group: FusedGroup) -> bool:
+    """Whether rows that a group's segments pass on may come in parts."""
+    return len(group.segments) == 3 and _comes_in_parts(group.segments, group.shared)
 
 
 @lru_cache(maxsize=4096)
-def _stream_of(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> Stream | None:
+def _comes_in_parts(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
     _, rows, last = segments
     greatest, *others = rows.reductions
     own = {r.name for r in rows.reductions}
-    if greatest.combine != "max" or any(r.tensor in own for r in reads(greatest.body)):
-        return None
-    if any(r.combine != "sum" or not _shifted(r.body, greatest.name, own) for r in others):
-        return None
-    wide = {o.tensor for o in rows.outputs if o.extra}
-    if any(not _shifted(o.body, greatest.name, own) for o in rows.outputs if o.extra):
-        return None
-    if any(r.combine != "sum" or not _linear(r, wide, {*shared}) for r in last.reductions):
-        return None
-    if any(r.tensor in wide for o in last.outputs for r in reads(o.body)):
-        return None
-    return Stream(greatest.name, tuple(r.name for r in others))
+    wide = [o for o in rows.outputs if o.extra]
+    names = {o.tensor for o in wide}
+    return (
+        greatest.combine == "max"
+        and not any(r.tensor in own for r in reads(greatest.body))
+        and all(r.combine == "sum" and _shifted(r.body, greatest.name, own) for r in others)
+        and all(_shifted(o.body, greatest.name, own) for o in wide)
+        and all(r.combine == "sum" and _linear(r, names, {*shared}, greatest.reduce) for r in last.reductions)
+        and not any(r.tensor in names for o in last.outputs for r in reads(o.body))
+    )
 
 
 def _shifted(body: Expr, greatest: str, own: set[str]) -> bool:
@@ -105,11 +95,13 @@ def _shifted(body: Expr, greatest: str, own: set[str]) -> bool:
     return isinstance(shift, Read) and shift.tensor == greatest and not any(r.tensor in own for r in reads(value))
 
 
-def _linear(reduction: Reduction, wide: set[str], shared: set[str]) -> bool:
-    """Whether what is added up is a product with one element of a row, and knows nothing else of it."""
+def _linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
+    """Whether what is added up along whole rows is a product with one element of them, and knows nothing else of it."""
     parts = factors(reduction.body)
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
-    return len(rows) == 1 and not any(r.tensor in shared for p in parts if p not in rows for r in reads(p))
+    along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
+    others = (p for p in parts if p not in rows)
+    return along and len(rows) == 1 and not any(r.tensor in shared for p in others for r in reads(p))
 
 
 # ---- lowering
@@ -124,12 +116,12 @@ def lower_stream(
     behind. `segment` lowers the first one into its state.
     """
     first, rows, last = states
-    part, stream = layout.part, stream_of(layout.group)
-    assert part is not None and stream is not None, "rows that may come in parts"
+    part = layout.part
+    assert part is not None, "rows that come in parts"
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
     segment(first)
-    shift = _Rows(layout, rows, stream)
+    shift = _Rows(layout, rows)
     begin: list[Item] = [_plain(rows, "begin", map(rows.initialise, rows.frame.segment.reductions))]
     begin.append(_plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
     last.room = dict(first.room)
@@ -174,7 +166,6 @@ class _Rows:
 
     layout: BlockLayout
     state: SegmentState
-    stream: Stream
 
     def items(self) -> list[Item]:
         """Return what becomes of the rows of a part."""

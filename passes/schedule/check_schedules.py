@@ -27,7 +27,7 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import BlockLayout, atom_faults, atom_operands, kept_reads, lay_out, may_meet, own_axes, stream_of
+from ..lowering import BlockLayout, atom_faults, atom_operands, comes_in_parts, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
 from .knobs import RINGS_OF_ATOMS
 from .legal_points import Staged, features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
@@ -230,7 +230,7 @@ def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
             yield f"rows are passed on by {schedule.threads} of {case.schedule.threads} threads"
         parts = {(d.trips > 1, d.chunk) for r in schedule.reductions for d in r.dims}
         later = [d.chunk for r in case.schedule.segments[-1].reductions for d in r.dims]
-        if len(parts) > 1 or any(parted and stream_of(case.group) is None for parted, _ in parts):
+        if len(parts) > 1 or any(parted and not comes_in_parts(case.group) for parted, _ in parts):
             yield "rows come in parts, of which sums cannot be scaled again"
         elif any(parted and chunk % other for parted, chunk in parts for other in later):
             yield f"rows come in parts that are no whole chunks of {later}"

@@ -30,11 +30,11 @@ from ..lowering import (
     Tile,
     bind_dims,
     bins_of,
+    comes_in_parts,
     joined_places,
     kept_reads,
     local_vars,
     stage,
-    stream_of,
     written_side,
 )
 from ..model import Features, Geometry, SegmentStructure, count_features, most_staged, turned_dim
@@ -151,7 +151,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         keeps=schedule.kept > 0,
         whole=whole_loops(segment, reduces),
         meets=turned_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
-        streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and stream_of(group) is not None,
+        streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and comes_in_parts(group),
     )
     return Geometry(
         structure,

@@ -29,7 +29,7 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import kept_reads, may_meet, own_axes, stream_of
+from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
 from ..model import Knob, SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
 from .atom_structures import atom_structures
 from .knobs import fitting, launch_knobs, segment_knobs, thinned
@@ -114,7 +114,7 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
         none = tuple(() for _ in reduces)
         dims = apart if reads_shared or written else _flat(segment)
         whole = () if written else whole_loops(segment, reduces)
-        streams = bool(written) and stream_of(group) is not None
+        streams = bool(written) and comes_in_parts(group)
         keeps = not whole and not written and _keeps(group, segment, loops, target)
         return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
                                  streams=streams)]  # fmt: skip

@@ -35,7 +35,7 @@ from cuts.passes.lowering import check_barriers
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.frames import lay_out
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.streams import stream_of
+from cuts.passes.lowering.streams import comes_in_parts
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
@@ -166,8 +166,8 @@ def test_shared_memory_is_what_was_counted(name: str) -> None:
 
 
 def test_halves_that_divide_rows_come_whole() -> None:
-    assert stream_of(group_of(CASES["halves"])) is None
-    assert stream_of(group_of(CASES["odd"])) is not None
+    assert not comes_in_parts(group_of(CASES["halves"]))
+    assert comes_in_parts(group_of(CASES["odd"]))
 
 
 def spelled(*between: Node, scores: str = "p") -> Graph:
@@ -190,6 +190,25 @@ def test_what_a_graph_spells_out_is_a_chain_too() -> None:
         group = group_of(graph)
         for schedule in points_of(group, 2):
             compute(group, schedule)
+
+
+@needs_opencl
+def test_rows_of_any_kind_are_between_products() -> None:
+    """Rows divided by the sum of their magnitudes: nothing that could come in parts."""
+    shapes = {"q": (2, 16, 8), "k": (2, 8, 24), "v": (2, 24, 16), "p": (2, 16, 24), "a": (2, 16, 24), "s": (2, 16, 1),
+              "w": (2, 16, 24), "y": (2, 16, 16)}  # fmt: skip
+    nodes = (
+        Node("n0", "matmul", ("q", "k"), ("p",), {}),
+        Node("n1", "abs", ("p",), ("a",), {}),
+        Node("n2", "reduce_sum", ("a",), ("s",), {"axes": (2,), "keepdims": True}),
+        Node("n3", "div", ("p", "s"), ("w",), {}),
+        Node("n4", "matmul", ("w", "v"), ("y",), {}),
+    )
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    group = group_of(Graph("magnitudes", ("q", "k", "v"), ("y",), types, nodes))
+    assert not comes_in_parts(group)
+    for schedule in points_of(group, 3):
+        compute(group, schedule)
 
 
 def test_scores_that_others_need_are_no_chain() -> None:
