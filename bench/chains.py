@@ -298,8 +298,8 @@ def main() -> None:
                 continue
             rows += [row | facts for row in bench.rows(name, {p: g for p, (g, _) in asked[name].items()}, points)]
             write_rows(options.out, rows)
+    print(f"{time.monotonic() - started:.1f} s in all", file=sys.stderr, flush=True)
     print(table(rows))
-    print(f"{time.monotonic() - started:.1f} s in all", flush=True)
 
 
 if __name__ == "__main__":
