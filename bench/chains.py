@@ -2,10 +2,11 @@
 
     python bench/chains.py --out chains.json
 
-A case is one node of a graph. The kernels of both plans are those that the model likes best, `--count` of a chain and a
-few of each kernel of the other plan; processes choose and compile them. Each is compared with float64 and timed; then
-the best chain, the other plan's best kernels one after another, and PyTorch's function take turns. Caches are cold
-(`bench/timing.py`). The table gives microseconds, what the model said, registers, spills, bytes of shared memory.
+A case is one node of a graph. The kernels of both plans are those that the model likes best, `--count` of a chain, half
+of them with blocks of other sizes, and a few of each kernel of the other plan; processes choose and compile them. Each
+is compared with float64 and timed; then the best chain, the other plan's best kernels one after another, and PyTorch's
+function take turns. Caches are cold (`bench/timing.py`). The table gives microseconds, what the model said, registers,
+spills, bytes of shared memory.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import frozen
 from cuts.backends.cuda.compile import Cubin, compile_kernels
 from cuts.backends.device import Buffer, Device, Pointer
@@ -40,7 +43,9 @@ from cuts.passes.fusion import Group, Partitioner, Policy, Workshop, build_progr
 from cuts.passes.fusion.hulls import hulls, joined
 from cuts.passes.fusion.sums.divisors import divide_behind
 from cuts.passes.lowering import extract, lower
-from cuts.passes.schedule import choose
+from cuts.passes.schedule import choose, columns_at, evaluate, make_space
+from cuts.passes.schedule.enumerate import schedule_of
+from cuts.passes.schedule.prune import score
 
 #: Batch, heads, heads of keys, queries, keys, width of each, and whether it is causal.
 CASES: Mapping[str, tuple[int, int, int, int, int, int, bool]] = {
@@ -85,10 +90,32 @@ def both_plans(name: str, target: Target) -> tuple[list[Group], list[Group]]:
 
 def ready(form: FusedGroup, target: Target, count: int) -> list[ChainPoint]:
     """Return a group's best points by the model, compiled; run in a process of its own."""
-    found = choose(form, target, count=count)
-    functions = [emit(extract(lower(form, c.schedule, {}, target)), "cuda") for c in found]
+    found = {c.schedule: c.score for c in choose(form, target, count=count)}
+    if len(form.segments) > 1:
+        found = {**dict(list(found.items())[: count // 2]), **blocks_apart(form, target, count - count // 2)}
+    functions = [emit(extract(lower(form, schedule, {}, target)), "cuda") for schedule in found]
     cubins = compile_kernels(functions, target.arch)
-    return [ChainPoint(c.schedule, c.score, f, b) for c, f, b in zip(found, functions, cubins, strict=True)]
+    return [ChainPoint(s, score, f, b) for (s, score), f, b in zip(found.items(), functions, cubins, strict=True)]
+
+
+def blocks_apart(form: FusedGroup, target: Target, count: int) -> dict[Schedule, float]:
+    """Return points of a sample that differ in their blocks, their threads or the parts of their rows, the best of each
+    by the model: what the model likes best is often much alike.
+    """
+    space = make_space(form, target, coarse=True)
+    best: dict[tuple[object, ...], tuple[float, Schedule]] = {}
+    for structure in space.structures:
+        numbers = np.random.default_rng(0).integers(0, structure.size, 1 << 16)
+        columns = columns_at(structure, numbers)
+        scores = score(evaluate(space, structure, columns, 0, numbers), space, "bound")
+        for n in np.argsort(scores, kind="stable")[:400]:
+            values = {name: int(np.broadcast_to(column, numbers.shape)[n]) for name, column in columns.items()}
+            schedule = schedule_of(form, structure, values, target.warp_size)
+            rows, last = schedule.segments[-2:]
+            key = tuple(d.block for d in last.dims), schedule.threads, rows.reductions[0].dims[0].chunk
+            if np.isfinite(scores[n]) and float(scores[n]) < best.get(key, (inf, schedule))[0]:
+                best[key] = float(scores[n]), schedule
+    return {schedule: seconds for seconds, schedule in sorted(best.values(), key=lambda pair: pair[0])[:count]}
 
 
 def described(schedule: Schedule) -> str:
