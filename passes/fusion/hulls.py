@@ -126,8 +126,7 @@ def _behind(edges: Edges, first: Group, owner: dict[str, Group | str]) -> tuple[
         following = [g for each in level for g in edges.successors(each, owner) if isinstance(g, Group)]
         fresh = [g for g in dict.fromkeys(following) if g not in between]
         ends.update(dict.fromkeys(g for g in fresh if multiplies(g)))
-        level = [g for g in fresh if not multiplies(g) and any(s.reductions for s in g.form.segments)]
-        level += [g for g in fresh if not any(s.reductions for s in g.form.segments)]
+        level = [g for g in fresh if not multiplies(g)]
         between.update(dict.fromkeys(level))
         if len(between) > BETWEEN:
             break
