@@ -227,9 +227,11 @@ def _vanishes(
     product left is anything, behind those that lanes left are zeros.
     """
     axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
+    if reduction.combine != "sum":
+        return False
     rows = (t for t in state.layout.boxes if holds_rows(state.group, t))
     undefined = {t for t in rows if row_dim(writer_of(state.group, t), t) is None}
-    if reduction.combine != "sum" or any(r.tensor in undefined for r in reads(reduction.body)):
+    if any(r.tensor in undefined for r in reads(reduction.body)):
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
