@@ -18,6 +18,7 @@ from ..ir import (
     MODEL_SHARE,
     Budget,
     FusedGroup,
+    PassError,
     Reduction,
     Segment,
     Target,
@@ -29,7 +30,7 @@ from ..ir import (
 )
 from .fusion import box_extent, issue_slots
 from .model import Knob, SegmentStructure, Structure, bound, rank
-from .schedule import Batch, Space, columns_at, evaluate, make_space, sampled, segment_structures
+from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sampled, segment_structures
 
 #: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
 TILE = 16
@@ -83,7 +84,12 @@ class Modelled:
     leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the modelled time, launch included, infinity where no sampled point is legal."""
+        """Return the modelled time, launch included, infinity where no sampled point is legal.
+
+        The sizes of three segments have to fit one another, as those of few points do: a sample says nothing of them.
+        """
+        if len(group.segments) > 2:
+            return self._chosen(group)
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
         )
@@ -100,6 +106,13 @@ class Modelled:
         if best == inf:
             best = self._search(make_space(group, self.target, True, segments), key)
         return best
+
+    def _chosen(self, group: FusedGroup) -> float:
+        """Return the estimate of the point that is chosen without a device."""
+        try:
+            return choose(group, self.target)[0].score
+        except PassError:
+            return inf
 
     def _search(self, space: Space, key: tuple[Any, ...]) -> float:
         """Return the best of a sample, and remember where the best points of the best structures lie."""
@@ -217,8 +230,9 @@ def _accumulated(reduction: Reduction, points: int) -> int:
 
 def _recomputed(segment: Segment, group: FusedGroup) -> float:
     """Return how often an element of a shared tensor is computed, over all blocks of the last segment."""
-    (output,) = segment.outputs
-    last = group.segments[-1]
+    output = segment.outputs[-1]
+    later = group.segments[group.segments.index(segment) + 1 :]
+    last = next(s for s in later if output.tensor in s.tensors_read)
     read = next(r for body in last.expressions for r in reads(body) if r.tensor == output.tensor)
     tiles = {a: min(TILE, a.extent) for a in last.axes}
     rows: dict[Var, int] = {v: v.extent for r in last.reductions for v in r.reduce}

@@ -83,7 +83,9 @@ def cut_fragment(fragment: Fragment) -> Priced:
         programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
         ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
         views = find_views(pack_constants(ordered, fragment.target, fragment.math))
-        workshop = Workshop(views, Policy(shared_bytes=fragment.target.MAX_shared, math=fragment.math))
+        target = fragment.target
+        policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep)
+        workshop = Workshop(views, policy)
         splitting = Splitting(modelled, modelled, fragment.target)
         groups = partition(Partitioner(workshop, splitting), fragment.mode)
         searched = sum(_searched(group.form, splitting) for group in groups)

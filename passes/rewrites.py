@@ -34,7 +34,7 @@ class Rewrite:
 
 #: Sums are divided before means are centred, which looks for the sums as they are then.
 REWRITES = (
-    Rewrite("drop-unused", drop_unused, "units of which nothing reads a result are left out", "fusion/unused.py"),
+    Rewrite("drop-unused", drop_unused, "units of which nothing reads a result are left out", "fusion/fold_units.py"),
     Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
     Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
     Rewrite("compute-again", compute_again, "light values between long sums are computed again behind these",

@@ -270,7 +270,8 @@ def place_tensors(work: Compilation) -> Views:
 def _workshop(work: Compilation) -> Workshop:
     """Return what makes groups of the statements as they lie."""
     if work.workshop is None or work.workshop.views is not work.views:
-        policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math)
+        target = work.target
+        policy = Policy(shared_bytes=target.MAX_shared, math=work.math, chains=target.lockstep)
         work.workshop = Workshop(work.views, policy, work.forms)
     return work.workshop
 

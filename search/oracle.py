@@ -28,6 +28,7 @@ from ..ir import (
     Output,
     Segment,
     Var,
+    as_index,
     epsilon,
     tolerance,
     walk,
@@ -229,10 +230,14 @@ class _ChosenElements(Points):
         if inside is not None:
             asked = [np.where(inside, p, 0) for p in asked]
         places = np.broadcast_arrays(*asked)
-        flat = np.ravel_multi_index([p.reshape(-1) for p in places], self.form.tensors[tensor].shape)
-        unique, inverse = np.unique(flat, return_inverse=True)
-        wanted = np.unravel_index(unique, self.form.tensors[tensor].shape)
         axes = _written_axes(output)
+        along = [n for n, axis in enumerate(axes) if axis in output.extra]
+        # Rows are computed whole, once for all of their elements that are asked for.
+        shape = tuple(1 if n in along else extent for n, extent in enumerate(self.form.tensors[tensor].shape))
+        first = [np.zeros(p.size, np.int64) if n in along else p.reshape(-1) for n, p in enumerate(places)]
+        unique, inverse = np.unique(np.ravel_multi_index(first, shape), return_inverse=True)
+        wanted = np.unravel_index(unique, shape)
+        axes = [None if n in along else axis for n, axis in enumerate(axes)]
         step = max(1, _AT_ONCE // max(1, _widest(segment)))
         parts = []
         for start in range(0, len(unique), step):
@@ -244,7 +249,12 @@ class _ChosenElements(Points):
                 self.form, segment, [output], self.memory, columns, len(next(iter(columns.values())))
             )
             parts.append(sample.values)
-        return np.concatenate(parts)[inverse].reshape(places[0].shape)
+        found = np.concatenate(parts)
+        if along:
+            lengths = [v.extent for v in output.extra]
+            order = [n for v in output.extra for n in along if output.write[n] == as_index(v)]
+            inverse = inverse * prod(lengths) + np.ravel_multi_index([places[n].reshape(-1) for n in order], lengths)
+        return found[inverse].reshape(places[0].shape)
 
 
 def _written_axes(output: Output) -> list[Var | None]:

@@ -1,7 +1,7 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .cutting import copied
-from .fold_units import fold_units
+from .fold_units import drop_unused, fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
@@ -14,7 +14,6 @@ from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .solve import solve
 from .sums import centre_means, compute_again, divide_behind, divide_moments, share_sums, sum_rows_first
-from .unused import drop_unused
 from .views import Views, addressed, find_views
 
 __all__ = [

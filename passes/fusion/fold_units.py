@@ -6,6 +6,9 @@
 `fold-constants` does this for whole nodes; here it is done for what a declaration computes inside, from its indices,
 its tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
 left too, as they may be views.
+
+Units that nothing needs are left out: a node is kept whole where one of its results is read, and what it computes
+besides may be many units, which would ask for what they read to be written in memory.
 """
 
 from __future__ import annotations
@@ -62,3 +65,14 @@ def _values(unit: Unit, programs: Programs, constants: dict[str, Array]) -> dict
     found = evaluate(program, {tensor: constants[tensor] for tensor in unit.reads})
     with np.errstate(over="ignore", invalid="ignore"):
         return {tensor: values.astype(tensors[tensor].dtype.numpy) for tensor, values in found.items()}
+
+
+def drop_unused(programs: Programs) -> Programs:
+    """Return programs without units of which nobody reads a result; loops, and what parts of are read, stay."""
+    needed = {*programs.graph.outputs, *(part.whole for part in programs.slices.values())}
+    kept: list[Unit] = []
+    for unit in reversed(programs.units):
+        if unit.repeat is not None or not needed.isdisjoint(unit.writes):
+            needed.update(unit.reads)
+            kept.append(unit)
+    return programs if len(kept) == len(programs.units) else evolve(programs, units=tuple(reversed(kept)))

@@ -28,7 +28,7 @@ from ...ir import (
     rename_index,
     rename_statement,
 )
-from .legality import Policy, register_level, shared_level
+from .legality import Policy, chain_level, register_level, shared_level
 from .normalise import Illegal
 from .programs import Unit
 from .views import Views
@@ -222,12 +222,10 @@ class Workshop:
         """Return two groups as one kernel, `second` being a consumer of `first`: register level, else shared-memory
         level.
         """
-        if len(first.parts) + len(second.parts) > 3:
-            return Illegal("a kernel has at most two segments")
+        if min(len(first.parts), len(second.parts)) > 1:
+            return Illegal("two kernels of several segments are none of three")
         register = (*first.parts[:-1], self._sorted((*first.parts[-1], *second.parts[0])), *second.parts[1:])
-        found = (
-            self._form(register, self.policy) if len(register) <= 2 else Illegal("a kernel has at most two segments")
-        )
+        found = self._form(register, self.policy)
         if isinstance(found, Group) or not self.policy.shared or len(first.parts) + len(second.parts) > 2:
             return found
         shared = self._form((*first.parts, *second.parts), self.policy)
@@ -303,8 +301,10 @@ class Workshop:
             return Illegal("nothing that it computes is used")
         if len(halves) == 1:
             form = register_level(halves[0], tensors, kept[0], tables, policy)
-        else:
+        elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
+        else:
+            form = chain_level(halves, tensors, kept, tables, policy or self.policy)
         if isinstance(form, Illegal):
             return form
         named, canonical = canonical_names(in_math(form, self.policy.math))

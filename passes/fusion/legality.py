@@ -4,8 +4,15 @@ access maps.
 *Register level* asks for one normal form of all statements (`passes.fusion.normalise`): each consumer instance reads
 what its own thread produced or a reduction that its lanes hold. It covers simple after complex (epilogues) and simple
 before complex (prologues). *Shared-memory level* is for complex after complex: the second segment reduces over a box of
-the first one's result, the box fits shared memory, and blocks recompute what their boxes overlap. A `Policy` says what
-is legal but never wanted.
+the first one's result, the box fits shared memory, and blocks recompute what their boxes overlap. A *chain* is a
+product, rows of its results, and a product of those:
+
+    p[i, j] = sum_c q[i, c] * k[j, c];   m[i] = max_j p[i, j];   w[i, j] = exp(p[i, j] - m[i]);   t[i] = sum_j w[i, j]
+    y[i, f] = (sum_j w[i, j] * v[j, f]) / t[i]
+      ->  segment (i, j): p, shared     segment (i), lanes along j: w, t, shared     segment (i, f): y
+
+Each of the three has its own distribution over threads: tiles of registers, lanes that hold rows, tiles of registers.
+What a block needs of each are the rows of its own instances. A `Policy` says what is legal but never wanted.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ from ...ir import (
     Var,
     as_index,
     expr_indirects,
+    expr_variables,
     factors,
     is_affine,
     is_tiled,
@@ -38,8 +46,10 @@ from ...ir import (
     rebuild,
     substitute,
     substitute_expr,
+    variables,
 )
 from .normalise import Illegal, normalise
+from .solve import solve
 
 
 @frozen
@@ -49,7 +59,8 @@ class Policy:
     `recompute` limits the issue slots of an expression that a reduction evaluates several times per element of what it
     reads; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers;
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
-    `shared_bytes` is what one block may allocate. `math` is the math mode of sums of products of f32 (`ir.atoms`),
+    `shared_bytes` is what one block may allocate; `chains` switches kernels of three segments on, which gain nothing
+    where the threads of a block run one after another. `math` is the math mode of sums of products of f32 (`ir.atoms`),
     empty for products and sums in f32 itself.
     """
 
@@ -58,6 +69,7 @@ class Policy:
     operations: int = 400
     shared: bool = True
     shared_bytes: int = 48 * 1024
+    chains: bool = True
     math: str = ""
 
 
@@ -104,7 +116,7 @@ def shared_level(
     (tensor,) = before.outputs
     if reason := _box_reason(after, tensor, policy):
         return Illegal(reason)
-    producer = _axis_per_dim(before.segments[0], tensors[tensor])
+    producer = axis_per_dim(before.segments[0], tensors[tensor])
     if isinstance(producer, Illegal):
         return producer
     inputs = tuple(dict.fromkeys((*before.inputs, *(t for t in after.inputs if t != tensor))))
@@ -115,6 +127,139 @@ def shared_level(
     )
     constants = {**before.constants, **after.constants}
     return FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, (tensor,), constants)
+
+
+# ---- a product, rows of its results, a product of those
+
+
+def chain_level(
+    parts: Sequence[Sequence[Statement]],
+    tensors: Mapping[str, TensorType],
+    live: Sequence[Sequence[str]],
+    tables: Mapping[str, tuple[float, ...]],
+    policy: Policy,
+) -> FusedGroup | Illegal:
+    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves."""
+    if reason := _statement_reason(parts, tensors, live, policy):
+        return Illegal(reason)
+    known, segments = dict(tensors), []
+    inputs: dict[str, None] = {}
+    constants: dict[str, tuple[float, ...]] = {}
+    for statements, left in zip(parts, live, strict=True):
+        form = register_level(statements, known, left, tables, policy)
+        if isinstance(form, Illegal):
+            return form
+        known.update(form.tensors)
+        inputs.update(dict.fromkeys(form.inputs))
+        constants.update(form.constants)
+        segments.append(form.segments[0])
+    first, rows, last = segments
+    (tensor,) = live[0]
+    producer = axis_per_dim(first, tensors[tensor])
+    if isinstance(producer, Illegal):
+        return producer
+    if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, live[1]):
+        return Illegal(reason)
+    known.update({r.name: TensorType(known[r.name].dtype, tuple(a.extent for a in producer.axes))
+                  for r in producer.reductions})  # fmt: skip
+    shared = (tensor, *live[1])
+    written = [t for s in (producer, rows, last) for t in (*s.tensors_read, *(r.name for r in s.reductions))]
+    used = dict.fromkeys((*written, *shared, *live[2]))
+    outputs = tuple(dict.fromkeys(o.tensor for o in last.outputs))
+    return FusedGroup(
+        (producer, rows, last),
+        {t: known[t] for t in used},
+        tuple(t for t in inputs if t not in shared),
+        outputs,
+        shared,
+        constants,
+    )
+
+
+def _statement_reason(
+    parts: Sequence[Sequence[Statement]],
+    tensors: Mapping[str, TensorType],
+    live: Sequence[Sequence[str]],
+    policy: Policy,
+) -> str:
+    """Return what statements alone say against it: told before normal forms are looked for, which takes long."""
+    if len(live[0]) != 1 or not any(s.combine for s in parts[0]):
+        return "the first part is not one reduced tensor"
+    rows = [s for s in parts[1] if s.combine]
+    if not rows or not any(s.combine for s in parts[2]):
+        return "what is between two products are no rows, or nothing is reduced behind them"
+    longest = max(prod(v.extent for v in s.reduce) for s in rows)
+    nbytes = longest * max(tensors[t].dtype.size for t in (*live[0], *live[1]))
+    if nbytes > policy.shared_bytes:
+        return f"a row has {nbytes} bytes, shared memory {policy.shared_bytes}"
+    if any(live[0][0] in s.tensors_read for s in parts[2]):
+        return f"{live[0][0]} is also read behind its rows"
+    return ""
+
+
+def multiplies(segment: Segment) -> bool:
+    """Whether threads have tiles of a product's results in a segment."""
+    own = tuple(r.name for r in segment.reductions)
+    return any(is_tiled(r, segment.axes, own) for r in segment.reductions)
+
+
+def _product_reason(segment: Segment) -> str:
+    """Return why a segment is none that tiles of registers compute."""
+    if not multiplies(segment) or segment.holds_rows or len(segment.outputs) != 1:
+        return "the first part is no product"
+    return ""
+
+
+def _rows_reason(segment: Segment, tensor: str) -> str:
+    """Return why lanes cannot hold the rows of a tensor that the segment before leaves, and pass theirs on."""
+    if multiplies(segment) or segment.holds_rows or any(o.guards or o.into for o in segment.outputs):
+        return "what is between two products are no rows"
+    if len({r.reduce for r in segment.reductions}) != 1:
+        return "rows of several kinds are between two products"
+    row = segment.reductions[0].reduce
+    for output in segment.outputs:
+        if output.extra not in ((), row):
+            return f"{output.tensor} has rows of its own"
+        if not _row_by_row(output.write, segment.axes, output.extra):
+            return f"{output.tensor} is written at an index that is not one axis"
+    found = {r.indices for body in segment.expressions for r in reads(body) if r.tensor == tensor}
+    if len(found) != 1 or len(row) != 1:
+        return f"{tensor} is read at {len(found)} different places"
+    (indices,) = found
+    if indices[-1] != as_index(row[0]) or not _row_by_row(indices, segment.axes, row):
+        return f"{tensor} is not read row by row"
+    if any(i.tensor == tensor for body in segment.expressions for i in expr_indirects(body)):
+        return f"{tensor} is what other tensors are indexed with"
+    return ""
+
+
+def _row_by_row(indices: Sequence[Index], axes: Sequence[Var], row: Sequence[Var]) -> bool:
+    """Whether each index is an axis, the row or 0, and each axis of several elements is one of them, once."""
+    plain = [i for i in indices if i.terms]
+    wanted = [as_index(v) for v in (*axes, *row) if v.extent > 1]
+    every = {as_index(v) for v in (*axes, *row)}
+    return (
+        {*plain} <= every and all(plain.count(w) == 1 for w in wanted) and all(i.terms or not i.const for i in indices)
+    )
+
+
+def _reader_reason(segment: Segment, tensor: str, passed: Sequence[str]) -> str:
+    """Return why a segment cannot read what rows leave from shared memory."""
+    if not multiplies(segment) or segment.holds_rows:
+        return "no product is behind the rows"
+    reduced = frozenset(v for r in segment.reductions for v in r.reduce)
+    for name in passed:
+        found = {r.indices for body in segment.expressions for r in reads(body) if r.tensor == name}
+        if len(found) != 1:
+            return f"{name} is read at {len(found)} different places"
+        (indices,) = found
+        if not all(is_affine(i) for i in indices):
+            return f"{name} is read at an index that is not affine"
+        if any(variables(i) & reduced and i not in {as_index(v) for v in reduced} for i in indices):
+            return f"{name} is not read row by row"
+    if any(i.tensor in passed for body in segment.expressions for i in expr_indirects(body)):
+        return "what rows leave is what other tensors are indexed with"
+    return "" if any(expr_variables(b) & reduced for b in segment.expressions) else "nothing is reduced behind the rows"
 
 
 # ---- what is legal but unwanted
@@ -199,22 +344,20 @@ def box_extent(index: Index, tiles: Mapping[Var, int]) -> int:
     return 1 + sum(abs(factor) * (tiles.get(atom, 1) - 1) for atom, factor in index.terms if isinstance(atom, Var))
 
 
-def _axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
-    """Order a segment's axes as the dims of the one tensor it writes,
-    with an axis of extent 1 for a dim of extent 1.
+def axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
+    """Return a segment over the dims of the one tensor it writes, an axis for each, of extent 1 too; parts of a dim,
+    such as the heads of a group and the groups, are divided again.
     """
     (output,) = segment.outputs
     if output.extra:
         return Illegal("the first half is a row operation")
-    own = {as_index(a): a for a in segment.axes}
-    order: list[Var | None] = []
-    for index in output.write:
-        if index not in own and index.terms:
-            return Illegal(f"{output.tensor} is written at an index that is not one axis")
-        order.append(own.get(index) if index.terms else None)
     axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
-    values = {old: as_index(new) for old, new in zip(order, axes, strict=True) if old is not None}
-    values.update({a: as_index(0) for a in segment.axes if a not in values})
+    dims = {Var(f"d{n}", axis.extent): as_index(axis) for n, axis in enumerate(axes)}  # no names of the segment's own
+    places = [(write, as_index(dim)) for write, dim in zip(output.write, dims, strict=True) if write.terms]
+    found = solve(places, segment.axes)
+    if found is None or found.guards or found.free:
+        return Illegal(f"{output.tensor} is written at an index that is no number made of axes")
+    values = {old: substitute(new, dims) for old, new in found.values.items()}
     names = {r.name for r in segment.reductions}
 
     def move(expr: Expr) -> Expr:

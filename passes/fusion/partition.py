@@ -21,6 +21,7 @@ from attrs import evolve, field, frozen
 
 from ...ir import FusedGroup, Mode
 from .groups import Group, Workshop, form_key
+from .hulls import convex, hulls, joined, leading_to
 from .normalise import Illegal
 from .siblings import kinship, sibling_pairs
 
@@ -276,11 +277,12 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
         current = unmarked.pop(0)
         owner = partitioner.owners(current)
         pairs = (*neighbours(partitioner, current, owner), *siblings(partitioner, current, owner))
-        for first, second in pairs:
-            merged = partitioner.merge(first, second, owner)
-            if isinstance(merged, Illegal) or not _gain(partitioner, first, second, merged) > 0:
+        merges = ((pair, partitioner.merge(*pair, owner)) for pair in pairs)
+        rows = ((hull, joined(partitioner.workshop, hull)) for hull in _hulls(partitioner, current, owner))
+        for members, merged in (*merges, *rows):
+            if isinstance(merged, Illegal) or not _gain(partitioner, members, merged) > 0:
                 continue
-            following = current - {first, second} | {merged}
+            following = current - {*members} | {merged}
             if following not in found:
                 found[following] = None
                 unmarked.append(following)
@@ -306,43 +308,56 @@ def _improved(
     owner = partitioner.owners(initial)
     groups = dict.fromkeys(initial)
     ties = count()
-    queue: list[tuple[float, int, bool, Group, Group, Group]] = []
+    queue: list[tuple[float, int, bool, tuple[Group, ...], Group]] = []
 
-    def consider(pairs: Iterable[tuple[Group, Group]]) -> None:
-        for first, second, merged in _merges(partitioner, pairs):
-            most = max(0.0, _most(partitioner, first, second, merged))
-            heapq.heappush(queue, (-most, next(ties), False, first, second, merged))
+    def consider(several: Iterable[tuple[Group, ...]]) -> None:
+        for members, merged in _merges(partitioner, several):
+            most = max(0.0, _most(partitioner, members, merged))
+            heapq.heappush(queue, (-most, next(ties), False, members, merged))
 
-    pairs = list(first_pairs)
-    partitioner.foresee([group.form for pair in pairs for group in pair])
-    consider(pairs)
+    several = [*first_pairs, *_hulls(partitioner, groups, owner)]
+    partitioner.foresee([group.form for members in several for group in members])
+    consider(several)
     partitioner.foresee([merged.form for *_, merged in sorted(queue)])  # nearly all of them are looked at
     while queue:
-        _, tie, exact, first, second, merged = heapq.heappop(queue)
-        if first not in groups or second not in groups or not partitioner.convex(first, second, owner):
+        _, tie, exact, members, merged = heapq.heappop(queue)
+        if any(g not in groups for g in members) or not _convex(partitioner, members, owner):
             continue
         if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
-            if (gain := _gain(partitioner, first, second, merged)) > 0:
-                heapq.heappush(queue, (-gain, tie, True, first, second, merged))
+            if (gain := _gain(partitioner, members, merged)) > 0:
+                heapq.heappush(queue, (-gain, tie, True, members, merged))
             continue
-        del groups[first], groups[second]
+        for group in members:
+            del groups[group]
         groups[merged] = None
         owner.update(dict.fromkeys(merged.units, merged))
         consider(partitioner.neighbours(merged, owner, beside))
+        consider(_hulls(partitioner, leading_to(partitioner, merged, owner), owner))
     partitioner.foresee(())
     return list(groups)
 
 
-def _merges(partitioner: Partitioner, pairs: Iterable[tuple[Group, Group]]) -> list[tuple[Group, Group, Group]]:
-    """Return the pairs of groups that one kernel can compute, and that kernel's group, as far as there is time."""
-    found = []
-    for first, second in pairs:
+def _merges(partitioner: Partitioner, several: Iterable[tuple[Group, ...]]) -> list[tuple[tuple[Group, ...], Group]]:
+    """Return the pairs and hulls of groups that one kernel can compute, and that kernel's group, as far as there is
+    time.
+    """
+    shop, found = partitioner.workshop, []
+    for members in several:
         if partitioner.over():
             break
-        merged = partitioner.workshop.fuse(first, second)
+        merged = shop.fuse(*members) if len(members) == 2 else joined(shop, members)
         if isinstance(merged, Group):
-            found.append((first, second, merged))
+            found.append((members, merged))
     return found
+
+
+def _hulls(
+    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
+) -> Iterator[tuple[Group, ...]]:
+    """Yield hulls that begin with some groups, in the graph's order; none where the policy is against them."""
+    if partitioner.workshop.policy.shared and partitioner.workshop.policy.chains:
+        order = partitioner.workshop.order
+        yield from hulls(partitioner, sorted(groups, key=lambda g: order[g.units[0]]), owner)
 
 
 def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
@@ -395,14 +410,21 @@ def siblings(
             yield first, second
 
 
-def _most(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:
+def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: dict[str, Group | str]) -> bool:
+    """Whether no path leaves a pair or a hull and comes back."""
+    if len(members) == 2:
+        return partitioner.convex(*members, owner)
+    return convex(partitioner, {*members}, owner)
+
+
+def _most(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:
     """Return the seconds that a merge saves at most."""
     if partitioner.least is None:
-        return _gain(partitioner, first, second, merged)
-    return partitioner.cost(first) + partitioner.cost(second) - partitioner.least(merged.form)
+        return _gain(partitioner, members, merged)
+    return sum(map(partitioner.cost, members)) - partitioner.least(merged.form)
 
 
-def _gain(partitioner: Partitioner, first: Group, second: Group, merged: Group) -> float:
+def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:
     """Return the seconds that a merge saves; a group that no kernel computes is worth nothing."""
     after = partitioner.cost(merged)
-    return -inf if after == inf else partitioner.cost(first) + partitioner.cost(second) - after
+    return -inf if after == inf else sum(map(partitioner.cost, members)) - after

@@ -3,15 +3,15 @@
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .extract import extract
 from .fetch import NARROWEST_COPY
-from .frames import BlockLayout, Frame, lay_out
+from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
-from .kept_rows import kept_reads
 from .lower import lower
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .outputs import ROW_STEPS
 from .races import check_barriers
-from .shared_loops import may_share
+from .rows import kept_reads, may_share
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
+from .streams import comes_in_parts
 from .windows import LARGEST
 
 __all__ = [
@@ -26,10 +26,15 @@ __all__ = [
     "Tile",
     "atom_faults",
     "atom_operands",
+    "axis_places",
     "bind_dims",
     "bins_of",
     "check_barriers",
+    "comes_in_parts",
+    "extents_of",
     "extract",
+    "in_place",
+    "in_rows",
     "joined_places",
     "joined_shares",
     "joined_vector",
@@ -44,6 +49,7 @@ __all__ = [
     "meeting_of",
     "mixed_atoms",
     "own_axes",
+    "row_pitch",
     "stage",
     "written_side",
 ]

@@ -1,17 +1,26 @@
 """Where everything of a kernel lies: the grid, the tiles of each segment, how threads divide them, tensors shared
 between segments.
+
+A segment leaves what its block computes: the block's elements of each parallel axis, and whole rows of what lanes hold.
+Rows that lanes read or write lie an odd multiple of 16 bytes apart, so that threads that read a column of vectors of
+them find these in different banks. A tensor that lanes compute of rows, element by element, takes the place of the
+tensor that it is computed of: each thread reads its elements before it writes them, and nobody else does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 from attrs import define, field, frozen
 
 from ...ir import (
     LANES,
+    WIDEST_BYTES,
     Define,
+    DType,
     FusedGroup,
     Guard,
     Index,
@@ -32,6 +41,9 @@ from ...ir import (
 from .atoms import AtomFrame, lanes_along, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
 from .tabulate import Tables
+
+#: The buffer in which each row's scale passes from the lanes that hold the row to the threads that have sums of it.
+SCALES = "scales"
 
 
 @frozen
@@ -57,7 +69,9 @@ class Frame:
 
 @define
 class BlockLayout:
-    """The layout of a kernel; buffers are added while it is lowered."""
+    """The layout of a kernel; buffers are added while it is lowered. `boxes`, `pitches` and `names` say of each tensor
+    that segments pass on what a block has of it, and where.
+    """
 
     group: FusedGroup
     schedule: Schedule
@@ -69,18 +83,27 @@ class BlockLayout:
     buffers: dict[str, SharedBuffer] = field(factory=dict)
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
+    names: dict[str, str] = field(factory=dict)
+    part: Var | None = None
+    part_length: int = 0
     tables: Tables = field(factory=Tables)
 
 
 def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayout:
     """Lay out all segments, the last first: the box that an earlier one computes depends on its reader's tiles."""
     layout = BlockLayout(group, schedule, target, Var("blk", schedule.blocks), Var("tid", schedule.threads))
+    layout.part, layout.part_length = parts_of(group, schedule)
     starts = _grid(layout, schedule.segments[-1])
     for number in reversed(range(len(group.segments))):
         segment, chosen = group.segments[number], schedule.segments[number]
         if number < len(group.segments) - 1:
             starts = _shared_starts(layout, segment, chosen)
         layout.frames.insert(0, _frame(layout, segment, chosen, f"s{number}", starts))
+    _place_shared(layout)
+    if layout.part is not None:
+        rows, chosen = next(zip(group.segments[1:], schedule.segments[1:], strict=True))
+        dtype = group.tensors[rows.reductions[0].name].dtype
+        layout.buffers[SCALES] = SharedBuffer(SCALES, dtype, prod(d.block for d in chosen.dims))
     return layout
 
 
@@ -107,30 +130,76 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
 
 
 def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
-    """Find the box of the shared tensor that a later segment reads; its base is where this segment's tiles begin."""
-    (output,) = segment.outputs
-    readers = [f for f in layout.frames if output.tensor in f.segment.tensors_read]
+    """Find the boxes that later segments read of what this one leaves: their bases are where its tiles begin."""
+    starts: dict[int, Index] = {}
+    for output in segment.outputs:
+        box = _box_read(layout, output.tensor)
+        row = layout.part_length or row_length(schedule)
+        extents = extents_of(segment, output.tensor, [d.block for d in schedule.dims], row)
+        if any(b < e for b, e in zip(extents, box.extents, strict=True)):
+            raise PassError(
+                f"shared-memory-level fusion: tile {tuple(extents)} is smaller than the box {box.extents} that its "
+                f"reader needs"
+            )
+        for base, place in zip(box.base, axis_places(segment, output.tensor), strict=True):
+            if place is not None and starts.setdefault(place, base) != base:
+                raise PassError("shared-memory-level fusion: what is read of several tensors begins at several places")
+        layout.boxes[output.tensor] = Box(box.base, tuple(extents))
+    return tuple(starts.get(n, Index()) for n in range(len(segment.axes)))
+
+
+def row_length(schedule: SegmentSchedule) -> int:
+    """Return how many elements the trips over a row cover, 1 where there is no loop over one row."""
+    loops = {d for r in schedule.reductions for d in r.dims}
+    return max((d.trips * d.chunk for d in loops), default=1)
+
+
+def parts_of(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
+    """Return what numbers the parts in which rows come that segments pass on, and how long one is; nothing where whole
+    rows do.
+    """
+    for segment, chosen in zip(group.segments, schedule.segments, strict=True):
+        if any(o.extra and o.tensor in group.shared for o in segment.outputs):
+            dim = chosen.reductions[0].dims[0]
+            if dim.trips > 1:
+                return Var("part", dim.trips), dim.chunk
+    return None, 0
+
+
+def _box_read(layout: BlockLayout, tensor: str) -> Box:
+    """Return the box of a shared tensor that a later segment reads."""
+    readers = [f for f in layout.frames if tensor in f.segment.tensors_read]
     if len(readers) != 1:
         raise PassError(f"shared-memory-level fusion: {len(readers)} later segments read a shared tensor, expected one")
     frame = readers[0]
-    found = [r for body in frame.segment.expressions for r in reads(body) if r.tensor == output.tensor]
+    found = [r for body in frame.segment.expressions for r in reads(body) if r.tensor == tensor]
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
+    if layout.part is not None:  # the only row of either segment behind the first
+        inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows}
+        places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
+        rows = {*inside.values()}
     box = needed_box(found, places, frozenset(frame.tiles) | rows)
     if isinstance(box, str):
         raise PassError(f"shared-memory-level fusion: {box}")
-    blocks = tuple(d.block for d in schedule.dims)
-    if any(b < e for b, e in zip(blocks, box.extents, strict=True)):
-        raise PassError(
-            f"shared-memory-level fusion: tile {blocks} is smaller than the box {box.extents} that its reader needs"
-        )
-    pitch = row_major(blocks)
-    layout.boxes[output.tensor] = box
-    layout.pitches[output.tensor] = pitch
-    layout.buffers[output.tensor] = SharedBuffer(
-        f"m{len(layout.boxes)}", layout.group.tensors[output.tensor].dtype, prod(blocks)
-    )
-    return box.base
+    return box
+
+
+def _place_shared(layout: BlockLayout) -> None:
+    """Give every tensor that segments pass on its room, one for those that lie in one place."""
+    group = layout.group
+    places = in_place(group)
+    for tensor in (t for t in group.shared if t not in places):
+        together = [tensor, *(new for new, old in places.items() if old == tensor)]
+        extents = [max(sizes) for sizes in zip(*(layout.boxes[t].extents for t in together), strict=True)]
+        dtype = group.tensors[tensor].dtype
+        if in_rows(group, tensor):
+            extents[-1] = row_pitch(extents[-1], dtype.size)
+        name = f"m{1 + sum(b.name.startswith('m') for b in layout.buffers.values())}"
+        layout.buffers[tensor] = SharedBuffer(name, dtype, prod(extents))
+        for each in together:
+            layout.pitches[each] = row_major(tuple(extents))
+            layout.names[each] = name
 
 
 def _frame(
@@ -229,3 +298,79 @@ def _inside(lane: Index, warp: Sequence[int], zigzag: bool) -> tuple[Index, ...]
     places[wide[0]] = lane // (2 * across) * 2 + lane % 2
     places[wide[1]] = lane // 2 % across
     return tuple(places)
+
+
+# ---- what segments pass on
+
+
+def writer_of(group: FusedGroup, tensor: str) -> Segment:
+    """Return the segment that leaves a tensor."""
+    return next(s for s in group.segments if any(o.tensor == tensor for o in s.outputs))
+
+
+def axis_places(segment: Segment, tensor: str) -> tuple[int | None, ...]:
+    """Return for each dim of a tensor that a segment leaves the position of its parallel axis; None of rows and, beside
+    rows, of dims of one element.
+    """
+    (output,) = (o for o in segment.outputs if o.tensor == tensor)
+    if not output.extra and len(output.write) == len(segment.axes):
+        return tuple(range(len(segment.axes)))
+    axes = {as_index(a): n for n, a in enumerate(segment.axes) if a.extent > 1}
+    return tuple(axes.get(index) for index in output.write)
+
+
+def row_dim(segment: Segment, tensor: str) -> int | None:
+    """Return the dim of a tensor that the row of an output runs along, None where there is none."""
+    (output,) = (o for o in segment.outputs if o.tensor == tensor)
+    rows = {as_index(v) for v in output.extra}
+    return next((d for d, index in enumerate(output.write) if index in rows), None)
+
+
+def in_place(group: FusedGroup) -> dict[str, str]:
+    """Map tensors that segments leave in the place of others to these."""
+    types = tuple(group.tensors[t].dtype for t in group.shared)
+    return {new: old for s in group.segments for new, old in _replaced(s, group.shared, types)}
+
+
+@lru_cache(maxsize=4096)
+def _replaced(segment: Segment, shared: tuple[str, ...], types: tuple[DType, ...]) -> tuple[tuple[str, str], ...]:
+    """Return which tensors a segment leaves in the place of which it reads; `types` are those of all `shared` ones."""
+    kind = dict(zip(shared, types, strict=True))
+    found: dict[str, str] = {}
+    for output in (o for o in segment.outputs if o.tensor in kind and o.extra):
+        for read in reads(output.body):
+            places = {r.indices for body in segment.expressions for r in reads(body) if r.tensor == read.tensor}
+            if kind.get(read.tensor) is kind[output.tensor] and places == {output.write} and read.tensor not in found:
+                found[read.tensor] = output.tensor
+                break
+    return tuple((new, old) for old, new in found.items())
+
+
+def holds_rows(group: FusedGroup, tensor: str) -> bool:
+    """Whether lanes read or write rows of a shared tensor that a later product reads."""
+    return row_dim(writer_of(group, tensor), tensor) is not None or tensor in in_place(group).values()
+
+
+def in_rows(group: FusedGroup, tensor: str) -> bool:
+    """Whether a shared tensor lies in rows that threads walk along: lanes, or those that add up along its last dim."""
+    found = (
+        read.indices[-1] in map(as_index, reduction.reduce)
+        for segment in group.segments
+        for reduction in segment.reductions
+        for read in reads(reduction.body)
+        if read.tensor == tensor and read.indices
+    )
+    return holds_rows(group, tensor) or any(found)
+
+
+def row_pitch(extent: Any, size: int) -> Any:
+    """Return how many elements of `size` bytes rows lie apart; extents may be numbers or arrays of them."""
+    together = WIDEST_BYTES // size
+    vectors = -(-extent // together)
+    return (vectors + (vectors + 1) % 2) * together
+
+
+def extents_of(segment: Segment, tensor: str, blocks: Sequence[Any], row: Any) -> list[Any]:
+    """Return how many elements of each dim of a tensor a block leaves: its `blocks` of the axes, `row` of a row."""
+    along = row_dim(segment, tensor)
+    return [row if d == along else 1 if n is None else blocks[n] for d, n in enumerate(axis_places(segment, tensor))]

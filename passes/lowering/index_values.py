@@ -47,7 +47,8 @@ class Context:
     segments.
 
     `staged` maps an operand to the load from its tile, `held` a reduction's name to its register, `boxes`, `pitches`
-    and `names` describe tensors that live in shared memory. `extra` are guards that every load is subject to besides.
+    and `names` describe tensors that live in shared memory; of those in `whole` everything in the box was written, be
+    it behind the end of the tensor. `extra` are guards that every load is subject to besides.
     """
 
     group: FusedGroup
@@ -59,6 +60,7 @@ class Context:
     pitches: Mapping[str, tuple[int, ...]]
     names: Mapping[str, str]
     extra: tuple[Guard, ...] = ()
+    whole: frozenset[str] = frozenset()
 
 
 def value_of(expr: Expr, context: Context) -> Value:
@@ -106,11 +108,15 @@ def _load(read: Read, context: Context) -> Value:
     dtype = context.group.tensors[read.tensor].dtype
     guards = map_guards(read.guards, lambda index: resolve(index, context))
     looked_up = (g.index for g in read.guards if indirects(g.index))
-    guards = (*guards, *_existing((*read.indices, *looked_up), context))
+    if read.tensor not in context.whole:
+        guards = (*guards, *_existing((*read.indices, *looked_up), context))
     kept = lookups_last(g for g in guards if not g.always)
     if read.tensor in context.boxes:
         box = context.boxes[read.tensor]
         places = [i - b for i, b in zip(read.indices, box.base, strict=True)]
+        if read.tensor in context.whole:
+            inside = (Guard(place, 0, extent) for place, extent in zip(places, box.extents, strict=True))
+            kept = tuple(dict.fromkeys((*kept, *(g for g in inside if not g.always))))
         return Load(
             "shared",
             context.names[read.tensor],

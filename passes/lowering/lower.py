@@ -7,7 +7,7 @@ values stay in registers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import gcd
 
 from ...ir import (
@@ -23,12 +23,13 @@ from ...ir import (
     Target,
 )
 from .frames import Frame, lay_out
-from .kept_rows import kept_trips
 from .meetings import BINS, bins_of, emit_meeting
 from .outputs import emit_output
 from .reductions import kept_reduction, looped_reduction, resident_reduction
+from .ring import first_copies
+from .rows import kept_trips, may_share, share_loop
 from .segment_state import SegmentState
-from .shared_loops import may_share, share_loop
+from .streams import lower_stream
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -37,14 +38,9 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     Raises `PassError` where a tensor shared between segments is not read by an affine box.
     """
     layout = lay_out(group, schedule, target)
-    items: list[Item] = []
     aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
-    for frame in layout.frames:
-        if items:
-            items.append(Barrier())
-        state = SegmentState(layout, frame, storages, target, aligned)
-        _lower_segment(state)
-        items.extend(state.items)
+    states = [SegmentState(layout, frame, storages, target, aligned) for frame in layout.frames]
+    items = _one_after_another(states) if layout.part is None else lower_stream(layout, states, _lower_segment)
     return Kernel(
         blocks=schedule.blocks,
         threads=schedule.threads,
@@ -59,6 +55,23 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         constants=group.constants,
         min_blocks=schedule.min_blocks,
     )
+
+
+def _one_after_another(states: Sequence[SegmentState]) -> list[Item]:
+    """Return the items of segments, with a barrier between them. While lanes work on rows, the first chunks of the
+    segment behind are on their way.
+    """
+    for state in states:
+        _lower_segment(state)
+    parts = [state.items for state in states]
+    for number, state in enumerate(states[1:-1], start=1):
+        if any(o.extra for o in state.frame.segment.outputs):
+            early, parts[number + 1] = first_copies(parts[number + 1])
+            parts[number] = [*early, *parts[number]]
+    items = list(parts[0])
+    for part in parts[1:]:
+        items += [Barrier(), *part]
+    return items
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:

@@ -8,9 +8,12 @@ from ...ir import (
     Expr,
     Guard,
     Index,
+    Literal,
+    Op,
     Output,
     ReduceDim,
     Store,
+    Test,
     Value,
     Var,
     as_index,
@@ -18,8 +21,9 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
+from .frames import axis_places
 from .index_values import resolve, strides_of, value_of
-from .kept_rows import row_parts
+from .rows import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding
 
@@ -75,10 +79,28 @@ def _store(
     value = value_of(output.body, context)
     dtype = state.group.tensors[output.tensor].dtype
     if output.tensor in state.layout.boxes:
-        address = linearise([as_index(u) for u in state.frame.tiles], state.layout.pitches[output.tensor])
-        return Store("shared", state.layout.buffers[output.tensor].name, address, value, dtype, guards)
+        return passed_on(state, output, binding, guards, value)
     places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
     every = (*binding.valid.values(), *guards, *written)
     return Store("global", output.tensor, address, value, dtype, every, output.into)
+
+
+def passed_on(
+    state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], value: Value
+) -> Store:
+    """Return the store of what a later segment reads; behind the end of a row are zeros, which products add up."""
+    layout, tiles = state.layout, state.frame.tiles
+    dtype = state.group.tensors[output.tensor].dtype
+    whole = zip(output.write, axis_places(state.frame.segment, output.tensor), strict=True)
+    bases = layout.boxes[output.tensor].base
+    places = [
+        substitute(i, binding.places) - base if place is None else as_index(tiles[place])
+        for (i, place), base in zip(whole, bases, strict=True)
+    ]
+    if missing := [binding.valid[v] for v in binding.locals[len(tiles) :] if v in binding.valid]:
+        nothing = Literal(0.0 if dtype.is_float else 0, value.dtype)
+        value = Op("select", (Test(tuple(missing)), value, nothing), value.dtype)
+    address = linearise(places, layout.pitches[output.tensor])
+    return Store("shared", layout.names[output.tensor], address, value, dtype, guards)

@@ -10,7 +10,8 @@ copies arrives with the `Wait` for its group, for the thread that waits, and beh
         ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
 
 Intervals are bounds, so what is told may be no race, but no race between phases is passed over. That the threads of one
-phase write different elements is up to its shares, which nobody looks at here.
+phase write different elements is up to its shares, which nobody looks at here: what is read where it is written, at
+one address that threads share in one way, is each thread's own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ...ir import (
     Loop,
     Phase,
     Primary,
+    Share,
     Store,
     Var,
     Wait,
@@ -40,6 +42,7 @@ from ...ir import (
     ranges,
     substitute,
     substitute_guards,
+    variables,
 )
 
 #: A loop of more than four times as many turns is walked at both ends; the stages of a ring divide the number.
@@ -71,6 +74,7 @@ class _Extent:
     buffer: str
     first: int
     last: int
+    own: tuple[Index, frozenset[Share]] | None = None
 
     def meets(self, other: _Extent) -> bool:
         """Whether the two have an element in common."""
@@ -210,7 +214,8 @@ class _Walk:
 
     def _rivals(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
         """Yield what stands against changing some elements, besides what wrote them."""
-        yield from (f"phase {r.phase} read since the last barrier" for r in self.reads if span.meets(r))
+        others = (r for r in self.reads if r.own is None or r.own != span.own)
+        yield from (f"phase {r.phase} read since the last barrier" for r in others if span.meets(r))
         yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w))
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c))
 
@@ -223,7 +228,10 @@ class _Walk:
             bounds = self._bounds(access)
             if bounds is None:
                 continue
-            span = _Extent(phase.name, access.buffer, *bounds)
+            address = substitute(access.address, self.steps)
+            shares = frozenset(s for s in phase.shares if s.var in variables(address))
+            shared = bool(shares) and {s.var for s in shares} == variables(address)
+            span = _Extent(phase.name, access.buffer, *bounds, (address, shares) if shared else None)
             if span.first < 0 or span.last >= sizes.get(access.buffer, 0):
                 self._find(f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements")
             yield span

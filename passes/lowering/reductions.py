@@ -15,6 +15,7 @@ from ...ir import (
     Held,
     Index,
     Initialise,
+    Item,
     Literal,
     Op,
     Phase,
@@ -25,7 +26,6 @@ from ...ir import (
     Root,
     Share,
     SharedBuffer,
-    Target,
     Test,
     Value,
     Var,
@@ -36,12 +36,14 @@ from ...ir import (
     is_tiled,
     longest_vector,
     narrow,
+    reads,
 )
+from .frames import holds_rows, in_rows, row_dim, writer_of
 from .index_values import value_of
 from .join_warps import join_warps, warp_sums
-from .kept_rows import row_parts
 from .multiply import multiplication
 from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
+from .rows import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding, Tile
 from .tabulate import tabulate
@@ -77,10 +79,24 @@ def looped_reduction(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str
 ) -> None:
     """Emit initialisation, the loop over chunks and the reduction across lanes, of reductions that one loop serves."""
+    begin = [evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared]
+    begin += [_chunk(state, r) for r in _long(state, shared, schedule) if not schedule.atom]
+    state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
+    state.items += chunks(state, shared, schedule, prefix)
+    if schedule.atom and state.frame.schedule.lanes > 1:
+        join_warps(state, shared[0])
+    elif not schedule.atom:
+        _combine(state, shared, prefix)
+
+
+def chunks(
+    state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str, part: int = 0
+) -> list[Item]:
+    """Return the loop over the chunks of reductions; of a `part` of so many elements of the only dim, where rows come
+    in parts.
+    """
     reduction = shared[0]
-    total = 1
-    for dim in schedule.dims:
-        total *= dim.trips
+    total = part // schedule.dims[0].chunk if part else prod(dim.trips for dim in schedule.dims)
     step = Var(f"{prefix}it", total)
     lanes = state.frame.schedule.lanes
     row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
@@ -89,9 +105,13 @@ def looped_reduction(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    binding = state.bind(schedule.dims, locals_, _chunk_starts(schedule, as_index(step)))
+    starts = _chunk_starts(schedule, as_index(step))
+    if part:
+        assert state.layout.part is not None
+        starts = (as_index(state.layout.part) * part + as_index(step) * schedule.dims[0].chunk,)
+    binding = state.bind(schedule.dims, locals_, starts)
     tiles = staged_tiles(state, reduction, schedule, binding, prefix)
-    width = 1 if row else _reduced_vector(tiles, locals_[-1], state.target)
+    width = 1 if row else _reduced_vector(state, reduction, tiles, binding, locals_[-1])
     if width > 1:
         shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
         unrolled[-1:] = pair
@@ -100,25 +120,23 @@ def looped_reduction(
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = Ring(state, schedule, tiles, step, prefix)
-    long = [r for r in shared if _is_long(state, r, total, total * prod(v.extent for v in locals_) // lanes)]
-    begin = [evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared]
-    begin += [_chunk(state, r) for r in long if not schedule.atom]
-    state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
-        state.items.extend(step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole()))
-        if lanes > 1:
-            join_warps(state, reduction)
-        return
+        return step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole())
+    long = [] if part else _long(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_rest(state, r), _chunk(state, r))]
     for each in shared:
         added = _accumulate(state, each, binding, locals_, staged, covered)
         roots.append(evolve(added, name=_chunk_name(each)) if each in long else added)
-    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares)))
-    if long:
-        rest = tuple(_rest(state, r) for r in long)
-        state.items.append(state.phase("compute", f"{prefix}rest", rest, (), state.shares))
-    _combine(state, shared, prefix)
+    items = chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
+    rest = tuple(_rest(state, r) for r in long)
+    return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
+
+
+def _long(state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule) -> list[Reduction]:
+    """Return the reductions whose chunks are added up by themselves."""
+    total, terms = (prod(sizes) for sizes in zip(*((d.trips, d.trips * d.chunk) for d in schedule.dims), strict=True))
+    return [r for r in shared if _is_long(state, r, total, terms // state.frame.schedule.lanes)]
 
 
 def _is_long(state: SegmentState, reduction: Reduction, chunks: int, terms: int) -> bool:
@@ -185,7 +203,7 @@ def _accumulate(
     dtype = state.group.tensors[reduction.name].dtype
     flats = {f.var: f for f in binding.flats.values()}
     value = tabulate(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
-    missing = [v for v in locals_ if v in binding.valid and not _vanishes(reduction, v, binding, covered)]
+    missing = [v for v in locals_ if v in binding.valid and not _vanishes(state, reduction, v, binding, covered)]
     if missing:
         identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
         test = Test(tuple(binding.valid[v] for v in missing))
@@ -196,13 +214,24 @@ def _accumulate(
     )
 
 
-def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]) -> bool:
+def _vanishes(
+    state: SegmentState,
+    reduction: Reduction,
+    var: Var,
+    binding: AxisBinding,
+    covered: Mapping[Expr, frozenset[Var]],
+) -> bool:
     """Whether the body is certainly 0 for missing elements: every factor varies with `var` and reads as 0 there.
 
-    A factor that does not vary with it may be infinite, and 0 times that is no number.
+    A factor that does not vary with it may be infinite, and 0 times that is no number. Behind the end of rows that a
+    product left is anything, behind those that lanes left are zeros.
     """
     axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
     if reduction.combine != "sum":
+        return False
+    rows = (t for t in state.layout.boxes if holds_rows(state.group, t))
+    undefined = {t for t in rows if row_dim(writer_of(state.group, t), t) is None}
+    if any(r.tensor in undefined for r in reads(reduction.body)):
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
@@ -210,18 +239,28 @@ def _vanishes(reduction: Reduction, var: Var, binding: AxisBinding, covered: Map
     )
 
 
-def _reduced_vector(tiles: Mapping[Expr, tuple[Tile, SharedBuffer]], local: Var, target: Target) -> int:
+def _reduced_vector(
+    state: SegmentState,
+    reduction: Reduction,
+    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]],
+    binding: AxisBinding,
+    local: Var,
+) -> int:
     """Return how many neighbours along a reduced variable compute may load as one vector: those that some staged tile
-    has next to each other.
+    has next to each other, or rows that an earlier segment left.
     """
+    widest = state.target.vector_bytes
     walking = [
         buffer.dtype
         for tile, buffer in tiles.values()
         if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
     ]
+    along = {as_index(axis) for axis, place in binding.places.items() if binding.depends(place) == {local}}
+    rows = (r for r in reads(reduction.body) if r.tensor in state.layout.boxes and r.indices and r.indices[-1] in along)
+    walking += [state.group.tensors[r.tensor].dtype for r in rows if in_rows(state.group, r.tensor)]
     if not walking:
         return 1
-    widths = {longest_vector(walking, target.vector_bytes), target.vector_bytes // 4}
+    widths = {longest_vector(walking, widest), widest // 4}
     return max((w for w in widths if local.extent % w == 0), default=1)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from ...ir import (
+    WIDEST_BYTES,
     Barrier,
     Commit,
     Expr,
@@ -40,16 +41,24 @@ from .substitute_phase import substitute_phase
 def staged_tiles(
     state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
 ) -> dict[Expr, tuple[Tile, SharedBuffer]]:
-    """Lay out the tile of each staged operand and declare its ring of buffers."""
+    """Lay out the tile of each staged operand and declare its ring of buffers. Segments come one after another, with a
+    barrier between them, so what one stages takes the room of what another did.
+    """
     parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
     shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_")
-        buffer = SharedBuffer(
-            f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors), tile.size * schedule.stages
-        )
+        name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
+        elements = tile.size * schedule.stages
+        if len(state.group.segments) > 1:
+            name, tile = f"staged_{dtype}", evolve(tile, base=state.room.get(dtype, 0))
+            together = WIDEST_BYTES // dtype.size
+            elements = state.room[dtype] = tile.base + -(-elements // together) * together
+            known = state.layout.buffers.get(name)
+            elements = max(elements, known.elements if known else 0)
+        buffer = SharedBuffer(name, dtype, elements)
         state.layout.buffers[buffer.name] = buffer
         tiles[operand] = (tile, buffer)
     return tiles
@@ -162,6 +171,24 @@ class Ring:
         return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
 
 
+def first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the copies with which a loop over chunks begins, and items without them, where these go on behind the
+    threads' backs.
+    """
+
+    def copies(item: Item) -> bool:
+        return isinstance(item, Phase) and item.kind == "fetch"
+
+    begin = next((n for n, item in enumerate(items) if copies(item) or isinstance(item, Loop)), len(items))
+    end = begin
+    while end < len(items) and (copies(items[end]) or isinstance(items[end], Commit)):
+        end += 1
+    early = list(items[begin:end])
+    if not all(item.asynchronous for item in early if isinstance(item, Phase)):
+        return [], list(items)
+    return early, [*items[:begin], *items[end:]]
+
+
 def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
     """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
     chunk.
@@ -175,7 +202,7 @@ def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
         behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
         return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *behind])
     later = ring.fetch(at + ring.ahead).copied
-    following = [_left_out(phase, at + ring.ahead, ring.step.extent) for phase in later]
+    following = [left_out(phase, at + ring.ahead, ring.step.extent) for phase in later]
     return [*ring.first(), Loop(ring.step, (*ring.arrived, *ring.carry(at), *following, *ring.commit, compute))]
 
 
@@ -207,7 +234,7 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
     return [*items, *ring.loop(body), *((Wait(0),) if ring.behind else ())]
 
 
-def _left_out(phase: Phase, at: Index, chunks: int) -> Phase:
+def left_out(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a chunk, left out where there is no such chunk."""
     guard = Guard(at, 0, chunks)
     return phase if guard.always else evolve(phase, when=(*phase.when, guard))
@@ -217,10 +244,10 @@ def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a chunk that brings zeros where there is no such chunk, if a copy can, else is left out."""
     guard = Guard(at, 0, chunks)
     if guard.always or not phase.asynchronous:
-        return _left_out(phase, at, chunks)
+        return left_out(phase, at, chunks)
     roots: list[Root] = []
     for root in phase.roots:
         if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
-            return _left_out(phase, at, chunks)
+            return left_out(phase, at, chunks)
         roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
     return evolve(phase, roots=tuple(roots))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field
 
 from ...ir import (
+    DType,
     Expr,
     FusedGroup,
     Held,
@@ -29,7 +30,7 @@ from ...ir import (
     as_index,
     delinearise,
 )
-from .frames import BlockLayout, Frame
+from .frames import BlockLayout, Frame, holds_rows
 from .index_values import Context
 from .staging import AxisBinding, bind_dims
 from .tabulate import Flat
@@ -37,8 +38,8 @@ from .tabulate import Flat
 
 @define
 class SegmentState:
-    """The state of lowering one segment: row roots collected for the phase that shares their loads, and where elements
-    of rows are kept that were read.
+    """The state of lowering one segment: row roots collected for the phase that shares their loads, where elements of
+    rows are kept that were read, and how many elements of each type are staged.
     """
 
     layout: BlockLayout
@@ -51,6 +52,7 @@ class SegmentState:
     row: list[Var] = field(factory=list)
     shares: dict[Var, Share] = field(factory=dict)
     kept: dict[Read, SharedBuffer] = field(factory=dict)
+    room: dict[DType, int] = field(factory=dict)
 
     @property
     def group(self) -> FusedGroup:
@@ -94,10 +96,9 @@ class SegmentState:
             r.name: Held(r.name, (*at, *row) if r.along else at, self.group.tensors[r.name].dtype)
             for r in self.frame.segment.reductions
         }
-        names = {t: self.layout.buffers[t].name for t in self.layout.boxes}
-        return Context(
-            self.group, self.storages, binding, dict(staged), held, self.layout.boxes, self.layout.pitches, names
-        )
+        boxes, pitches, names = self.layout.boxes, self.layout.pitches, self.layout.names
+        whole = frozenset(t for t in boxes if holds_rows(self.group, t))
+        return Context(self.group, self.storages, binding, dict(staged), held, boxes, pitches, names, whole=whole)
 
     def initialise(self, reduction: Reduction) -> Initialise:
         """Return the identities that a reduction's registers begin with."""

@@ -76,7 +76,7 @@ class Tile:
     no consequence. `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each
     coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged locals
     whose missing elements are 0; what a `cached` tile holds is left in the L1 cache too, a `carried` one comes through
-    registers.
+    registers. `base` elements of other tiles lie before it in its buffer.
     """
 
     coordinates: tuple[Var, ...]
@@ -90,6 +90,7 @@ class Tile:
     flats: Mapping[Var, Flat] = field(factory=dict)
     cached: bool = False
     carried: bool = False
+    base: int = 0
 
     @property
     def count(self) -> int:
@@ -97,8 +98,8 @@ class Tile:
         return prod(c.extent for c in self.coordinates)
 
     def address(self, places: Sequence[IndexLike]) -> Index:
-        """Return the offset of an element within one stage, in elements."""
-        total = Index()
+        """Return the offset of an element of the first stage within the buffer, in elements."""
+        total = Index(self.base)
         for place, pitch in zip(places, self.pitch, strict=True):
             total = total + as_index(place) * pitch
         return total

@@ -3,7 +3,7 @@
 from .banks import conflict_factor
 from .bound import Bound, bound, limiting
 from .counts import NUMBERS, SUMS, Features
-from .features import count_features
+from .features import count_features, most_staged
 from .footprint import Count, distinct_values
 from .geometry import CARRIED, EIGHTHS, Columns, Geometry, geometries
 from .least_work import group_work
@@ -41,6 +41,7 @@ __all__ = [
     "group_work",
     "is_matrix_like",
     "limiting",
+    "most_staged",
     "next_power",
     "own_carried",
     "own_order",

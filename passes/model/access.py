@@ -10,8 +10,21 @@ from math import gcd, prod
 import numpy as np
 from attrs import frozen
 
-from ...ir import WIDEST_BYTES, Expr, Index, Read, Target, Var, as_index, expr_variables, linearise, reads, variables
-from ..lowering import LARGEST, ROW_STEPS
+from ...ir import (
+    WIDEST_BYTES,
+    Expr,
+    FusedGroup,
+    Index,
+    Read,
+    Target,
+    Var,
+    as_index,
+    expr_variables,
+    linearise,
+    reads,
+    variables,
+)
+from ..lowering import LARGEST, ROW_STEPS, in_rows
 from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, product, scattered, segments_of
 from .geometry import Geometry
 from .tiles import StagedTile
@@ -157,6 +170,29 @@ def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple
     if geometry.structure.lanes and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
+
+
+def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
+    """Return how many neighbours along a row that an earlier segment left a step of a reduction over it loads at
+    once.
+    """
+    axis, _ = running_axis(read)
+    if geometry.structure.lanes or not in_rows(group, read.tensor):
+        return 1
+    loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+    return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)
+
+
+def row_ways(geometry: Geometry, target: Target) -> Count:
+    """Return how many lanes of one turn of an access meet in a bank where lanes read rows that an earlier segment left,
+    an odd multiple of 16 bytes apart: as many rows as lie over one another, each as long as its lanes take of it.
+    """
+    if not target.banked:
+        return 1
+    turn = np.maximum(1, target.warp_size // np.maximum(1, geometry.row_vector))
+    rows = np.maximum(1, turn // geometry.lanes)
+    length = least(turn, geometry.lanes) * geometry.row_vector
+    return np.maximum(least(rows, ceil_div(length, 4)), ceil_div(rows * 4, target.warp_size)) * 1.0
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:

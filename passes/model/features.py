@@ -8,13 +8,13 @@ operands are computed in the fetch phase.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
-from ...ir import Expr, FusedGroup, Output, Read, Segment, Target, Var
-from ..lowering import kept_reads, may_meet, may_share
+from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
+from ..lowering import extents_of, in_place, in_rows, kept_reads, may_meet, may_share, row_pitch
 from .access import access_vector, output_place, place_of
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
@@ -41,7 +41,10 @@ def count_features(
     is known.
     """
     totals = Totals(group, target)
-    shared: Count = 0
+    shared: Count = passed_bytes(group, geometry)
+    rows = [t for t in group.shared if in_rows(group, t)]
+    streamed, turns = parts_of_rows(geometry)
+    staged: dict[tuple[int, DType], Count] = {}
     registers = Registers(0, 0, 0)
     smallest: Count = np.inf
     parts: list[PaperCounts] = []
@@ -51,9 +54,21 @@ def count_features(
         tiles = staged_tiles(group, segment, part)
         for tile in tiles:
             smallest = least(smallest, tile.count)
-        shared = shared + sum((t.bytes for t in tiles), 0) + held_bytes(group, segment, part)
+        for tile in tiles:
+            key = position, dtype_of(tile.expr, group.tensors)
+            staged[key] = staged.get(key, 0) + tile.bytes
+        shared = shared + held_bytes(group, segment, part)
+        before = dict(totals.sums)
         parts.append(_segment(totals, segment, part, tiles))
-        registers = registers.joined(thread_registers(segment, part, tiles, group.tensors))
+        if position < streamed:
+            _again(totals, segment, before, turns)
+        own = thread_registers(segment, part, tiles, group.tensors, rows)
+        registers = registers.joined(own.beside(carried(group, geometry, position)))
+    shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
+    if streamed:
+        more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
+        totals.add("barriers", 3.0 * more)
+        totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
     threads: Count = 0
     instances: Count = 1
     for part in geometry:
@@ -78,18 +93,69 @@ def count_features(
                     **totals.sums)  # fmt: skip
 
 
+def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
+    """Return the bytes of what is staged: by each segment so many bytes of each type, in the room of what others do."""
+    total: Count = 0
+    for dtype in dict.fromkeys(dtype for _, dtype in staged):
+        most: Count = 0
+        for (_, other), nbytes in staged.items():
+            most = np.maximum(most, nbytes) if other is dtype else most
+        total = total + most
+    return total
+
+
+def carried(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
+    """Return the registers that a segment leaves to others: where rows come in parts, their sums and those of the last
+    segment live on from part to part.
+    """
+    rows, turns = parts_of_rows(geometry)
+    held: Count = 0.0
+    for other in {rows, len(geometry) - 1} - {position} if rows else ():
+        held = held + product(geometry[other].thread) * len(group.segments[other].reductions)
+    return np.where(np.greater(turns, 1), held, 0.0)
+
+
+def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
+    """Return the position of the segment that passes rows on, 0 where none does, and in how many parts they come: the
+    segments before it compute one at a time.
+    """
+    found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
+    return found, geometry[found].trips[0] if found else 1
+
+
+def passed_bytes(group: FusedGroup, geometry: Sequence[Geometry]) -> Count:
+    """Return the shared bytes of the tensors that segments leave for later ones (`lowering.passed_on`)."""
+    places, sizes = in_place(group), {}
+    for segment, part in zip(group.segments, geometry, strict=True):
+        row: Count = 1
+        for chunk, trips in zip(part.chunk, part.trips, strict=True):
+            row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
+        for tensor in part.structure.shared:
+            sizes[tensor] = extents_of(segment, tensor, part.block, row)
+    total: Count = 0
+    for tensor in (t for t in group.shared if t not in places):
+        extents = list(sizes[tensor])
+        for other in (new for new, old in places.items() if old == tensor):
+            extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
+        size = group.tensors[tensor].dtype.size
+        if in_rows(group, tensor):
+            extents[-1] = row_pitch(extents[-1], size)
+        total = total + ceil_div(product(extents) * size, 16) * 16
+    return total
+
+
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared bytes of a tensor the segment leaves for later ones, of the scratch of a reduction across
-    lanes or of warps, of the rows that statements share, and of the bins in which values meet.
+    """Return the shared bytes of the scratch of a reduction across lanes or of warps, of the scales of rows that come
+    in parts, of the rows that statements share, and of the bins in which values meet.
     """
     total: Count = 0
-    if geometry.structure.shared:
-        size = group.tensors[geometry.structure.shared].dtype.size
-        total = ceil_div(product(geometry.block) * size, 16) * 16
     if geometry.structure.lanes:
         widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
         scratch = geometry.threads * widest
         total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+    if geometry.structure.streams:
+        scales = ceil_div(product(geometry.block) * group.tensors[segment.reductions[0].name].dtype.size, 16) * 16
+        total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_join(geometry):
         total = total + joined_bytes(group, segment, geometry)
     if geometry.structure.meets >= 0:
@@ -148,6 +214,18 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         loaded["thread_loads"] - before["thread_loads"],
         loaded["transactions"] - before["transactions"],
     )
+
+
+def _again(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count) -> None:
+    """Count what a segment does once for each part of the rows that come of its last axis; what does not move along
+    that axis may be found in L1 again.
+    """
+    grown = {name: value - before[name] for name, value in totals.sums.items() if name != "body"}
+    totals.sums.update({name: before[name] + more * turns for name, more in grown.items()})
+    for read, moved in totals.traffic.items():
+        if segment.axes[-1] not in expr_variables(read):
+            totals.add("bytes", -moved * (turns - 1))
+            totals.add("again", moved * (turns - 1))
 
 
 def _share_loop(structure: SegmentStructure, position: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ...ir import FusedGroup, Index, Segment, Var, reads
-from ..lowering import lanes_along
+from ..lowering import axis_places, lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
 from .structure import SegmentStructure, Structure, next_power
 
@@ -126,21 +126,43 @@ def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_s
         parts = structure.segments[position]
         boxes: Sequence[Count] = ()
         if parts.shared:
-            later = list(zip(group.segments[position + 1 :], found, strict=True))
-            boxes = shared_box(parts.shared, later, len(parts.dims))
-        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size))
+            boxes = _boxes(group, position, parts.shared, found)
+        threads = found[-1].threads if parts.passes_rows else 0
+        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size, threads))
     return tuple(found)
 
 
+def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Sequence[Geometry]) -> list[Count]:
+    """Return how much of each axis of a segment the later ones read, whose sizes were `found`."""
+    segment = group.segments[position]
+    later = list(zip(group.segments[position + 1 :], found, strict=True))
+    boxes: list[Count] = [1] * len(segment.axes)
+    for tensor in shared:
+        places = axis_places(segment, tensor)
+        for place, box in zip(places, shared_box(tensor, later, len(places)), strict=True):
+            if place is not None:
+                boxes[place] = np.maximum(boxes[place], box)
+    return boxes
+
+
 def _geometry(
-    parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int
+    parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
 ) -> Geometry:
     rank = range(len(parts.dims))
-    thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
-    counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
     lanes = columns.get(f"{prefix}lanes", 1)
     row_vector = columns.get(f"{prefix}rv", 1)
-    chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
+    thread: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    if parts.passes_rows:  # all threads of the block take part, and hold whole rows
+        counts = tuple(np.maximum(threads // lanes, 1) if d == rank[-1] else 1 for d in rank)
+        thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
+        part, step = columns.get(f"{prefix}part", 0), lanes * row_vector
+        whole = (ceil_div(prod(a.extent for a in k), step) * step for k in parts.loops)
+        chunk = tuple(np.where(np.equal(part, 0), length, part) for length in whole)
+    else:
+        thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
+        counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
+        chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
     trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
     return Geometry(
         parts,
@@ -196,6 +218,9 @@ def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int
         local: dict[Var, Count] = {}
         for dim, size in zip(geometry.structure.dims, geometry.block, strict=True):
             local.update({a: size if len(dim) == 1 else least(size, a.extent) for a in dim})
+        if geometry.structure.passes_rows:
+            loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+            local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
         for d in range(rank):
             base = found[0].indices[d]
             low: Count = 0

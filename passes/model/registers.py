@@ -83,6 +83,10 @@ class Registers:
     needed: Count
     expected: Count
 
+    def beside(self, held: Count) -> Registers:
+        """Return what is needed where others hold so many registers all the time."""
+        return Registers(self.held + held, self.needed + held, self.expected + held)
+
     def joined(self, other: Registers) -> Registers:
         """Return the maximum: segments run one after another."""
         pairs = ((self.held, other.held), (self.needed, other.needed), (self.expected, other.expected))
@@ -99,9 +103,13 @@ def register_limit(threads: Count, min_blocks: Count, target: Target) -> Count:
 
 
 def thread_registers(
-    segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile], tensors: Mapping[str, TensorType]
+    segment: Segment,
+    geometry: Geometry,
+    tiles: Sequence[StagedTile],
+    tensors: Mapping[str, TensorType],
+    rows: Sequence[str] = (),
 ) -> Registers:
-    """Estimate one segment over tensors of some types."""
+    """Estimate one segment over tensors of some types; `rows` are those of which earlier segments left rows."""
     instances = product(geometry.thread) * 1.0
     if not segment.reductions:
         used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
@@ -113,7 +121,8 @@ def thread_registers(
     vectors: Count = 0.0
     for position, reduction in enumerate(segment.reductions):
         fragments = np.maximum(fragments, _fragments(segment, reduction, geometry, position, tensors))
-        vectors = np.maximum(vectors, _vectors_deep(reduction, geometry, position, tiles))
+        deep = _vectors_deep(reduction, geometry, position, tiles) + _rows_deep(reduction, geometry, tensors, rows)
+        vectors = np.maximum(vectors, deep)
     extra: Count = 0.0
     for tile in tiles:
         extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
@@ -244,12 +253,33 @@ def _vectors_deep(reduction: Reduction, geometry: Geometry, position: int, tiles
     return found
 
 
+def _rows_deep(
+    reduction: Reduction, geometry: Geometry, tensors: Mapping[str, TensorType], rows: Sequence[str]
+) -> Count:
+    """Return what one step keeps besides an element of each row that an earlier segment left, of which threads load
+    vectors along the row.
+    """
+    found: Count = 0.0
+    for read in reads(reduction.body):
+        if (
+            read.tensor in rows
+            and not geometry.structure.lanes
+            and read.indices
+            and read.indices[-1] in map(as_index, reduction.reduce)
+        ):
+            elements = geometry.thread_cover.dependent(expr_variables(read)) * 1.0
+            found = found + elements * (DEEP * (WIDEST_BYTES // tensors[read.tensor].dtype.size) - 1.0)
+    return found
+
+
 def resident_row(geometry: Geometry) -> Count:
     """Return whether lanes hold whole rows: every reduction takes one trip, so that all statements of the row share its
     loads.
     """
     if not geometry.structure.lanes:
         return np.bool_(False)
+    if geometry.structure.passes_rows:
+        return np.greater(geometry.lanes, 1)  # of rows that come in parts, one of them
     single: Count = np.greater(geometry.lanes, 1)
     for trips in geometry.trips:
         single = np.logical_and(single, np.equal(trips, 1))

@@ -32,6 +32,8 @@ from .access import (
     decoding_cost,
     depth_vector,
     divides,
+    passed_vector,
+    row_ways,
     tile_vector,
     unmoved,
     walks_evenly,
@@ -151,10 +153,14 @@ class Totals:
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, geometry, widest, place.rows)
+        if read.tensor in self.group.shared:
+            vector = np.maximum(vector, passed_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
         least_times = place.distinct(read, kind.shape) * again
         self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
+        if read.tensor in self.group.shared and geometry.structure.passes_rows:
+            cycles = cycles * row_ways(geometry, self.target)
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)

@@ -28,12 +28,13 @@ class SegmentStructure:
     """The discrete choices of one segment.
 
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
-    reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensor the
+    reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
     last. Where it `keeps` rows, part of them may lie in shared memory between statements. Where an `atom` multiplies,
     the rows of its C lie along the dim at position `rows`, the columns along that at `columns`. The rows of loops in
     `whole` are held by lanes in one trip. Where values that are combined in memory meet in shared memory first, blocks
-    take tiles in turns along the dim at position `meets`, -1 where none do.
+    take tiles in turns along the dim at position `meets`, -1 where none do. Where it `streams`, rows that it passes on
+    may come in parts.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -41,7 +42,7 @@ class SegmentStructure:
     reduces: tuple[tuple[int, ...], ...]
     staged: tuple[tuple[int, ...], ...]
     lanes: bool = False
-    shared: str = ""
+    shared: tuple[str, ...] = ()
     patch: tuple[int, ...] = ()
     atom: str = ""
     rows: int = 0
@@ -49,6 +50,12 @@ class SegmentStructure:
     keeps: bool = False
     whole: tuple[int, ...] = ()
     meets: int = -1
+    streams: bool = False
+
+    @property
+    def passes_rows(self) -> bool:
+        """Whether lanes hold rows that a later segment of the kernel reads: its block and its threads say the sizes."""
+        return self.lanes and bool(self.shared)
 
     @property
     def stages_any(self) -> bool:

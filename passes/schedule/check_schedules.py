@@ -27,10 +27,10 @@ from ...ir import (
     TileDim,
     operands,
 )
-from ..lowering import BlockLayout, Tile, atom_faults, atom_operands, kept_reads, lay_out, may_meet, own_axes
+from ..lowering import BlockLayout, atom_faults, atom_operands, comes_in_parts, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
 from .knobs import RINGS_OF_ATOMS
-from .legal_points import features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
+from .legal_points import Staged, features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
@@ -74,8 +74,8 @@ class Scheduled:
         return lay_out(self.group, self.schedule, self.target)
 
     @cached_property
-    def tiles(self) -> list[tuple[Tile, int]]:
-        """The tile of every staged operand, and the bytes of its buffer."""
+    def tiles(self) -> list[Staged]:
+        """The tile of every staged operand, and the bytes of its buffers."""
         return staged_tiles_of(self.layout)
 
     @cached_property
@@ -219,6 +219,23 @@ def check_rows_whole(case: Scheduled) -> Iterator[str]:
             yield f"{name}: lanes do not hold its whole row"
 
 
+def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
+    """Rows that a later segment reads are held by all threads of the block: who reads an element may then write it.
+    They come in parts only where sums can be scaled again, in parts of whole chunks of the loops behind.
+    """
+    for segment, schedule in case.segments:
+        if not any(o.extra and o.tensor in case.group.shared for o in segment.outputs):
+            continue
+        if schedule.lanes == 1 or schedule.threads != case.schedule.threads:
+            yield f"rows are passed on by {schedule.threads} of {case.schedule.threads} threads"
+        parts = {(d.trips > 1, d.chunk) for r in schedule.reductions for d in r.dims}
+        later = [d.chunk for r in case.schedule.segments[-1].reductions for d in r.dims]
+        if len(parts) > 1 or any(parted and not comes_in_parts(case.group) for parted, _ in parts):
+            yield "rows come in parts, of which sums cannot be scaled again"
+        elif any(parted and chunk % other for parted, chunk in parts for other in later):
+            yield f"rows come in parts that are no whole chunks of {later}"
+
+
 def check_meetings(case: Scheduled) -> Iterator[str]:
     """Values meet where a segment does nothing but combine them in memory; only there blocks take tiles in turns, along
     one dim, and each dim has only axes that name an element by themselves, or none.
@@ -289,7 +306,7 @@ def check_tiles_laid_out(case: Scheduled) -> Iterator[str]:
     except PassError as error:
         yield error.message
         return
-    if any(tile.count <= 1 for tile, _ in tiles):
+    if any(staged.tile.count <= 1 for staged in tiles):
         yield "a staged tile has one element only"
 
 
@@ -328,6 +345,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_lanes_share_one_row,
     check_rows_kept,
     check_rows_whole,
+    check_rows_passed_on,
     check_meetings,
     check_staging_known,
     check_orders_permute,

@@ -278,7 +278,8 @@ def _moves(structure: Structure, numbers: _Array) -> _Array:
     rows, found = _places(structure, numbers), [numbers[:0]]
     for axis, (knob, weight) in enumerate(zip(structure.knobs, _weights(structure), strict=True)):
         point, place = np.nonzero(_siblings(knob)[rows[:, axis]])
-        found.append(numbers[point] + (place - rows[point, axis]) * weight)
+        steps = (place - rows[point, axis]).astype(numbers.dtype)  # of any length where numbers are
+        found.append(numbers[point] + steps * weight)
     return distinct_values(np.concatenate(found))
 
 

@@ -173,6 +173,9 @@ def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Co
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
+        if geometry.structure.passes_rows:
+            reasons["threads"] = reasons["threads"] | np.not_equal(geometry.threads, threads)
+            reasons["whole"] = reasons["whole"] | _uneven_parts(geometry, sizes[-1])
     return reasons
 
 
@@ -203,6 +206,20 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
     for k, loop in enumerate(parts.loops):
         limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
         reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
+
+
+def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
+    """Return where lanes hold no rows, or, where these come in parts, where a part is no whole number of what lanes
+    take, or of what the last segment does, or longer than a row.
+    """
+    uneven: Count = np.less_equal(rows.lanes, 1)
+    for loop, chunk, trips in zip(rows.structure.loops, rows.chunk, rows.trips, strict=True):
+        length = next_power(prod(a.extent for a in loop))
+        broken = np.not_equal(chunk % (rows.lanes * rows.row_vector), 0) | np.greater(chunk, length)
+        for other in last.chunk:
+            broken = broken | np.greater(trips, 1) & np.not_equal(chunk % other, 0)
+        uneven = uneven | broken
+    return uneven
 
 
 def _pointless(geometry: Geometry) -> Count:

@@ -37,6 +37,12 @@ EVEN, WHOLE = 8, 128
 SHORT = 7
 #: Results of a product that make a block of their own.
 FILLED = 4096
+#: Results of a thread, threads and chunks along each dim that are looked at first where a kernel has several products.
+TILES, WARPED, DEEP = (4, 8), (4, 8, 16, 32), (8, 16, 32)
+#: Lanes that share a row of those.
+SHARING = (2, 4, 8, 16, 32)
+#: Elements of a part of a row that passes through shared memory.
+PARTS = (32, 64, 128, 256)
 
 
 def segment_knobs(
@@ -45,6 +51,12 @@ def segment_knobs(
     """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
     if structure.atom:
         yield from atom_knobs(segment, structure, prefix, target, coarse, widest)
+        return
+    if structure.passes_rows:
+        yield _lanes(structure, prefix, target, widest)
+        if structure.streams:
+            extent = prod(a.extent for a in structure.loops[0])
+            yield _single(f"{prefix}part", (0, *(n for n in (PARTS[1:3] if coarse else PARTS) if n < extent)))
         return
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
@@ -79,10 +91,7 @@ def segment_knobs(
             _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse),
         )
     if structure.lanes:
-        longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-        lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
-        pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
-        yield Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+        yield _lanes(structure, prefix, target, widest)
     if structure.keeps:
         yield _single(f"{prefix}kept", (0, EIGHTHS) if coarse else (0, EIGHTHS // 2, *range(5, EIGHTHS + 1)))
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
@@ -100,6 +109,53 @@ def layouts(deep: bool, coarse: bool, target: Target) -> tuple[int, ...]:
     if coarse or not target.banked:
         return (0, 2, CARRIED) if deep else (0,)
     return (0, 1, 2, CARRIED) if deep else (0, 1, 2)
+
+
+def _lanes(structure: SegmentStructure, prefix: str, target: Target, widest: int) -> Knob:
+    """Return the knob of how many lanes share a row, and how many neighbours each takes at once."""
+    longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
+    lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
+    pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
+    return Knob((f"{prefix}lanes", f"{prefix}rv"), pairs)
+
+
+def fitting(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]) -> Iterator[Knob]:
+    """Yield the knobs of one of several products: no block has two elements of a dim that indexes both factors."""
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    for knob in knobs:
+        dim = structure.dims[int(knob.names[0].partition(".")[2][1:])] if len(knob.names) == 3 else ()
+        batch = bool(dim) and all(len(kinds[a]) > 1 for a in dim)
+        yield Knob(knob.names, ((1, 1, 1),)) if batch else knob
+
+
+def thinned(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]) -> Iterator[Knob]:
+    """Yield knobs with the values that tiles of registers are good for, where there are others: what several segments
+    have in common has so many points that a sample of all would hold few that are good for each.
+    """
+    if structure.passes_rows:
+        for knob in knobs:
+            widest = max(v[-1] for v in knob.values)
+            pairs = tuple(v for v in knob.values if len(v) == 2 and v[0] in SHARING and v[1] == widest)
+            yield Knob(knob.names, pairs or knob.values)
+        return
+    if not structure.stages_any:
+        yield from knobs
+        return
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    for knob in knobs:
+        kept: tuple[tuple[int, ...], ...] = knob.values
+        name = knob.names[0].partition(".")[2]
+        if len(knob.names) == 3:
+            dim = structure.dims[int(name[1:])]
+            wide = all(len(kinds[a]) < 2 for a in dim) and prod(a.extent for a in dim) > SHORT
+            tiles = [v for v in kept if (v[1] in TILES and (v[0] == 1 or v[0] in WARPED) if wide else v[:2] == (1, 1))]
+            longest = max((v[2] for v in tiles), default=1)
+            kept = tuple(v for v in tiles if v[2] in (1, longest)) or kept
+        elif name[0] == "c":
+            kept = tuple(v for v in kept if v[0] in DEEP) or kept
+        elif name == "stages":
+            kept = tuple(v for v in kept if v[0] > 1) or kept
+        yield Knob(knob.names, kept)
 
 
 def _batch_dims(segment: Segment, structure: SegmentStructure) -> frozenset[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...ir import (
     MATRIX_ATOMS,
+    DType,
     FusedGroup,
     ReduceDim,
     Schedule,
@@ -29,13 +30,14 @@ from ..lowering import (
     Tile,
     bind_dims,
     bins_of,
+    comes_in_parts,
     joined_places,
     kept_reads,
     local_vars,
     stage,
     written_side,
 )
-from ..model import CARRIED, Features, Geometry, SegmentStructure, count_features, turned_dim
+from ..model import CARRIED, Features, Geometry, SegmentStructure, count_features, most_staged, turned_dim
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
@@ -55,12 +57,22 @@ def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
     return [s.order for part in schedule.segments for r in part.reductions for s in r.staging]
 
 
-def staged_tiles_of(layout: BlockLayout) -> list[tuple[Tile, int]]:
-    """Return the tile of every staged operand, and the bytes of its buffer."""
-    return [found for frame in layout.frames for found in _frame_tiles(layout, frame)]
+class Staged(NamedTuple):
+    """The tile of a staged operand, the bytes of its ring of buffers, which segment stages it, and its type."""
+
+    tile: Tile
+    nbytes: int
+    segment: int
+    dtype: DType
 
 
-def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]]:
+def staged_tiles_of(layout: BlockLayout) -> list[Staged]:
+    """Return the tile of every staged operand, and the bytes of its buffers."""
+    return [found for number in range(len(layout.frames)) for found in _frame_tiles(layout, number)]
+
+
+def _frame_tiles(layout: BlockLayout, position: int) -> Iterator[Staged]:
+    frame = layout.frames[position]
     shapes = {t: kind.shape for t, kind in layout.group.tensors.items()}
     own = [r.name for r in frame.segment.reductions]
     for number, (reduction, loop) in enumerate(zip(frame.segment.reductions, frame.schedule.reductions, strict=True)):
@@ -72,15 +84,20 @@ def _frame_tiles(layout: BlockLayout, frame: Frame) -> Iterator[tuple[Tile, int]
         for choice in loop.staging:
             part = operands(reduction, own)[choice.operand]
             tile = stage(part, shapes, binding, choice, "c")
-            size = tile.size * loop.stages * dtype_of(part, layout.group.tensors).size
-            yield tile, -(-size // 16) * 16
+            dtype = dtype_of(part, layout.group.tensors)
+            yield Staged(tile, -(-tile.size * loop.stages * dtype.size // 16) * 16, position, dtype)
 
 
-def shared_bytes(layout: BlockLayout, tiles: list[tuple[Tile, int]]) -> int:
+def shared_bytes(layout: BlockLayout, tiles: list[Staged]) -> int:
     """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
     lanes, rows that are kept, bins in which values meet.
     """
-    total = sum(b.nbytes for b in layout.buffers.values()) + sum(size for _, size in tiles)
+    staged: dict[tuple[int, DType], Any] = {}
+    for tile in tiles:
+        staged[tile.segment, tile.dtype] = staged.get((tile.segment, tile.dtype), 0) + tile.nbytes
+    # Where rows come in parts, chunks of the next part are on their way while those of this one are used.
+    together = sum(staged.values()) if layout.part is not None else most_staged(staged)
+    total = sum(b.nbytes for b in layout.buffers.values()) + int(together)
     widest = [
         layout.group.tensors[r.name].dtype.size
         for frame in layout.frames
@@ -129,11 +146,12 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         reduces,
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
         schedule.atomic is None and (schedule.lanes > 1 or schedule.row_vector > 1),
-        next((o.tensor for o in segment.outputs if o.tensor in group.shared), ""),
+        tuple(o.tensor for o in segment.outputs if o.tensor in group.shared),
         **_atom_of(schedule),
         keeps=schedule.kept > 0,
         whole=whole_loops(segment, reduces),
         meets=turned_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
+        streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and comes_in_parts(group),
     )
     return Geometry(
         structure,

@@ -29,10 +29,10 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import kept_reads, may_meet, own_axes
-from ..model import SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
+from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
+from ..model import Knob, SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
 from .atom_structures import atom_structures
-from .knobs import launch_knobs, segment_knobs
+from .knobs import fitting, launch_knobs, segment_knobs, thinned
 from .legal_points import whole_loops
 
 #: Elements of a row that a thread always has registers for, besides what it computes with.
@@ -102,7 +102,7 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
 def segment_structures(group: FusedGroup, position: int, target: Target) -> list[SegmentStructure]:
     """Return the structures of one segment that a target has what it takes for."""
     segment = group.segments[position]
-    written = next((o.tensor for o in segment.outputs if o.tensor in group.shared), "")
+    written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
     reads_shared = any(t in group.shared for t in segment.tensors_read)
     apart = tuple((a,) for a in segment.axes)
     if not segment.reductions:
@@ -112,10 +112,12 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        dims = apart if reads_shared else _flat(segment)
-        whole = whole_loops(segment, reduces)
-        keeps = not whole and _keeps(group, segment, loops, target)
-        return [SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=keeps, whole=whole)]
+        dims = apart if reads_shared or written else _flat(segment)
+        whole = () if written else whole_loops(segment, reduces)
+        streams = bool(written) and comes_in_parts(group)
+        keeps = not whole and not written and _keeps(group, segment, loops, target)
+        return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
+                                 streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
@@ -134,7 +136,7 @@ def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[Segmen
 def _reduction_structures(
     group: FusedGroup,
     segment: Segment,
-    written: str,
+    written: tuple[str, ...],
     reads_shared: bool,
     apart: tuple[tuple[Var, ...], ...],
     target: Target,
@@ -211,12 +213,21 @@ def make_space(
     for combination in combinations:
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = tuple(
-            k
-            for s, structure in enumerate(combination)
-            for k in segment_knobs(group.segments[s], structure, f"s{s}.", target, coarse, widest)
+            k for s, structure in enumerate(combination) for k in _knobs(group, s, structure, target, coarse, widest)
         ) + launch_knobs(combination, target, coarse)
         found += [Structure(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
+
+
+def _knobs(
+    group: FusedGroup, position: int, structure: SegmentStructure, target: Target, coarse: bool, widest: int
+) -> Iterable[Knob]:
+    """Return the knobs of a segment, fewer of one of many in a thinned space."""
+    found = segment_knobs(group.segments[position], structure, f"s{position}.", target, coarse, widest)
+    if len(group.segments) < 3:
+        return found
+    found = fitting(group.segments[position], structure, found)
+    return thinned(group.segments[position], structure, found) if coarse else found
 
 
 def _may_use_table(structures: Iterable[SegmentStructure]) -> bool:

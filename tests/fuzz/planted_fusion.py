@@ -39,7 +39,7 @@ BUGS = (
     Bug("legality", "an index that is computed in the group is read from memory",
         "passes.fusion.inline:Inliner._check_places",
         "if computed:", "if len(computed) > 1:"),
-    Bug("partition", "a path may leave a group and come back", "passes.fusion.partition:Partitioner.convex",
+    Bug("partition", "a path may leave a group and come back", "passes.fusion.partition:Partitioner._direct",
         "if second in following:", "if False:"),
     Bug("partition", "groups run before what they read", "passes.fusion.partition:Partitioner.sorted",
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]",

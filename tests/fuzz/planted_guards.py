@@ -34,7 +34,7 @@ BUGS = (
     Bug("guard", "factors that read outside count as zero whatever they are filled with",
         "passes.lowering.reductions:_vanishes",
         "isinstance(p, Read) and p.fill == 0", "isinstance(p, Read) or True"),
-    Bug("guard", "staged elements that do not exist are not masked", "passes.lowering.fetch:_masked",
+    Bug("guard", "staged elements that do not exist are not masked", "passes.lowering.fetch:masked",
         "if not tile.valid or (isinstance(value, Load) and value.fill == 0):", "if True:",
         seen="tests/kernels/test_masks.py"),
     Bug("guard", "a gathered tile forgets which of its elements exist", "passes.lowering.staging:_gather",

@@ -15,9 +15,9 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
-from cuts.passes.lowering.kept_rows import kept_reads
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
+from cuts.passes.lowering.rows.kept_rows import kept_reads
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of

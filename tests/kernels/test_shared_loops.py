@@ -9,7 +9,7 @@ from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.shared_loops import may_share
+from cuts.passes.lowering.rows.shared_loops import may_share
 from cuts.passes.schedule.legal_points import features_of
 
 from ..needs import needs_opencl

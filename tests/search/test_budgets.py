@@ -29,7 +29,7 @@ from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round, making
-from cuts.search.build import Job
+from cuts.search.build import Done, Job
 from cuts.search.child import Child, Ended
 from cuts.search.interrupts import first_interrupt_stops
 from cuts.search.measure import Verdict
@@ -170,18 +170,26 @@ def test_a_longer_budget_gives_no_slower_plan(seed: int, slow_host: Callable[...
 
 @pytest.mark.parametrize("seconds", [8.0, 14.0, 40.0])
 def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven of eight points spill registers, the model's first choices among them."""
+    """Seven of eight points spill registers, the model's first choices among them. What was still being compiled when
+    time ended has told nobody.
+    """
     refused: set[tuple[str, str]] = set()
-    answer = SimulatedWorkers._answer
+    answer, collect = SimulatedWorkers._answer, SimulatedWorkers.collect
 
     def spilling(self: SimulatedWorkers, job: Job) -> object:
         built = answer(self, job)
         if job.method != "build" or zlib.crc32(schedule_text(job.arguments[1]).encode()) % 8 == 0:
             return built
-        refused.add((job.arguments[0].key, schedule_text(job.arguments[1])))
         return evolve(built, outcome="spilled", spill_bytes=1000)
 
+    def heard(self: SimulatedWorkers, timeout: float) -> list[Done]:
+        found = collect(self, timeout)
+        spilled = (d.job.arguments for d in found if d.job.method == "build" and d.value.outcome == "spilled")
+        refused.update((problem.key, schedule_text(schedule)) for problem, schedule, *_ in spilled)
+        return found
+
     monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
+    monkeypatch.setattr(SimulatedWorkers, "collect", heard)
     run = tuned(layers(4), seconds)
     chosen = zip(run.selector.problems, run.selector.choices, strict=True)
     assert refused

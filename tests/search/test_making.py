@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target

@@ -8,7 +8,14 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from cuts.passes.schedule.check_schedules import CHECKS, Scheduled, check_atoms_spread, check_rows_whole, check_schedule
+from cuts.passes.schedule.check_schedules import (
+    CHECKS,
+    Scheduled,
+    check_atoms_spread,
+    check_rows_passed_on,
+    check_rows_whole,
+    check_schedule,
+)
 
 from .groups import matmul
 
@@ -67,6 +74,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
     "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
+    "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_meetings": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
@@ -91,6 +99,12 @@ ALONG_GROUP = evolve(
     GROUP,
     segments=(evolve(GROUP.segments[0], reductions=(evolve(GROUP.segments[0].reductions[0], along="upto"),)),),
 )
+#: The group with a row that a later segment would read, for the check of those.
+PASSED_GROUP = evolve(
+    GROUP,
+    segments=(evolve(GROUP.segments[0], outputs=(evolve(GROUP.segments[0].outputs[0], extra=(K,)),)),),
+    shared=(GROUP.segments[0].outputs[0].tensor,),
+)
 
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
@@ -102,7 +116,8 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
 def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callable[..., object]) -> None:
     make, reason = BROKEN[check.__name__]
     assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
-    group = ALONG_GROUP if check is check_rows_whole else GROUP
+    others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP}
+    group = others.get(check, GROUP)  # type: ignore[call-overload]
     assert any(reason in found for found in check(Scheduled(group, make(), TARGET)))  # type: ignore[attr-defined]
     assert any(reason in found for found in check_schedule(group, make(), TARGET))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ...ir import Reduction, ReductionSchedule, Segment, reads
+from ....ir import Reduction, ReductionSchedule, Segment, reads
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,7 @@ from math import prod
 
 from attrs import frozen
 
-from ...ir import (
+from ....ir import (
     Barrier,
     Commit,
     Expr,
@@ -44,8 +44,8 @@ from ...ir import (
     reads,
     row_major,
 )
-from .index_values import value_of
-from .segment_state import SegmentState, row_share
+from ..index_values import value_of
+from ..segment_state import SegmentState, row_share
 
 
 @lru_cache(maxsize=4096)

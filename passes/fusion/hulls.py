@@ -1,0 +1,157 @@
+"""Groups that are worth a kernel together though no two of them are: a product, rows of its results, a product of
+those.
+
+Each merge of two of them leaves in memory what the third reads, so that a path of merges that each gain stops in front
+of them. What a partition considers besides pairs are therefore *hulls*: a product, another one that its results lead to
+through statements over rows, and all that is between.
+
+    product -> maximum and sum -> weights, product   =>   one group of three segments
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Protocol
+
+from ...ir import FusedGroup
+from .groups import Group, Workshop, form_key
+from .legality import multiplies as tiled
+from .normalise import Illegal
+
+#: Most groups between two products: rows, their weights, and what is computed of either element by element.
+BETWEEN = 4
+
+
+class Edges(Protocol):
+    """Which groups of a graph read what others leave, as a partition knows it."""
+
+    @property
+    def workshop(self) -> Workshop:
+        """What forms groups."""
+        ...
+
+    @property
+    def sources(self) -> Mapping[str, frozenset[str]]:
+        """The units that write what a unit reads."""
+        ...
+
+    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
+        """Return the groups that read what a group writes."""
+        ...
+
+
+def hulls(edges: Edges, groups: Iterable[Group], owner: dict[str, Group | str]) -> Iterator[tuple[Group, ...]]:
+    """Yield what begins with one of some groups that are products, in the graph's order."""
+    order = edges.workshop.order
+    for first in groups:
+        if not multiplies(first):
+            continue
+        between, ends = _behind(edges, first, owner)
+        for last in sorted(ends, key=lambda g: order[g.units[0]]):
+            inside = [g for g in between if last in _reached(edges, g, between, owner)]
+            if inside and convex(edges, {first, *inside, last}, owner):
+                yield (first, *sorted(inside, key=lambda g: order[g.units[0]]), last)
+
+
+def leading_to(edges: Edges, group: Group, owner: dict[str, Group | str]) -> list[Group]:
+    """Return a group and those that it may be in a hull with that begins with one of them."""
+    found, level = {group: None}, [group]
+    for _ in range(BETWEEN + 1):
+        before = [owner[s] for g in level for u in g.units for s in edges.sources[u]]
+        level = [g for g in dict.fromkeys(before) if isinstance(g, Group) and g not in found]
+        found.update(dict.fromkeys(level))
+        level = [g for g in level if not multiplies(g)]
+    return [g for g in found if multiplies(g)]
+
+
+def joined(workshop: Workshop, hull: tuple[Group, ...]) -> Group | Illegal:
+    """Return a hull as one group of three segments."""
+    first, last = hull[0], hull[-1]
+    if any(len(g.parts) > 1 or g.repeat is not None for g in hull):
+        return Illegal("a kernel has at most three segments")
+    made = {t for g in hull[:-1] for u in g.units for t in workshop.units[u].writes}
+    products = [u for u in last.units if not workshop.is_view(u) and multiplies(workshop.single(u))]
+    if len(products) != 1:
+        return Illegal("the last group is no single product")
+    early = _in_front(workshop, last, products[0], made)
+    rows = (*(u for g in hull[1:-1] for u in g.units), *early)
+    parts = first.units, rows, tuple(u for u in last.units if u not in early)
+    return workshop.form(tuple(tuple(sorted(part, key=lambda u: workshop.order[u])) for part in parts))
+
+
+def multiplies(group: Group) -> bool:
+    """Whether a group is one segment whose threads have tiles of a product's results."""
+    return _multiplies(_Form(form_key(group.form), group.form))
+
+
+class _Form:
+    """A normal form that is asked about once."""
+
+    def __init__(self, key: Hashable, form: FusedGroup) -> None:
+        self.key, self.form = key, form
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self.key == other.key
+
+
+@lru_cache(maxsize=4096)
+def _multiplies(asked: _Form) -> bool:
+    return len(asked.form.segments) == 1 and tiled(asked.form.segments[0])
+
+
+def _in_front(workshop: Workshop, group: Group, product: str, made: set[str]) -> tuple[str, ...]:
+    """Return the units of a group that its product reads and that compute of what is `made` in front of it."""
+    early: list[str] = []
+    known = set(made)
+    for name in sorted(group.units, key=lambda u: workshop.order[u]):
+        if name == product:
+            break
+        unit = workshop.units[name]
+        if any(workshop.sources(t) in known for t in unit.reads):
+            early.append(name)
+            known.update(unit.writes)
+    return tuple(early)
+
+
+def _behind(edges: Edges, first: Group, owner: dict[str, Group | str]) -> tuple[dict[Group, None], dict[Group, None]]:
+    """Return the groups without products that a group leads to through others of them, and the products behind."""
+    between: dict[Group, None] = {}
+    ends: dict[Group, None] = {}
+    level: list[Group] = [first]
+    for _ in range(BETWEEN):
+        following = [g for each in level for g in edges.successors(each, owner) if isinstance(g, Group)]
+        fresh = [g for g in dict.fromkeys(following) if g not in between]
+        ends.update(dict.fromkeys(g for g in fresh if multiplies(g)))
+        level = [g for g in fresh if not multiplies(g)]
+        between.update(dict.fromkeys(level))
+        if len(between) > BETWEEN:
+            break
+    return between, ends
+
+
+def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: dict[str, Group | str]) -> set[Group | str]:
+    """Return the groups that read what one leaves, directly or through others of some."""
+    inside, found, pending = {*among}, set[Group | str](), [group]
+    while pending:
+        for vertex in edges.successors(pending.pop(), owner) - found:
+            found.add(vertex)
+            if vertex in inside and isinstance(vertex, Group):
+                pending.append(vertex)
+    return found
+
+
+def convex(edges: Edges, hull: set[Group], owner: dict[str, Group | str]) -> bool:
+    """Whether no path leaves some groups and comes back."""
+    pending = [v for g in hull for v in edges.successors(g, owner) - hull]
+    seen = set(pending)
+    while pending:
+        following = edges.successors(pending.pop(), owner)
+        if following & hull:
+            return False
+        pending.extend(following - seen)
+        seen |= following
+    return True

@@ -1,0 +1,267 @@
+"""Rows that are longer than a block has room for: taken in parts, with sums that are scaled again as parts come.
+
+    m = max_j z[j];   t = sum_j exp(z[j] - m);   w[j] = exp(z[j] - m);   y = (sum_j w[j] * v[j]) / t
+      ->  for each part:  m' = max(m, max of the part);   c = exp(m - m');   t = t * c + sum of exp(z[j] - m')
+                          y = y * c + sum of exp(z[j] - m') * v[j];   m = m'
+
+That is an identity of the algebra: what is added up is `h(z, m)` with `h(z, m') = h(z, m) * c(m, m')`, and sums of
+products with it are scaled likewise. The exponential of a difference is the one function with such a `c` that is
+known here. As long as all of a row is -inf, 0 is subtracted in its place: the parts so far then add up to 0.
+
+The loop over parts holds all three segments: a part of the product's results, its rows, their part of the sums. What
+lanes and threads hold lives on from turn to turn, in registers; each row's scale passes through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from math import inf
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    COMBINERS,
+    Accumulate,
+    Barrier,
+    Call,
+    DType,
+    Expr,
+    FusedGroup,
+    Guard,
+    Held,
+    Index,
+    Item,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    Phase,
+    Read,
+    Reduction,
+    Root,
+    Segment,
+    Store,
+    Test,
+    Value,
+    Var,
+    as_index,
+    factors,
+    linearise,
+    reads,
+    row_major,
+    substitute,
+)
+from .frames import SCALES, BlockLayout, axis_places
+from .index_values import value_of
+from .outputs import emit_output, passed_on
+from .reductions import chunks
+from .ring import first_copies, left_out
+from .segment_state import SegmentState, row_share
+from .substitute_phase import substitute_phase
+
+
+def comes_in_parts(group: FusedGroup) -> bool:
+    """Whether rows that a group's segments pass on may come in parts."""
+    return len(group.segments) == 3 and _comes_in_parts(group.segments, group.shared)
+
+
+@lru_cache(maxsize=4096)
+def _comes_in_parts(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
+    _, rows, last = segments
+    greatest, *others = rows.reductions
+    own = {r.name for r in rows.reductions}
+    wide = [o for o in rows.outputs if o.extra]
+    names = {o.tensor for o in wide}
+    return (
+        greatest.combine == "max"
+        and not any(r.tensor in own for r in reads(greatest.body))
+        and all(r.combine == "sum" and _shifted(r.body, greatest.name, own) for r in others)
+        and all(_shifted(o.body, greatest.name, own) for o in wide)
+        and all(r.combine == "sum" and _linear(r, names, {*shared}, greatest.reduce) for r in last.reductions)
+        and not any(r.tensor in names for o in last.outputs for r in reads(o.body))
+    )
+
+
+def _shifted(body: Expr, greatest: str, own: set[str]) -> bool:
+    """Whether a body is a product of the exponential of a difference from the greatest, and of what knows no such."""
+    found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
+    if len(found) != 1 or not isinstance(found[0], Call) or found[0].fn != "exp":
+        return False
+    (inner,) = found[0].args
+    if not isinstance(inner, Call) or inner.fn != "sub":
+        return False
+    value, shift = inner.args
+    return isinstance(shift, Read) and shift.tensor == greatest and not any(r.tensor in own for r in reads(value))
+
+
+def _linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
+    """Whether what is added up along whole rows is a product with one element of them, and knows nothing else of it."""
+    parts = factors(reduction.body)
+    rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
+    along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
+    others = (p for p in parts if p not in rows)
+    return along and len(rows) == 1 and not any(r.tensor in shared for p in others for r in reads(p))
+
+
+# ---- lowering
+
+
+def lower_stream(
+    layout: BlockLayout,
+    states: Sequence[SegmentState],
+    segment: Callable[[SegmentState], None],
+) -> list[Item]:
+    """Return the items of three segments whose rows come in parts: what comes before, the loop over parts, what comes
+    behind. `segment` lowers the first one into its state.
+    """
+    first, rows, last = states
+    part = layout.part
+    assert part is not None, "rows that come in parts"
+    for state in (rows, last):
+        state.shares = {s.var: s for s in state.frame.shares}
+    segment(first)
+    shift = _Rows(layout, rows)
+    begin: list[Item] = [_plain(rows, "begin", map(rows.initialise, rows.frame.segment.reductions))]
+    begin.append(_plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
+    last.room = dict(first.room)
+    sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
+    # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
+    ahead, product = first_copies(first.items)
+    following = [_of_part(item, part, as_index(part) + 1) for item in ahead]
+    early, sums = first_copies(sums)
+    turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
+    items = [*begin, *(_of_part(item, part, Index()) for item in ahead), Loop(part, tuple(turn))]
+    for state in (rows, last):
+        state.shares = {s.var: s for s in state.frame.shares}
+        for number, output in enumerate(state.frame.segment.outputs):
+            if state is last or not output.extra:
+                emit_output(state, output, f"out{number}")
+        state.flush("exit")
+    between = [Barrier()] if rows.items else []
+    return [*items, *rows.items, *between, *last.items]
+
+
+def _of_part(item: Item, part: Var, at: Index) -> Item:
+    """Return the copies of a part by its number, left out where there is no such part."""
+    return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
+
+
+def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
+    """Return the loop over the chunks of a part in which a reduction goes on."""
+    prefix = f"{state.frame.prefix}r{number}"
+    return chunks(state, [reduction], state.frame.schedule.reductions[number], prefix, state.layout.part_length)
+
+
+def _plain(state: SegmentState, name: str, roots: Iterable[Root]) -> Phase:
+    """Return a phase over the instances of a segment."""
+    return state.phase("compute", name, tuple(roots), (), {s.var: s for s in state.frame.shares})
+
+
+@frozen
+class _Rows:
+    """The rows' segment of a stream: the registers of each row besides its reductions are the greatest value before a
+    part, what a part is shifted by, the scale of what there was before, and what the part adds.
+    """
+
+    layout: BlockLayout
+    state: SegmentState
+
+    def items(self) -> list[Item]:
+        """Return what becomes of the rows of a part."""
+        state = self.state
+        greatest, *others = state.frame.segment.reductions
+        (dim,) = state.frame.schedule.reductions[0].dims
+        local = Var(f"{state.frame.prefix}w", dim.chunk)
+        share, unrolled = row_share(state.frame, local)
+        assert self.layout.part is not None
+        binding = state.bind((dim,), (local,), (as_index(self.layout.part) * dim.chunk,))
+        valid = tuple(g for v, g in binding.valid.items() if v == local)
+        row, shares = (
+            tuple(v for v in unrolled if v.extent > 1),
+            {s.var: s for s in state.frame.shares} | {local: share},
+        )
+        dtype = self._dtype(greatest)
+        most = self._value(greatest)
+        before, shift, scale = (self._value(greatest, what) for what in ("before", "shift", "scale"))
+        context = state.context(binding, {})
+        nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
+        finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
+        shifted = evolve(context, held={**context.held, greatest.name: shift})
+        found: list[Item] = [
+            self._phase("before", self._set(greatest, "before", most)),
+            state.phase("compute", f"{state.frame.prefix}greatest",
+                        self._part(greatest, value_of(greatest.body, context), local, valid), row, shares),
+            self._phase("most", [self._add(greatest, self._value(greatest, "part"))]),
+            self._phase("shift", self._set(greatest, "shift", finite)),
+            self._phase("scale", self._set(greatest, "scale", Op("exp", (Op("sub", (before, shift), dtype),), dtype))),
+        ]  # fmt: skip
+        roots = [r for other in others for r in self._part(other, value_of(other.body, shifted), local, valid)]
+        wide = (o for o in state.frame.segment.outputs if o.extra)
+        roots += [passed_on(state, o, binding, (), value_of(o.body, shifted)) for o in wide]
+        found.append(state.phase("exit", "rows", tuple(roots), row, shares))
+        lane = Guard(as_index(state.frame.lane), 0, 1)
+        store = Store("shared", SCALES, self._place(state), scale, dtype, () if lane.always else (lane,))
+        found.append(self._phase("scaled", [store]))
+        for other in others:
+            found.append(self._phase(f"again{other.name}", [evolve(self._add(other, scale), combine="prod")]))
+            found.append(self._phase(f"sum{other.name}", [self._add(other, self._value(other, "part"))]))
+        return found
+
+    def scaled(self, last: SegmentState) -> Phase:
+        """Return the phase in which sums of the last segment are scaled: each by the scale of its row."""
+        output = next(o for o in self.state.frame.segment.outputs if o.extra)
+        body = last.frame.segment.reductions[0].body
+        indices = next(r.indices for r in reads(body) if r.tensor == output.tensor)
+        binding = last.bind((), (), ())
+        box, places = self.layout.boxes[output.tensor], axis_places(self.state.frame.segment, output.tensor)
+        at: dict[int, Index] = {}
+        for index, base, place in zip(indices, box.base, places, strict=True):
+            if place is not None:
+                at[place] = substitute(index, binding.places) - base
+        address = linearise([at.get(n, Index()) for n in range(len(self._extents()))], row_major(self._extents()))
+        tiles = tuple(map(as_index, last.frame.tiles))
+        roots = []
+        for reduction in last.frame.segment.reductions:
+            dtype = self.layout.group.tensors[reduction.name].dtype
+            value = Load("shared", SCALES, address, self._dtype(self.state.frame.segment.reductions[0]))
+            roots.append(Accumulate(reduction.name, tiles, "prod", value, (), dtype))
+        return _plain(last, "scale", roots)
+
+    def _extents(self) -> tuple[int, ...]:
+        return tuple(d.block for d in self.state.frame.schedule.dims)
+
+    def _place(self, state: SegmentState) -> Index:
+        return linearise(tuple(map(as_index, state.frame.tiles)), row_major(self._extents()))
+
+    def _dtype(self, reduction: Reduction) -> DType:
+        return self.layout.group.tensors[reduction.name].dtype
+
+    def _value(self, reduction: Reduction, what: str = "") -> Held:
+        """Return a register of each row."""
+        name = f"{reduction.name}.{what}" if what else reduction.name
+        return Held(name, tuple(map(as_index, self.state.frame.tiles)), self._dtype(reduction))
+
+    def _add(self, reduction: Reduction, value: Value, what: str = "") -> Accumulate:
+        """Return what combines a register of each row with a value."""
+        held = self._value(reduction, what)
+        return Accumulate(held.name, held.at, reduction.combine, value, (), held.dtype)
+
+    def _set(self, reduction: Reduction, what: str, value: Value) -> list[Root]:
+        """Return what gives a register of each row a value."""
+        held = self._value(reduction, what)
+        begin = evolve(self.state.initialise(reduction), name=held.name, combine="sum")
+        return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
+
+    def _part(self, reduction: Reduction, value: Value, local: Var, valid: tuple[Guard, ...]) -> tuple[Root, ...]:
+        """Return what combines the values of a part, in registers of their own."""
+        held = self._value(reduction, "part")
+        if valid:
+            identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
+            value = Op("select", (Test(valid), value, identity), value.dtype)
+        over = Accumulate(held.name, held.at, reduction.combine, value, (local,), held.dtype)
+        begin, end = self.state.initialise(reduction), self.state.lane_reduce(reduction)
+        return evolve(begin, name=held.name), over, evolve(end, name=held.name)
+
+    def _phase(self, name: str, roots: Iterable[Root]) -> Phase:
+        return _plain(self.state, name, roots)
