@@ -219,12 +219,14 @@ class Workshop:
         return any(self._needed(t, {unit}) for t in self.units[unit].writes)
 
     def fuse(self, first: Group, second: Group) -> Group | Illegal:
-        """Return two groups as one kernel, `second` being a consumer of `first`: register level, else shared-memory
-        level.
+        """Return two groups as one kernel, `second` being a consumer of `first`: register level, in the segment that
+        reads it, else shared-memory level.
         """
         if min(len(first.parts), len(second.parts)) > 1:
             return Illegal("two kernels of several segments are none of three")
-        register = (*first.parts[:-1], self._sorted((*first.parts[-1], *second.parts[0])), *second.parts[1:])
+        place = self._reading(first, second)
+        together = self._sorted((*first.parts[-1], *second.parts[place]))
+        register = (*first.parts[:-1], *second.parts[:place], together, *second.parts[place + 1 :])
         found = self._form(register, self.policy)
         if isinstance(found, Group) or not self.policy.shared or len(first.parts) + len(second.parts) > 2:
             return found
@@ -232,6 +234,14 @@ class Workshop:
         if isinstance(shared, Group):
             return shared
         return Illegal(f"register level: {found.reason}; shared-memory level: {shared.reason}")
+
+    def _reading(self, first: Group, second: Group) -> int:
+        """Return which segment of a group is the first to read what another group writes; the first where none does."""
+        if len(second.parts) == 1:
+            return 0
+        made = {t for name in first.units for t in self.units[name].writes}
+        reads = ((self.sources(t) for name in part for t in self.units[name].reads) for part in second.parts)
+        return next((n for n, part in enumerate(reads) if not made.isdisjoint(part)), 0)
 
     def is_view(self, unit: str) -> bool:
         """Whether a unit is a free copy, which groups take in where they need it."""

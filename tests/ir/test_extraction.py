@@ -154,6 +154,9 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         mine = list(dict.fromkeys(mine))
         kept.update(mine)
         elements = registers(phase, fixed, {v for at in box.values() for i in at for v in variables(i)})
+        elements |= {
+            (v, n): n for v in phase.unrolled for n in range(v.extent)
+        }  # what a thread carries has its numbers
         on_demand = [r for r in expand(substitute_phase(thread_phase, fixed).roots) if happens(r)]
         named = [in_block_terms(r, box, elements) for r in on_demand]
         # Registers are a thread's own: one that has no element keeps what takes an element's place.

@@ -227,6 +227,20 @@ def test_a_partition_takes_the_chain_that_is_faster() -> None:
     assert all(len(g.parts) == 1 for g in partition(Partitioner(without, Modelled(GPU)), "mixed"))
 
 
+def test_what_the_last_product_alone_reads_is_computed_with_it() -> None:
+    """Values that are turned round, or made of others, in front of the second product are its own operand's."""
+    whole = spelled()
+    types = {**whole.types, "u": TensorType(DType.F32, (4, 24, 16)), "v": TensorType(DType.F32, (4, 24, 16))}
+    nodes = (Node("d", "relu", ("u",), ("v",), {}), *whole.nodes)
+    graph = evolve(whole, inputs=("q", "k", "u"), types=types, nodes=nodes)
+    chain = chained(graph)
+    assert isinstance(chain, Group)
+    shop = Workshop(find_views(divide_behind(build_programs(graph, REGISTRY))), Policy())
+    found = shop.fuse(shop.single("d"), chain)
+    assert isinstance(found, Group)
+    assert "d" in found.parts[2]
+
+
 @needs_toolchain
 @pytest.mark.parametrize("shape", [(64, 12, 12, 128, 128, 64, 64), (2, 12, 12, 777, 777, 64, 64)], ids=str)
 def test_what_is_chosen_spills_nothing(shape: tuple[int, ...]) -> None:
