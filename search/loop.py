@@ -45,11 +45,16 @@ class DispatchLoop:
         self.resources.builder.submit(Job(_Request(task, then), method, (task.problem, *arguments), priority, limit))
 
     def take_in(self, timeout: float = 0.0) -> None:
-        """Take in what the workers have done; wait for something, but no longer than `timeout`."""
+        """Take in what the workers have done; wait for something, but no longer than `timeout`. What was asked before a
+        search, and is answered only now, is for whoever asked.
+        """
         for done in self.resources.collect(timeout):
-            request: _Request = done.job.owner
-            request.task.waiting -= 1
-            request.then(done)
+            request = done.job.owner
+            if isinstance(request, _Request):
+                request.task.waiting -= 1
+                request.then(done)
+            else:
+                self.resources.take_in(done)
 
     def next(self, tasks: Sequence[SearchTask]) -> SearchTask | None:
         """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is

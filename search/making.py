@@ -70,6 +70,8 @@ def _have_made(resources: Resources, missing: Mapping[tuple[str, str], tuple[Pro
                 if done.job.owner in waiting:
                     waiting.discard(done.job.owner)
                     resources.keep_made(*missing[done.job.owner], done)
+                else:
+                    resources.take_in(done)
     if waiting:
         resources.drop()
 

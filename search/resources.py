@@ -159,9 +159,9 @@ class Resources:
         gave it.
         """
         self.answering = True
-        if not isinstance(done.job.owner, tuple):
+        asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
+        if not isinstance(asking, Asking):
             return False
-        asking, number = done.job.owner
         asking.answer(number, done.value)
         return True
 
