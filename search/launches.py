@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
+from typing import Any
 
 from .build import Built, BundleMember, Done, Job
 from .data import Reference
@@ -34,6 +35,7 @@ def measure_launches(
         with resources.statistics.phase("wait for workers"):
             answers = resources.collect(resources.pause)
         for done in answers:
+            found: Any
             name, found = done.job.owner if isinstance(done.job.owner, tuple) else ("", None)
             if found is not references and found is not kernels:
                 resources.take_in(done)
