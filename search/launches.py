@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
-from typing import Any
 
 from .build import Built, BundleMember, Done, Job
 from .data import Reference
@@ -35,9 +34,8 @@ def measure_launches(
         with resources.statistics.phase("wait for workers"):
             answers = resources.collect(resources.pause)
         for done in answers:
-            found: Any
             name, found = done.job.owner if isinstance(done.job.owner, tuple) else ("", None)
-            if found is not references and found is not kernels:
+            if not any(found is mine for mine in (references, kernels)):
                 resources.take_in(done)
                 continue
             waiting -= 1
