@@ -90,6 +90,7 @@ def build_graph(
     """Compile a graph to a plan. Where a `selector` measures, the plan of an earlier search to the end is found again;
     without one, what a search on such a machine decided is taken over.
     """
+    check_precision(options.precision, target)
     if not isinstance(selector, MeasuredSelector):
         options = evolve(options, begun=options.begin())
         if selector is None and is_known(graph, spec, target, options):
