@@ -50,7 +50,8 @@ def hulls(edges: Edges, groups: Iterable[Group], owner: dict[str, Group | str]) 
         between, ends = _behind(edges, first, owner)
         for last in sorted(ends, key=lambda g: order[g.units[0]]):
             inside = [g for g in between if last in _reached(edges, g, between, owner)]
-            if inside and convex(edges, {first, *inside, last}, owner):
+            # What lies in shared memory nobody else reads, so that no path leaves a hull but behind its last group.
+            if inside and all(edges.successors(g, owner) <= {*inside, last} for g in (first, *inside)):
                 yield (first, *sorted(inside, key=lambda g: order[g.units[0]]), last)
 
 
