@@ -54,7 +54,6 @@ def count_features(
         tiles = staged_tiles(group, segment, part)
         for tile in tiles:
             smallest = least(smallest, tile.count)
-        for tile in tiles:
             key = position, dtype_of(tile.expr, group.tensors)
             staged[key] = staged.get(key, 0) + tile.bytes
         shared = shared + held_bytes(group, segment, part)

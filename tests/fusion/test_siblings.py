@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.backends.devices import find_target
+from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import spec_of_texts
 from cuts.ir import CompileOptions, DType, Graph, Index, Read, Statement, TensorType, Var, as_index
@@ -13,13 +13,18 @@ from cuts.passes.evaluators import Modelled
 from cuts.passes.fusion import Group, Partitioner, Policy, Workshop, build_programs, find_views, partition
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.schedule import choose
 from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ..kernels.cases import arrays, builder
+from ..kernels.test_points import check
+from ..needs import needs_opencl
 
 GPU = find_target("cuda:h200")
+HOST = find_target("opencl")
+TYPES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 SUMS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_sum_square", "reduce_l1")
 
 
@@ -28,10 +33,10 @@ def _partitioner(graph: Graph) -> Partitioner:
     return Partitioner(shop, Modelled(GPU))
 
 
-def _sums(ops: tuple[str, ...], shape: tuple[int, ...], axes: tuple[int, ...]) -> Graph:
+def _sums(ops: tuple[str, ...], shape: tuple[int, ...], axes: tuple[int, ...], dtype: DType = DType.F32) -> Graph:
     """Return several reductions of one tensor over the same axes."""
     make = builder()
-    data = make.input(*shape)
+    data = make.input(*shape, dtype=dtype)
     outputs = tuple(make.node(op, data, axes=axes, keepdims=False) for op in ops)
     return Graph("sums", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
 
@@ -52,14 +57,13 @@ def test_a_pass_and_its_parts_compute_what_each_sum_does(data: st.DataObject) ->
     ops = tuple(data.draw(st.lists(st.sampled_from(SUMS), min_size=2, max_size=4, unique=True)))
     shape = tuple(data.draw(st.lists(st.integers(2, 6), min_size=2, max_size=4)))
     axes = tuple(sorted(data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1, max_size=len(shape)))))
-    graph = _sums(ops, shape, axes)
-    maker = _partitioner(graph)
-    group, *others = maker.singletons()
-    for other in others:
-        fused = maker.workshop.fuse(group, other)
-        assert isinstance(fused, Group), fused
-        group = fused
+    dtype = data.draw(st.sampled_from(TYPES))
+    maker = _partitioner(_sums(ops, shape, axes, dtype))
+    group = _together(maker)
     inputs = arrays(group.form, 1)
+    if dtype.is_float and (odd := data.draw(st.sampled_from((None, np.nan, np.inf, -np.inf)))) is not None:
+        for values in inputs.values():
+            values.flat[data.draw(st.integers(0, values.size - 1))] = odd
     expected = interpret(group.form, inputs)
     for single in maker.singletons():
         own = {t: inputs[_name(group, single.tensors[t])] for t in single.form.inputs}
@@ -72,6 +76,31 @@ def test_a_pass_and_its_parts_compute_what_each_sum_does(data: st.DataObject) ->
         found = interpret(after, {t: (inputs | partial)[t] for t in after.inputs})
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9)
+
+
+def _together(maker: Partitioner) -> Group:
+    """Return all groups of a graph as one."""
+    group, *others = maker.singletons()
+    for other in others:
+        fused = maker.workshop.fuse(group, other)
+        assert isinstance(fused, Group), fused
+        group = fused
+    return group
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 7, 33), (3, 64, 40)], ids=str)
+def test_kernels_of_a_pass_and_of_its_parts_are_right(dtype: DType, shape: tuple[int, ...]) -> None:
+    """All sums of one kernel, then in parts, the last of which is shorter: each has a workspace of its own."""
+    form = _together(_partitioner(_sums(("reduce_sum", "reduce_max", "reduce_min"), shape, (0, 2), dtype))).form
+    halves = split_reduction(form, 3)
+    assert halves is not None
+    assert len(halves[0].outputs) == 3
+    device = open_device(HOST)
+    for group in (form, *halves):
+        for candidate in choose(group, HOST, count=2):
+            check(device, HOST, group, candidate.schedule)
 
 
 def _name(group: Group, tensor: str) -> str:
