@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from ..ir import (
     PRECISIONS,
@@ -46,6 +46,17 @@ Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelF
 T = TypeVar("T")
 
 
+@frozen
+class FirstPlan:
+    """A graph that the model has planned, with the algorithm of each node that belongs to one, and of each node whose
+    place one took.
+    """
+
+    graph: Graph
+    algorithms: Mapping[str, str]
+    replaced: Mapping[str, str]
+
+
 @define
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
@@ -56,8 +67,8 @@ class Compilation:
     `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
     key of the kernel; those that others have `made` miss in the latter two.
     `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
-    chosen for, `replaced` those whose place one took, `alone` the graph without any where the model planned that first
-    and memory is not limited, `again` the values that are computed once more, late.
+    chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory is not
+    limited, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -77,7 +88,7 @@ class Compilation:
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Sequence[Node] = ()
-    alone: Graph | None = None
+    first: FirstPlan | None = None
     replaced: Mapping[str, str] = field(factory=dict)
     again: Collection[str] = ()
     programs: Programs = field(init=False)

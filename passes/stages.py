@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from attrs import evolve, frozen
 
 from ..ir import (
-    ALGORITHMS_SHARE,
     PARTITION_SHARE,
     SCHEDULES_SHARE,
     Bundle,
@@ -29,12 +28,9 @@ from ..ir import (
     retold,
 )
 from .assemble import common_facts, distinct, kernel_key, turns
-from .choose_algorithms import SMALL, ChooseAlgorithms
-from .compilation import Compilation
-from .decisions import Decisions, ForeignDecisionsError
+from .compilation import Compilation, FirstPlan
 from .fusion import (
     Group,
-    Order,
     Policy,
     Programs,
     Views,
@@ -45,14 +41,14 @@ from .fusion import (
     settle,
     with_parts,
 )
-from .graph import Canonicalise, KeepOrCompute, Pass, run_passes
-from .layout import choose_layouts, orders_dims, pack_constants
+from .graph import KeepOrCompute, Pass, run_passes
+from .layout import choose_layouts, pack_constants
 from .listing import show_programs
 from .lowering import extract, lower
 from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
 from .seams import verify_statements, verify_types
-from .split import Splitting, split_groups
+from .split import split_groups
 from .workload import Selector, Workload
 
 T = TypeVar("T")
@@ -128,42 +124,6 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 # ---- the work of each stage
 
 
-def choose_algorithms(work: Compilation) -> Graph:
-    """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
-
-    While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
-    left no time for them, an algorithm has to save more than the model may err. Under a budget the plan without any is
-    made first, which is the answer where there is no time for another one. A processor of the host is not modelled
-    that well: there every node keeps its own declaration, as an alternative rounds more and takes more kernels.
-    """
-    selector, graph = work.selector, work.graph
-    if selector is None and (not work.target.lockstep or work.budget.overdue()):
-        return graph
-    step = ChooseAlgorithms(
-        work.instances,
-        work.evaluator,
-        work.target,
-        work.options.mode,
-        work.planning.cut if selector is None else selector.plan,
-        None if selector is None else selector.plan_ahead,
-        work.math,
-        lambda form: selector is not None and all(map(selector.knows, work.evaluator.kernels(form))),
-        SMALL if selector is None else 0.0,
-        _orders(work),
-    )
-    if work.told is not None:
-        chosen = _told_algorithms(step, graph, work.told)
-    elif selector is None or not work.budget.limited:
-        chosen = _compared(step, graph, work)
-    else:
-        step.begin(graph)
-        with selector.foreseen(*_plan_alone(work)):
-            chosen = graph if selector.overdue() else _compared(step, graph, work)
-    work.algorithms, work.considered, work.replaced = step.used, graph.nodes, step.replaced
-    work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
-    return work.graph
-
-
 def fit_memory(work: Compilation) -> Graph:
     """Leave the graph with values computed again where keeping them would take more than the memory that there is."""
     if work.options.memory is not None:
@@ -180,61 +140,11 @@ def fit_memory(work: Compilation) -> Graph:
     return work.graph
 
 
-def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
-    """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
-    chosen, selector = step.run(graph), work.selector
-    while selector and step.choices and selector.learn(_ways(step.questions, work.evaluator), ALGORITHMS_SHARE):
-        chosen = step.run(graph)
-    return chosen
-
-
-def _plan_alone(work: Compilation) -> tuple[int, float]:
-    """Have the model make its plan of a graph before anything that may be better takes the time; return of how many
-    kernels it is, and the seconds that it took: another one takes about as long.
-    """
-    graph, start, selector = work.graph, work.budget.elapsed, work.selector
-    for step in (write_programs, order_dims, pack, place_tensors):
-        step(work)
-    groups = _partition_alone(work)
-    seconds = work.budget.elapsed - start
-    if selector is not None:
-        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
-        selector.ahead(list(_workloads(kernels, distinct(kernels, views), views).values()))
-    work.graph, work.alone = graph, graph if work.options.memory is None else None
-    return len({form_key(group.form) for group in groups}), seconds
-
-
-def _partition_alone(work: Compilation) -> list[Group]:
+def partition_alone(work: Compilation) -> list[Group]:
     """Return the groups that are best by the model, whatever was measured."""
     return work.known(
         "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
     )
-
-
-def _ways(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
-    """Return questions about groups as those about the kernels that compute them."""
-    return [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
-
-
-def _orders(work: Compilation) -> Mapping[str, Order]:
-    """Return how the dims of values lie where every node keeps its own declaration."""
-    if work.told is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
-        return {}
-    graph = work.graph
-    write_programs(work)
-    found = order_dims(work).orders
-    work.graph = graph
-    return found
-
-
-def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
-    """Return a graph with the algorithms that are known to be best."""
-    result = graph
-    for place, algorithm in told.algorithms:
-        if place >= len(graph.nodes) or algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
-            raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
-        result = step.replace(result, graph.nodes[place], algorithm)
-    return result
 
 
 def order_dims(work: Compilation) -> Programs:
@@ -257,6 +167,12 @@ def place_tensors(work: Compilation) -> Views:
     return work.views
 
 
+def place_programs(work: Compilation) -> None:
+    """Run the stages from a graph to where its tensors live."""
+    for step in (write_programs, order_dims, pack, place_tensors):
+        step(work)
+
+
 def _workshop(work: Compilation) -> Workshop:
     """Return what makes groups of the statements as they lie."""
     if work.workshop is None or work.workshop.views is not work.views:
@@ -273,10 +189,10 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     if work.told is not None:
         work.formed = work.groups = work.told.form(workshop)
         return work.groups
-    found: Sequence[Group] = _partition_alone(work)
+    found: Sequence[Group] = partition_alone(work)
     work.groups = found
-    if selector is not None and work.replaced and work.alone is not None and selector.overdue():
-        workshop, work.groups = _take_back(work, work.alone)
+    if selector is not None and work.first is not None and work.replaced != work.first.replaced and selector.overdue():
+        workshop, work.groups = _take_back(work, work.first)
         found = work.groups
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
@@ -290,14 +206,13 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
-def _take_back(work: Compilation, alone: Graph) -> tuple[Workshop, Sequence[Group]]:
-    """Leave the plan that the model made first, of the graph without other algorithms: there was no time to bring the
-    groups of another one to their end, and kernels that are not fused lose more than algorithms save.
+def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[Group]]:
+    """Leave a plan that the model made before: there was no time to bring the groups of another graph to their end, and
+    kernels that are not fused lose more than algorithms save.
     """
-    work.graph, work.algorithms, work.replaced = alone, {}, {}
-    for step in (write_programs, order_dims, pack, place_tensors):
-        step(work)
-    return _workshop(work), _partition_alone(work)
+    work.graph, work.algorithms, work.replaced = first.graph, first.algorithms, first.replaced
+    place_programs(work)
+    return _workshop(work), partition_alone(work)
 
 
 def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
@@ -353,11 +268,13 @@ def _best(group: Group, target: Target) -> Candidate:
 
 def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
-    chosen = selector.choose(_workloads(work.groups, work.unique, work.views), share)
+    chosen = selector.choose(workloads_of(work.groups, work.unique, work.views), share)
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
 
 
-def _workloads(groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views) -> Mapping[Hashable, Workload]:
+def workloads_of(
+    groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views
+) -> Mapping[Hashable, Workload]:
     """Return the distinct kernels of groups that can be measured, each with how often it is launched."""
     repeats, uses = turns(views), Counter[Hashable]()
     for group in groups:

@@ -138,6 +138,7 @@ class Preparation:
     resources: Resources
     settings: Settings
     jobs: int = 0
+    _asked: set[str] = field(factory=set, init=False)
     _looked: float = field(default=0.0, init=False)
 
     @property
@@ -146,8 +147,10 @@ class Preparation:
         return self.jobs * TOGETHER
 
     def begin(self, problems: Sequence[Problem]) -> None:
-        """Have problems made ready that are not, those in front first."""
-        missing = [p for p in problems if space_key(p, self.settings) not in self.resources.ranked]
+        """Have problems made ready that are not, those in front first,"""
+        keys = {p.key: space_key(p, self.settings) for p in problems}
+        missing = [p for p in problems if keys[p.key] not in self.resources.ranked and p.key not in self._asked]
+        self._asked.update(p.key for p in missing)
         wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
@@ -168,6 +171,7 @@ class Preparation:
         if self.jobs:
             self.resources.drop(lasting=True)
             self.jobs = 0
+        self._asked.clear()
 
     def _taker(self, problems: Sequence[Problem]) -> Callable[[Done], None]:
         """Return what takes in an answer about problems."""

@@ -46,8 +46,8 @@ PACE = 4.0
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
 #: measured, where a budget may leave them so.
 DOUBT = 0.75
-#: Part of what groups take that they may cost one another in a launch, where that was not measured.
-DOUBTED = 0.1
+#: Part of the kernels of a plan that are not made yet when its groups are found.
+UNMADE = 0.25
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
@@ -206,11 +206,10 @@ class MeasuredSelector:
 
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
-        """Keep back of the budget what a plan of so many kernels takes to be made, and in a block, too, what its groups
-        take to be found.
+        """Keep back of the budget in a block what a plan of so many kernels takes whose groups are found in so many
+        seconds: workers make most of them meanwhile. Behind it, what those take that they have not made.
         """
-        self._keep_back(kernels, kernels)
-        self.budget.needed += seconds
+        self.budget.needed = seconds + self._making(kernels, int(UNMADE * kernels))
         try:
             yield
         finally:
@@ -292,7 +291,7 @@ class MeasuredSelector:
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
         model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
-        left no time to measure it and little can be lost by it.
+        left no time to measure it, as it does where nothing is measured at all.
         """
         asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
         found = self.tuner.together(asked)
@@ -302,8 +301,8 @@ class MeasuredSelector:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
         guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
-        if seconds is None:  # what a launch costs is known, what its members cost one another is not
-            return (len(members) - 1) * self.target.launch_time > DOUBTED * sum((*known, *guessed))
+        if seconds is None:
+            return True
         return self._alone(seconds) < (1 - self.settings.tie) * sum((*known, *guessed))
 
     def _joint(self, members: Sequence[Member]) -> Problem:
