@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -18,7 +19,7 @@ from attrs import define, field
 from ..ir import FusedGroup, KernelFunction, Schedule, Target
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Done, Job, Readied, Workers
+from .build import COMPILE_LIMIT, Done, Job, Readied, Scored, Workers
 from .final_round import space_key
 from .problem import Problem, schedule_text
 from .resources import Resources
@@ -30,9 +31,9 @@ from .settings import Settings
 LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 #: Of fewer kernels this process makes all that are not there.
 FEW = 3
-#: Problems that a worker prepares at once, as this process may have no time for it for a while, and their priority:
-#: behind everything that is waited for.
-TOGETHER, LAST = 3, 2.0
+#: Problems whose spaces a worker ranks at once, as this process may have no time for it for a while, and the priorities
+#: of what it does to prepare kernels: behind everything that is waited for.
+TOGETHER, RANKING, BUILDING = 3, (2.0, 0.0), (2.0, 1.0)
 #: Seconds between two glances at what workers have prepared.
 GLANCE = 0.05
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
@@ -133,34 +134,34 @@ class PlanningAside(PlanningHere):
 
 @define
 class Preparation:
-    """Has workers make problems ready, and takes in what they have."""
+    """Has workers make problems ready, and takes in what they have: all spaces are ranked before a kernel is built, so
+    that whatever time cuts short, what is not measured is the model's choice.
+    """
 
     resources: Resources
     settings: Settings
-    jobs: int = 0
-    _asked: set[str] = field(factory=set, init=False)
+    unbuilt: set[str] = field(factory=set)
     _looked: float = field(default=0.0, init=False)
 
     @property
     def missing(self) -> int:
-        """About how many problems nobody has prepared yet."""
-        return self.jobs * TOGETHER
+        """How many of the problems that are to be made ready are not."""
+        return len(self.unbuilt)
 
     def begin(self, problems: Sequence[Problem]) -> None:
-        """Have problems made ready that are not, those in front first,"""
-        keys = {p.key: space_key(p, self.settings) for p in problems}
-        missing = [p for p in problems if keys[p.key] not in self.resources.ranked and p.key not in self._asked]
-        self._asked.update(p.key for p in missing)
+        """Have problems made ready that are not, those in front first."""
+        ranked = self.resources.ranked
+        missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
+        self.unbuilt.update(p.key for p in missing)
         wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
-            self.resources.builder.submit(Job(self._taker(some), "ready", (some, *wishes), (LAST,), lasting=True))
-            self.jobs += 1
+            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some))
 
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""
         now = self.resources.elapsed
-        if self.jobs and now >= self._looked + GLANCE:
+        if self.unbuilt and now >= self._looked + GLANCE:
             self._looked = now
             with self.resources.interruptible():
                 for done in self.resources.collect(0.0):
@@ -168,22 +169,30 @@ class Preparation:
 
     def end(self) -> None:
         """Have nothing more made ready than what workers are at."""
-        if self.jobs:
+        if self.unbuilt:
             self.resources.drop(lasting=True)
-            self.jobs = 0
-        self._asked.clear()
+            self.unbuilt.clear()
 
-    def _taker(self, problems: Sequence[Problem]) -> Callable[[Done], None]:
-        """Return what takes in an answer about problems."""
+    def _submit(
+        self, method: str, arguments: tuple[object, ...], priority: tuple[float, ...], take: Callable[[Done], None]
+    ) -> None:
+        self.resources.builder.submit(Job(take, method, arguments, priority, lasting=True))
 
-        def take(done: Done) -> None:
-            self.jobs = max(0, self.jobs - 1)
-            for problem, ready in zip(problems, done.value or (), strict=False):
-                if isinstance(ready, Readied):
-                    self._keep(problem, ready)
+    def _keep_ranked(self, problems: Sequence[Problem], done: Done) -> None:
+        """Keep the best points of problems, and have a kernel of the first of each built; not of those that need none
+        any more.
+        """
+        found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
+        for problem, ranked in found:
+            self.resources.ranked.setdefault(space_key(problem, self.settings), list(ranked))
+            if problem.key in self.unbuilt:
+                self._submit("ready", (problem, ranked), BUILDING, partial(self._keep_built, problem, ranked))
+        self.unbuilt.difference_update({p.key for p in problems} - {p.key for p, _ in found})
 
-        return take
-
-    def _keep(self, problem: Problem, ready: Readied) -> None:
-        self.resources.ranked.setdefault(space_key(problem, self.settings), list(ready.ranked))
-        self.resources.keep_built(problem, ready.ranked[0].candidate.schedule, ready.built, ready.seconds, ahead=True)
+    def _keep_built(self, problem: Problem, ranked: Sequence[Scored], done: Done) -> None:
+        """Keep what was built of a problem; what the compiler refused is in front of no list of points."""
+        self.unbuilt.discard(problem.key)
+        if isinstance(ready := done.value, Readied):
+            self.resources.ranked[space_key(problem, self.settings)] = list(ranked[ready.refused :])
+            first = ranked[ready.refused].candidate.schedule
+            self.resources.keep_built(problem, first, ready.built, ready.seconds, ahead=True)
