@@ -101,9 +101,9 @@ def best_known(
             task.proof,
         )
     order = (*task.first, *(ranked or {}).get(space_key(task.problem, settings), ()))
-    first = [scored for scored in order if not task.refused(scored)]
-    if first:
-        return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
+    first = next((scored for scored in order if not task.refused(scored)), None)
+    if first is not None:
+        return TunedChoice(first.candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem
     soon = None if task.lost else choose_soon(problem.form, problem.target)
     if soon is None or task.refused(Scored(None, soon)):

@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
 
+from attrs import evolve
+
+from ..ir import Target, member_name
+from ..passes import Member, joined
 from .build import Built, BundleMember, Done, Job
 from .data import Reference
 from .problem import Problem
@@ -41,6 +45,17 @@ def measure_launches(
                 yield name, _seconds(resources, launches[name][0], references[name], kernels[name])
     if waiting:
         resources.drop()
+
+
+def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[str, str]) -> Problem:
+    """Return what the groups of a launch compute together."""
+    storages = {
+        member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
+        for n, (_, each, _) in enumerate(members)
+        for t, storage in each.items()
+    }
+    form = joined([form for form, _, _ in members])
+    return Problem(form, storages, target, machine, "groups side by side")
 
 
 def _value(done: Done, kernel: bool) -> object:

@@ -159,6 +159,8 @@ class Resources:
         gave it.
         """
         self.answering = True
+        if done.job.method == "plan" and done.value is not None:
+            self.statistics.note_cut(done.seconds)
         if not isinstance(done.job.owner, tuple):
             return False
         asking, number = done.job.owner

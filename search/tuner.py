@@ -200,13 +200,19 @@ class Tuner:
         those that there was no time for.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), HALF)
+            wait = self._shared_out("plan", fragments, self._cut, ALGORITHMS_SHARE, (LATER,), HALF)
 
         def waited() -> list[Priced]:
             with self.statistics.phase("algorithms"):
                 return wait()
 
         return waited
+
+    def _cut(self, fragment: Fragment) -> Priced:
+        begun = self.resources.elapsed
+        found = cut_fragment(fragment)
+        self.statistics.note_cut(self.resources.elapsed - begun)
+        return found
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
         """Have groups priced by the workers side by side, and return what waits for them; none for those that there was
