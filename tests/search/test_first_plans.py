@@ -159,7 +159,7 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     expected = {a for g in untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     assert algorithms == (set() if late == "algorithms" else expected)
-    assert len(found.steps) <= len(untuned().steps)
+    assert ["relu"] not in [g["ops"] for g in found.groups]
 
 
 def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_others() -> None:
