@@ -65,7 +65,8 @@ class Compilation:
     `workshop` makes groups, whose normal `forms` all plans of the graph share, as they do `meanings` of nodes, and
     `formed` are those of the partition before they were split. `unique` has the first group of each distinct kernel;
     `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
-    key of the kernel; those that others have `made` miss in the latter two.
+    key of the kernel; those that others have `made` miss in the latter two,
+    as do those of launches that others have `made_together`.
     `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
     chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory is not
     limited, `again` the values that are computed once more, late.
@@ -104,6 +105,7 @@ class Compilation:
     places: Sequence[tuple[int, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
     made: Mapping[Hashable, KernelFunction] = field(factory=dict)
+    made_together: Mapping[Hashable, KernelFunction] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
     functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)

@@ -39,7 +39,7 @@ WORTH = 0.5
 #: Most different kernels in a launch, as they are compiled one after another; those without sums are short.
 DISTINCT, SHORT = 12, 64
 #: Seconds that putting launches together may take however late it begins.
-OWN = 1.0
+OWN = 2.0
 #: As one of how many a member without sums is scheduled before it is known how many there are.
 MEMBERS = 8
 

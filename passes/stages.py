@@ -49,7 +49,7 @@ from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
 from .seams import verify_statements, verify_types
 from .split import split_groups
-from .workload import Selector, Workload
+from .workload import Member, Selector, Workload
 
 T = TypeVar("T")
 _LOG = logging.getLogger("cuts.passes")
@@ -287,20 +287,34 @@ def workloads_of(
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Leave what a block of each distinct kernel does that is not made yet."""
-    work.made = _made(work)
-    rest = {key: group for key, group in work.unique.items() if key not in work.made}
+    work.made, work.made_together = _made(work)
+    launches = dict.fromkeys(_keys(launch, work) for launch in work.launches)
+    needed = {key for keys in launches if keys not in work.made_together for key in keys} - work.made.keys()
+    rest = {key: group for key, group in work.unique.items() if key in needed}
     work.blocks = each(
         rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
     )
     return work.blocks
 
 
-def _made(work: Compilation) -> Mapping[Hashable, KernelFunction]:
-    """Return kernels that others have made or make now, where nobody wants to see how; only whole launches."""
+def _keys(launch: Sequence[Group], work: Compilation) -> tuple[Hashable, ...]:
+    return tuple(kernel_key(group, work.views) for group in launch)
+
+
+def _made(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+    """Return kernels that others have made or make now, where nobody wants to see how: of a group, and of several that
+    are launched together.
+    """
     if work.selector is None or work.options.checks_seams or work.options.shows:
-        return {}
-    shared = {kernel_key(group, work.views) for launch in work.launches if len(launch) > 1 for group in launch}
-    return work.selector.make({key: work.chosen[key].schedule for key in work.unique if key not in shared})
+        return {}, {}
+    launches = {_keys(launch, work): launch for launch in work.launches}
+    alone = {keys[0]: work.chosen[keys[0]].schedule for keys in launches if len(keys) == 1}
+    together: dict[Hashable, list[Member]] = {
+        keys: [(g.form, g.storages(work.views), work.chosen[key]) for g, key in zip(launch, keys, strict=True)]
+        for keys, launch in launches.items()
+        if len(keys) > 1
+    }
+    return work.selector.make(alone, together)
 
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
@@ -311,7 +325,7 @@ def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
 
 def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
     """Leave the source of each distinct launch, those of one kernel first."""
-    wanted = dict.fromkeys(tuple(kernel_key(group, work.views) for group in launch) for launch in work.launches)
+    wanted = dict.fromkeys(_keys(launch, work) for launch in work.launches)
     alone = [(key,) for key in work.unique if (key,) in wanted]
     together = [keys for keys in wanted if len(keys) > 1]
     work.functions = {keys: _source(work, keys) for keys in (*alone, *together)}
@@ -320,8 +334,9 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     facts = common_facts([work.chosen[key] for key in keys], work.target)
-    if keys[0] in work.made:
-        return evolve(work.made[keys[0]], info=dict(facts))
+    made = work.made.get(keys[0]) if len(keys) == 1 else work.made_together.get(keys)
+    if made is not None:
+        return evolve(made, info=dict(facts))
     kernels = tuple(work.threads[key] for key in keys)
-    made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, facts)
+    kernel = kernels[0] if len(kernels) == 1 else Bundle(kernels)
+    return work.emit(kernel, work.target.dialect, facts)

@@ -142,9 +142,11 @@ class Selector(Protocol):
         """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
         ...
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
-        """Return the kernels that were made of some that were chosen, by others than this process: as many as there
-        was time for.
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+        """Return the kernels that were made of some that were chosen, and those of launches of several groups, by
+        others than this process: as many as there was time for.
         """
         ...
 

@@ -19,8 +19,9 @@ from attrs import define, field
 from ..ir import FusedGroup, KernelFunction, Schedule, Target
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Done, Job, Readied, Scored, Workers
+from .build import COMPILE_LIMIT, Built, BundleMember, Done, Job, Readied, Scored, Workers
 from .final_round import space_key
+from .launches import launch_name
 from .problem import Problem, schedule_text
 from .resources import Resources
 from .settings import Settings
@@ -45,33 +46,47 @@ WORTH = 4
 MANY, MOST = 24, 8
 
 
-def make_kernels(
-    resources: Resources, wanted: Mapping[Hashable, tuple[Problem, Schedule]]
-) -> dict[Hashable, KernelFunction]:
-    """Return the kernels of some problems and schedules that workers have made, or make now, as far as time reaches;
-    one that fails is left out.
+def make_kernels(resources: Resources, wanted: Mapping[Hashable, Job]) -> dict[Hashable, KernelFunction]:
+    """Return the kernels of some jobs, `alone` or `together`, that workers have made, or make now, as far as time
+    reaches; one that fails is left out.
     """
-    places = {key: (problem.key, schedule_text(schedule)) for key, (problem, schedule) in wanted.items()}
-    missing = {place: wanted[key] for key, place in places.items() if place not in resources.made}
-    if len(missing) >= FEW and resources.answered and not next(iter(missing.values()))[0].target.on_host:
+    missing = {job.owner: job for job in wanted.values() if job.owner not in resources.made}
+    if len(missing) >= FEW and resources.answered and not _target(next(iter(missing.values()))).on_host:
         _have_made(resources, missing)
-    return {key: resources.made[place] for key, place in places.items() if place in resources.made}
+    return {key: resources.made[job.owner] for key, job in wanted.items() if job.owner in resources.made}
 
 
-def _have_made(resources: Resources, missing: Mapping[tuple[str, str], tuple[Problem, Schedule]]) -> None:
+def alone(problem: Problem, schedule: Schedule) -> Job:
+    """Return the job of making the kernel of a problem, for its place among those that are made."""
+    return Job((problem.key, schedule_text(schedule)), "build", (problem, schedule), (NOW,))
+
+
+def together(problem: Problem, members: Sequence[BundleMember]) -> Job:
+    """Return the job of making the kernel of a launch of several groups, for its place among those that are made."""
+    return Job((launch_name(problem, members), ""), "bundle", (problem, members), (NOW,))
+
+
+def _target(job: Job) -> Target:
+    problem = job.arguments[0]
+    assert isinstance(problem, Problem)
+    return problem.target
+
+
+def _have_made(resources: Resources, missing: Mapping[tuple[str, str], Job]) -> None:
     """Let workers make kernels until the budget ends, and behind that no longer than this process would take."""
     budget, waiting = resources.budget, set(missing)
-    target = next(iter(missing.values()))[0].target
+    target = _target(next(iter(missing.values())))
     end = max(budget.seconds, budget.elapsed + making_seconds(resources, target, len(missing), len(missing)))
     resources.let_go()
     with resources.interruptible():
-        for place, (problem, schedule) in missing.items():
-            resources.builder.submit(Job(place, "build", (problem, schedule), (NOW,)))
+        for job in missing.values():
+            resources.builder.submit(job)
         while waiting and not resources.interrupted and budget.elapsed < end:
             for done in resources.collect(PAUSE):
                 if done.job.owner in waiting:
                     waiting.discard(done.job.owner)
-                    resources.keep_made(*missing[done.job.owner], done)
+                    if isinstance(done.value, Built):
+                        resources.keep_built(done.job.owner, done.value, done.seconds)
     if waiting:
         resources.drop()
 
@@ -195,4 +210,5 @@ class Preparation:
         if isinstance(ready := done.value, Readied):
             self.resources.ranked[space_key(problem, self.settings)] = list(ranked[ready.refused :])
             first = ranked[ready.refused].candidate.schedule
-            self.resources.keep_built(problem, first, ready.built, ready.seconds, ahead=True)
+            place = problem.key, schedule_text(first)
+            self.resources.keep_built(place, ready.built, ready.seconds, ahead=True)

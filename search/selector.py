@@ -30,11 +30,12 @@ from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Prici
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .build import Job
 from .earlier_results import ELSEWHERE, GUESSED
 from .findings import Findings, facts_of
-from .launches import joint_problem
+from .launches import bundle_members, joint_problem
 from .library import LibraryCandidate, fastest_library
-from .making import LOWERED, Preparation, make_kernels, making_seconds
+from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .pace import CHUNK, Pace, scale_of
 from .problem import Problem, digest, machine_of
 from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
@@ -272,10 +273,7 @@ class MeasuredSelector:
         model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
         left no time to measure it, as it does where nothing is measured at all.
         """
-        asked = [
-            (joint_problem(members, self.target, self._machine), [(f, c.schedule, s) for f, s, c in members])
-            for members in launches
-        ]
+        asked = [(joint_problem(members, self.target, self._machine), bundle_members(members)) for members in launches]
         found = self.tuner.together(asked)
         return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
 
@@ -356,10 +354,20 @@ class MeasuredSelector:
             self._known_only, self.tuner.resources.expired = False, expired
             self._answers.clear()
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
-        """Return kernels that workers made."""
-        return make_kernels(
-            self.tuner.resources, {k: (self._asked[k], s) for k, s in chosen.items() if k in self._asked}
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+        """Return kernels that workers made, and those of launches of several groups."""
+        jobs: dict[Hashable, Job] = {
+            (0, key): alone(self._asked[key], point) for key, point in chosen.items() if key in self._asked
+        }
+        for key, members in launches.items():
+            problem = joint_problem(members, self.target, self._machine)
+            jobs[1, key] = together(problem, bundle_members(members))
+        made = make_kernels(self.tuner.resources, jobs)
+        return (
+            {key: made[0, key] for key in chosen if (0, key) in made},
+            {key: made[1, key] for key in launches if (1, key) in made},
         )
 
     def _run(self, share: float) -> list[TunedChoice]:

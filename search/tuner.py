@@ -20,9 +20,9 @@ from ..passes import Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, 
 from .build import BundleMember, Job
 from .curve import Search
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
-from .launches import measure_launches
+from .launches import launch_name, measure_launches
 from .making import PAUSE
-from .problem import Problem, digest, schedule_text
+from .problem import Problem
 from .resources import Asking, Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
@@ -170,7 +170,7 @@ class Tuner:
         it. A problem is what all groups of a launch compute together.
         """
         database = self.resources.database
-        names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
+        names = [launch_name(problem, members) for problem, members in launches]
         known = {name: database.cost(name) for name in names}
         missing = {n: launch for n, launch in zip(names, launches, strict=True) if known[n] is None}
         self.resources.share = WHOLE
