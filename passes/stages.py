@@ -289,7 +289,8 @@ def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Leave what a block of each distinct kernel does that is not made yet."""
     work.made, work.made_together = _made(work)
     launches = dict.fromkeys(_keys(launch, work) for launch in work.launches)
-    needed = {key for keys in launches if keys not in work.made_together for key in keys} - work.made.keys()
+    made = {(key,) for key in work.made} | work.made_together.keys()
+    needed = {key for keys in launches if keys not in made for key in keys}
     rest = {key: group for key, group in work.unique.items() if key in needed}
     work.blocks = each(
         rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)

@@ -83,12 +83,16 @@ def best_known(
     task: SearchTask, settings: Settings, ranked: Mapping[Hashable, Sequence[Scored]] | None = None
 ) -> TunedChoice:
     """Return the best that is known: what was measured now or in an earlier session, else the model's first choice of
-    what was not refused; that of a small part of the space where nobody had the time to `rank` it.
+    what was not refused; that of a small part of the space where nobody had the time to `rank` it. Where others were
+    measured before the model's first choice, they must take no longer than is expected of it: without a measurement it
+    would ship.
     """
-    winner = task.winner(settings)
+    winner, awaited = task.winner(settings), task.awaited
+    most = inf if awaited is None else awaited.candidate.score
+    winner = None if winner is not None and winner.seconds > most else winner
     better_known = settings.remembers and bool(faster_before(task))
     known = unfinished(task) if winner is None or better_known else None
-    if known is not None and (known.seconds or 0.0) < (inf if winner is None else winner.seconds):
+    if known is not None and (known.seconds or 0.0) < min(most, inf if winner is None else winner.seconds):
         return known
     if winner is not None:
         return TunedChoice(

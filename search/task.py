@@ -103,6 +103,16 @@ class SearchTask:
         return texts[0].seconds if texts else None
 
     @property
+    def awaited(self) -> Scored | None:
+        """The model's first choice, where nothing became of it yet."""
+        if not self.first or self.lost:
+            return None
+        text = schedule_text(self.first[0].candidate.schedule)
+        entry = self.entries.get(text)
+        tried = text in self.trials or (entry is not None and bool(entry.outcome or entry.samples))
+        return None if tried else self.first[0]
+
+    @property
     def measurable(self) -> bool:
         """Whether a candidate may be checked now."""
         return bool(self.ready) and not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))

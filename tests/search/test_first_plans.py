@@ -23,9 +23,15 @@ from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
 from cuts.passes.fragments import Fragment
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule.choose import choose
+from cuts.search.build import Scored
+from cuts.search.final_round import best_known
+from cuts.search.problem import Problem, schedule_text
 from cuts.search.selector import MeasuredSelector
+from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
+from .fakes import MACHINE, group_of
 from .simulated import FakeClock, session, usual
 from .test_budgets import SHORT, slow_host
 
@@ -174,3 +180,18 @@ def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_othe
 def test_another_plan_is_foreseen_to_take_what_is_new_in_it() -> None:
     assert first_plans.again(4.0, 0, 0.6) == pytest.approx(2.0)
     assert first_plans.again(4.0, 10, 0.6) == pytest.approx(8.0)
+
+
+def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_of() -> None:
+    """Workers may build the model's first choice last."""
+    problem = Problem(group_of("relu", ((6, 40),)), {}, GPU, MACHINE)
+    first, second = (Scored(None, found) for found in choose(problem.form, GPU, count=2))
+    promised = first.candidate.score
+    for seconds, ships in ((2 * promised, first), (0.9 * promised, second)):
+        task = SearchTask(problem, first=[first, second])
+        text = schedule_text(second.candidate.schedule)
+        task.entries[text] = Entry(second, text, samples=[seconds], outcome="ok")
+        assert best_known(task, SHORT).candidate == ships.candidate
+        own = schedule_text(first.candidate.schedule)
+        task.entries[own] = Entry(first, own, samples=[1.0], outcome="ok")
+        assert best_known(task, SHORT).candidate == second.candidate

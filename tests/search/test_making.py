@@ -54,18 +54,22 @@ def test_kernels_that_workers_do_not_make_in_time_are_made_here(build: float) ->
     assert clock() <= 8.0 + 1.0
 
 
-def test_workers_make_the_kernels_of_launches_of_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are as this process would make them; it has none to lower."""
+@pytest.mark.parametrize("lost", [False, True])
+def test_workers_make_the_kernels_of_launches_of_several_groups(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as this process would make them; it has none to lower but those of launches that no worker made."""
     widths = range(6)
     types = {f"{t}{n}": TensorType(DType.F32, (8, 16 + n)) for n in widths for t in "xy"}
     nodes = tuple(Node(f"n{n}", "tanh", (f"x{n}",), (f"y{n}",)) for n in widths)
-    graph = Graph("apart", tuple(f"x{n}" for n in widths), tuple(f"y{n}" for n in widths), types, nodes)
+    types["z5"] = types["y5"]  # the same kernel alone
+    nodes = (*nodes, Node("again", "tanh", ("y5",), ("z5",)))
+    graph = Graph("apart", tuple(f"x{n}" for n in widths), (*(f"y{n}" for n in widths), "z5"), types, nodes)
     own = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(), emit)
     assert any("members" in group for group in own.groups)
     clock = FakeClock()
-    monkeypatch.setattr(stages, "lower", None)
     monkeypatch.setattr(making, "FEW", 1)
-    resources = session(Budget.of(20.0, clock), clock)
+    if not lost:
+        monkeypatch.setattr(stages, "lower", None)
+    resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
     selector = MeasuredSelector(GPU, Tuner(resources), SHORT)
     monkeypatch.setattr(Tuner, "together", lambda self, launches: [None] * len(launches))
     found = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit, selector)
