@@ -3,13 +3,12 @@
 from .database import Trial, database_path, explain, open_database, remove_database, summary_of
 from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
-from .findings import Findings
 from .learned.judgement import Lesson
 from .learned.local import local_lesson
 from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
-from .selector import MeasuredSelector
+from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings
 from .strategies import STRATEGIES

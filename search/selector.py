@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from math import inf
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ..ir import (
     LOOK_SHARE,
@@ -32,13 +32,11 @@ from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .build import Job
 from .earlier_results import ELSEWHERE, GUESSED
-from .findings import Findings, facts_of
 from .launches import bundle_members, joint_problem
 from .library import LibraryCandidate, fastest_library
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
-from .pace import CHUNK, Pace, scale_of
 from .problem import Problem, digest, machine_of
-from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
+from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
@@ -48,6 +46,16 @@ LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
 #: two are opened and timed.
 AGAIN, CONTEST = (*WRITING, "layouts", "pack", "views", "split"), 1.5
+
+
+@frozen
+class Findings:
+    """What a compilation found: the problems of its kernels, the choice for each, audits, and what it decided."""
+
+    problems: tuple[Problem, ...]
+    choices: tuple[TunedChoice, ...]
+    audits: tuple[Audit, ...]
+    made: Decisions | None
 
 
 class MeasuredSelector:
@@ -325,7 +333,7 @@ class MeasuredSelector:
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {
-            key: evolve(c.candidate, measured=facts_of(c, p))
+            key: evolve(c.candidate, measured=c.facts(p.key))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
 
