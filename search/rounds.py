@@ -32,7 +32,7 @@ LATE = 2.0
 SOON = 0.07
 #: Seconds that a core takes to rank a space, at most LATE for all of them however late it is: what no clock has seen is
 #: then what it is where nothing is measured.
-RANKING = 0.3
+RANKING = 0.5
 
 
 class Rounds:
