@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
+from time import monotonic
 from zlib import crc32
 
 import pytest
@@ -195,3 +196,9 @@ def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_o
         own = schedule_text(first.candidate.schedule)
         task.entries[own] = Entry(first, own, samples=[1.0], outcome="ok")
         assert best_known(task, SHORT).candidate == second.candidate
+
+
+def test_a_budget_may_have_begun_before_it_is_made() -> None:
+    assert Budget.since(monotonic() - 5.0, 60.0).elapsed >= 5.0
+    assert Budget.since(monotonic() + 5.0, 60.0).elapsed >= 0.0
+    assert not Budget.since(monotonic() - 5.0, None).limited
