@@ -22,7 +22,7 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import side_by_side, stages
+from cuts.passes import rewrites, side_by_side, stages
 from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
@@ -306,8 +306,8 @@ def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
 
 def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    write = stages._programs
-    monkeypatch.setattr(stages, "_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
+    write = rewrites.build_programs
+    monkeypatch.setattr(rewrites, "build_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
     tuned(layers(2), 20.0)
     assert len(written) == len({id(graph) for graph in written})
 
