@@ -104,13 +104,11 @@ class SearchTask:
 
     @property
     def awaited(self) -> Scored | None:
-        """The model's first choice, where nothing became of it yet."""
-        if not self.first or self.lost:
+        """The model's first choice, where it is on its way and nothing became of it yet."""
+        if not self.first:
             return None
-        text = schedule_text(self.first[0].candidate.schedule)
-        entry = self.entries.get(text)
-        tried = text in self.trials or (entry is not None and bool(entry.outcome or entry.samples))
-        return None if tried else self.first[0]
+        entry = self.entries.get(schedule_text(self.first[0].candidate.schedule))
+        return None if entry is None or entry.outcome or entry.samples else entry.scored
 
     @property
     def measurable(self) -> bool:

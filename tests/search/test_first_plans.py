@@ -190,10 +190,10 @@ def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_o
     promised = first.candidate.score
     for seconds, ships in ((2 * promised, first), (0.9 * promised, second)):
         task = SearchTask(problem, first=[first, second])
-        text = schedule_text(second.candidate.schedule)
-        task.entries[text] = Entry(second, text, samples=[seconds], outcome="ok")
+        own, other = (schedule_text(scored.candidate.schedule) for scored in (first, second))
+        task.entries[own] = Entry(first, own)
+        task.entries[other] = Entry(second, other, samples=[seconds], outcome="ok")
         assert best_known(task, SHORT).candidate == ships.candidate
-        own = schedule_text(first.candidate.schedule)
         task.entries[own] = Entry(first, own, samples=[1.0], outcome="ok")
         assert best_known(task, SHORT).candidate == second.candidate
 
