@@ -9,10 +9,10 @@ from typing import TypeAlias
 from attrs import evolve
 
 from ..backends import cache_root
-from ..ir import Attribute, CompiledGraph, CompileOptions, DType, Graph, Target
+from ..ir import PRECISIONS, Attribute, CompiledGraph, CompileOptions, DType, Graph, Target
 from ..ops import Instance
-from ..passes import ForeignDecisionsError
-from ..passes.graph import Canonicalise
+from ..passes import ForeignDecisionsError, node_marks
+from ..passes.graph import Canonicalise, LowerPrecision
 from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
 from .contest import NEAR, Rival, Wholes, better, by_sums
 from .loading import Spec
@@ -40,13 +40,16 @@ def compile_measured(
     database = selector.tuner.resources.database
     if selector.further or not database.may_know(graph.name):
         selector.tuner.begin()  # workers take seconds to start
-    question = _question(graph, spec, selector.target, options, selector.settings.libraries)
-    known = database.answer(question.key)
+    question = question_about(graph, spec, selector.target, options, selector.settings.libraries)
+    exact = database.answer(question.key)
+    known = exact or question.nearest(database.answers())
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
         found = _told(known, selector, lambda: run(options))
         if found is not None:
+            if not selector.tuner.frozen and not (known is exact and _all_holds(known, selector)):
+                database.keep_answer(_answer(question, selector))
             return found
-    before = None
+    before, known = None, exact
     if known is not None and not selector.budget.has(AMPLE * selector.again(len(known.problems))):
         before = _before(known, question, selector, lambda: run(options))
     selector.rivalled = known is not None and before is None
@@ -71,7 +74,7 @@ def _before(
     """
     with selector.unmeasured():
         found = _told(known, selector, run)
-        return None if found is None else evolve(_rival(found, question, selector), decided=known)
+        return None if found is None else _as_known(known, _rival(found, question, selector), selector)
 
 
 def _rivals(
@@ -91,7 +94,7 @@ def _rivals(
     if known is not None and close and (room or known.seconds < fresh.seconds or fresh.guessed):
         before = _told(known, selector, lambda: run(options))
         if before is not None:
-            yield evolve(_rival(before, question, selector), decided=known)
+            yield _as_known(known, _rival(before, question, selector), selector)
     if options.mode == "mixed" and apart < NEAR * fresh.seconds and not budget.over() and room:
         yield _rival(run(evolve(options, mode="no-fusion")), question, selector)
 
@@ -100,11 +103,23 @@ def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelect
     return Rival(compiled, selector.findings, _answer(question, selector))
 
 
+def _as_known(known: DecidedGraph, rival: Rival, selector: MeasuredSelector) -> Rival:
+    """Return a plan as what is known of it; where some of that does not hold any more, as what it is now."""
+    if _all_holds(known, selector):
+        return evolve(rival, decided=known)
+    return evolve(rival, decided=evolve(rival.decided, finished=rival.decided.finished and not rival.guessed))
+
+
+def _all_holds(known: DecidedGraph, selector: MeasuredSelector) -> bool:
+    """Whether a compilation that was told what is known decided nothing else."""
+    return selector.made == known.read()
+
+
 def is_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:
     """Whether a compilation without a search can take over what a search decided: for a GPU, where results are kept."""
     if not target.lockstep or target.on_host or watched(options) or options.debug or cache_root() is None:
         return False
-    return known_answer(_question(graph, spec, target, options, False), target) is not None
+    return known_answer(question_about(graph, spec, target, options, False), target) is not None
 
 
 def watched(options: CompileOptions) -> bool:
@@ -112,8 +127,12 @@ def watched(options: CompileOptions) -> bool:
     return bool(options.print_after or options.dump or options.stop_after)
 
 
-def _question(graph: Graph, spec: Spec, target: Target, options: CompileOptions, libraries: bool) -> Question:
-    return question_of(canonical_form(graph, spec), spec.texts, options, machine_of(target), libraries)
+def question_about(graph: Graph, spec: Spec, target: Target, options: CompileOptions, libraries: bool) -> Question:
+    """Return what is asked about a graph before anything is searched."""
+    canonical = canonical_form(graph, spec)
+    policy = PRECISIONS[options.precision]
+    nodes = node_marks(LowerPrecision(spec.instances, policy).run(canonical), spec.instances)
+    return question_of(canonical, spec.texts, options, machine_of(target), libraries, nodes)
 
 
 def canonical_form(graph: Graph, spec: Spec) -> Graph:

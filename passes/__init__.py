@@ -7,6 +7,7 @@ from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
 from .rewrites import WRITING
 from .side_by_side import joined
+from .structure import node_marks
 from .workload import Member, Planning, PlanningHere, Selector, Workload
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "cut_fragment",
     "graph_passes",
     "joined",
+    "node_marks",
     "price",
 ]

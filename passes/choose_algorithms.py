@@ -88,7 +88,8 @@ class ChooseAlgorithms:
     else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
     graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
     `known` what the kernels of both take, by more than the model's word, an alternative has to save more, and a
-    declaration that is `small`, of less than so many seconds, stays.
+    declaration that is `small`, of less than so many seconds, stays. Where there are names of nodes,
+    `only` these are looked at.
     """
 
     instances: Instances
@@ -102,6 +103,7 @@ class ChooseAlgorithms:
     least: float = 0.0
     small: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
+    only: Collection[str] | None = None
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
@@ -149,7 +151,8 @@ class ChooseAlgorithms:
         for take_in in self.coming:
             take_in()
         self.coming.clear()
-        nodes = {n.name: a for n in graph.nodes if (a := self.instances.of_node(n, graph).algorithms)}
+        asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
+        nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
         keys.update({name: self._key(part, graph) for name, part in parts.items()})

@@ -16,12 +16,11 @@ from ..ir import (
     Graph,
     Kernel,
     KernelFunction,
-    Node,
     Target,
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .decisions import Decisions
+from .decisions import Decisions, Upheld
 from .evaluators import Limited, Modelled, Roofline
 from .fusion import (
     Forms,
@@ -67,9 +66,10 @@ class Compilation:
     `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
     key of the kernel; those that others have `made` miss in the latter two,
     as do those of launches that others have `made_together`.
-    `planning` does what the model alone decides for many kernels. `considered` are the nodes that algorithms were
-    chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory is not
-    limited, `again` the values that are computed once more, late.
+    `kept` is what holds of decisions that were made before.
+    `planning` does what the model alone decides for many kernels. `considered` is the graph whose nodes algorithms
+    were chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory
+    is not limited, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -88,7 +88,7 @@ class Compilation:
     foreseeing: Foreseeing | None = field(init=False)
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
-    considered: Sequence[Node] = ()
+    considered: Graph | None = None
     first: FirstPlan | None = None
     replaced: Mapping[str, str] = field(factory=dict)
     again: Collection[str] = ()
@@ -96,6 +96,7 @@ class Compilation:
     views: Views = field(init=False)
     placed: tuple[Graph, Views] | None = None
     workshop: Workshop | None = None
+    kept: Upheld | None = None
     forms: Forms = field(factory=Forms, init=False)
     meanings: dict[object, Meaning] = field(factory=dict, init=False)
     formed: Sequence[Group] = ()
@@ -127,6 +128,11 @@ class Compilation:
         """What is known to be the best that measuring can decide."""
         return None if self.selector is None else self.selector.decisions
 
+    @property
+    def settled(self) -> bool:
+        """Whether the groups are those that were known to be best, all of them."""
+        return self.kept is not None and self.kept.whole
+
     def is_new(self, *made: object) -> bool:
         """Whether these objects together are asked about for the first time.
 
@@ -146,7 +152,8 @@ class Compilation:
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
         over = self.budget.overdue if self.selector is None else self.selector.overdue
-        made = Partitioner(workshop, evaluator or self.evaluator, over=over, least=self.least)
+        kept = () if self.kept is None else tuple(self.kept.groups.values())
+        made = Partitioner(workshop, evaluator or self.evaluator, over=over, least=self.least, kept=kept)
         return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
 
     @property

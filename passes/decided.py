@@ -1,4 +1,4 @@
-"""What a compilation decided, by position: what a later one of the same graph is told."""
+"""What a compilation decided, by place: what a later one of such a graph is told."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from math import inf
 
 from ..ir import FusedGroup
 from .compilation import Compilation
-from .decisions import Decisions, GroupDecision, digest_of
-from .fusion import Workshop
+from .decisions import Decisions, GroupDecision, digest_of, leaves
+from .fusion import Workshop, form_key
+from .structure import node_marks, unit_marks
 
 
 def decided(work: Compilation) -> Decisions:
     """Return what a compilation has decided; what it was told to decide, where it was told."""
-    if work.told is not None:
+    if work.told is not None and work.settled:
         return work.told
-    assert work.workshop is not None, "groups were formed"
-    places = {node.name: n for n, node in enumerate(work.considered)}
+    assert work.workshop is not None and work.considered is not None, "groups were formed"
+    places = {node.name: n for n, node in enumerate(work.considered.nodes)}
     algorithms = tuple((places[name], algorithm) for name, algorithm in work.replaced.items())
     programs = work.workshop.views.programs
     groups, launches = tuple(_groups(work, work.workshop)), tuple(work.places)
-    return Decisions(digest_of(programs), algorithms, groups, launches, bool(programs.orders))
+    marks = node_marks(work.considered, work.instances), unit_marks(programs)
+    return Decisions(digest_of(programs), algorithms, groups, launches, bool(programs.orders), *marks)
 
 
 def apart(work: Compilation) -> float:
@@ -45,12 +47,17 @@ def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:
     for group in work.groups:
         kernels[group.units].append(group.form)
     places = {name: n for n, name in enumerate(workshop.units)}
+    told = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
     for group in work.formed:
-        own = places if group.repeat is None else {n: k for k, n in enumerate(workshop.turn(group.repeat).units)}
+        shop = workshop if group.repeat is None else workshop.turn(group.repeat)
+        own = places if group.repeat is None else {name: n for n, name in enumerate(shop.units)}
         segments = tuple(tuple(own[unit] for unit in part) for part in group.parts)
         loop = None if group.repeat is None else places[group.repeat]
-        parts = work.evaluator.most_useful(group.form) if len(kernels[group.units]) > 1 else 1
-        yield GroupDecision(segments, loop, parts, _slices(group.form, kernels[group.units]))
+        known = told.get(form_key(group.form))
+        most = known.parts if known is not None else work.evaluator.most_useful(group.form)
+        parts = most if len(kernels[group.units]) > 1 else 1
+        slices = _slices(group.form, kernels[group.units])
+        yield GroupDecision(segments, loop, parts, slices, leaves(group, shop.units))
 
 
 def _slices(formed: FusedGroup, kernels: Sequence[FusedGroup]) -> int:

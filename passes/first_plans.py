@@ -24,6 +24,7 @@ from .layout import orders_dims
 from .rewrites import write_programs
 from .split import Splitting, split_groups
 from .stages import order_dims, partition_alone, place_programs, workloads_of
+from .structure import node_marks
 from .workload import Selector
 
 #: Part of what it takes to plan a graph that it takes to plan it again.
@@ -43,7 +44,7 @@ def choose_algorithms(work: Compilation) -> Graph:
         return graph
     step = _step(work, selector)
     if work.told is not None:
-        chosen = _told_algorithms(step, graph, work.told)
+        chosen = _told_algorithms(step, graph, work, work.told)
     elif selector is None or not work.budget.limited:
         chosen = _compared(step, graph, work)
     else:
@@ -124,7 +125,7 @@ def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float
 
 
 def _leave(work: Compilation, graph: Graph, found: FirstPlan) -> Graph:
-    work.algorithms, work.considered, work.replaced = found.algorithms, graph.nodes, found.replaced
+    work.algorithms, work.considered, work.replaced = found.algorithms, graph, found.replaced
     work.graph = found.graph
     return work.graph
 
@@ -157,11 +158,15 @@ def _orders(work: Compilation) -> Mapping[str, Order]:
     return found
 
 
-def _told_algorithms(step: ChooseAlgorithms, graph: Graph, told: Decisions) -> Graph:
-    """Return a graph with the algorithms that are known to be best."""
-    result = graph
-    for place, algorithm in told.algorithms:
-        if place >= len(graph.nodes) or algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
+def _told_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, told: Decisions) -> Graph:
+    """Return a graph with the algorithms that are known to be best; nodes that nothing is known of get their own."""
+    now = told.nodes_now(node_marks(graph, work.instances))
+    known = {now[place]: algorithm for place, algorithm in told.algorithms if place in now}
+    rest = {graph.nodes[n].name for n in {*range(len(graph.nodes))}.difference(now.values())}
+    result = _compared(evolve(step, only=rest), graph, work) if rest else graph
+    for place, algorithm in known.items():
+        if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
             raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
         result = step.replace(result, graph.nodes[place], algorithm)
+        step.replaced[graph.nodes[place].name] = algorithm
     return result

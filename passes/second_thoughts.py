@@ -54,7 +54,7 @@ def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
     selector, placed, workshop = work.selector, work.placed, work.workshop
     if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
         return work.chosen
-    if work.told is not None or selector.budget.over(SECOND_SHARE):
+    if work.settled or selector.budget.over(SECOND_SHARE):
         return work.chosen
     best = _Decision.of(work)
     for form, seconds in _measured(best):

@@ -25,7 +25,7 @@ from attrs import evolve, frozen
 from ..ir import Budget, FusedGroup, Schedule, Target, Var, member_name
 from .assemble import kernel_key
 from .compilation import Compilation
-from .decisions import Decisions, ForeignDecisionsError
+from .decisions import Decisions, ForeignDecisionsError, Upheld
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
 from .schedule import Candidate, assess, check_schedule, choose
@@ -77,19 +77,47 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     groups = work.groups
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
-    if work.told is not None:
+    if work.told is not None and work.settled:
         return _leave(work, _told(launches, work.told, work.views, work.target), keys)
     needs = dependencies(groups, work.views)
+    held = set() if work.kept is None else {*work.kept.groups.values()}
     wanted, over = work.options.side_by_side and work.options.mode == "mixed", _late(work.budget)
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
         of = _models(groups, needs, work) if work.options.side_by_side == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
+        own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
         packed = _packed(launches, own, keys, work.target, over)
         packed = [_together_at([launches[p] for p in launch.places], work.target, over) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
-    return _leave(work, list(_in_order(launches, needs)), keys)
+    return _leave(work, _with_kept(launches, needs, work), keys)
+
+
+def _with_kept(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work: Compilation) -> list[Launch]:
+    """Return launches in order, those put together that are known to be faster so, if they can still run."""
+    apart = list(_in_order(launches, needs))
+    shared = [] if work.told is None or work.kept is None else [*_shared(launches, work.told, work.kept)]
+    if not shared:
+        return apart
+    taken = {launch for members in shared for launch in members}
+    joint = [_together_at(members, work.target) for members in shared]
+    found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
+    places = [launch.places for launch in found]
+    whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
+    broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, work.views))
+    return apart if broken else found
+
+
+def _shared(launches: Sequence[Launch], told: Decisions, kept: Upheld) -> Iterator[list[Launch]]:
+    """Yield the launches of one group each that are known to be faster together."""
+    kernels: dict[Group, list[Launch]] = {}
+    for launch in launches:
+        kernels.setdefault(launch.groups[0], []).append(launch)
+    for members in told.shared(kept):
+        found = [kernels.get(kept.groups[place], [])[n : n + 1] for place, n in members]
+        if all(found):
+            yield [launch for (launch,) in found]
 
 
 def _late(budget: Budget) -> Callable[[], bool]:

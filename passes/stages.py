@@ -29,6 +29,7 @@ from ..ir import (
 )
 from .assemble import common_facts, distinct, kernel_key, turns
 from .compilation import Compilation, FirstPlan
+from .decisions import Decisions, ForeignDecisionsError, Upheld
 from .fusion import (
     Group,
     Policy,
@@ -187,8 +188,10 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     """
     workshop, mode, selector = _workshop(work), work.options.mode, work.selector
     if work.told is not None:
-        work.formed = work.groups = work.told.form(workshop)
-        return work.groups
+        work.kept = _held(work, work.told, workshop)
+        if work.settled:
+            work.formed = work.groups = [*work.kept.groups.values()]
+            return work.groups
     found: Sequence[Group] = partition_alone(work)
     work.groups = found
     if selector is not None and work.first is not None and work.replaced != work.first.replaced and selector.overdue():
@@ -206,6 +209,15 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
+def _held(work: Compilation, told: Decisions, workshop: Workshop) -> Upheld:
+    """Return what holds of decisions, in a graph that can run."""
+    kept = told.keep(workshop)
+    partitioner = evolve(work.partitioner(workshop), kept=tuple(kept.groups.values()))
+    if partitioner.sorted(partitioner.singletons()) is None:
+        raise ForeignDecisionsError("groups wait for each other in a circle")
+    return kept
+
+
 def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[Group]]:
     """Leave a plan that the model made before: there was no time to bring the groups of another graph to their end, and
     kernels that are not fused lose more than algorithms save.
@@ -220,7 +232,9 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
     made of.
     """
     assert work.workshop is not None, "it made the groups"
-    forms, split = [group.form for group in groups], work.evaluator
+    held = () if work.kept is None else work.kept.groups.values()
+    groups, split = [group for group in groups if group not in held], work.evaluator
+    forms = [group.form for group in groups]
     parts = with_parts(groups, work.workshop)[len(forms) :]
     for form in (*forms, *parts):
         split.cost(form)  # only what was asked for is measured
@@ -234,9 +248,11 @@ def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGrou
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Leave groups divided where that was found to be faster, and what each distinct kernel computes."""
-    known = None if work.told is None else work.told.division_of(work.groups)
-    division = work.evaluator.division if known is None else lambda form: known[form_key(form)]
-    work.groups, work.views = split_groups(work.groups, work.views, division)
+    known = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
+    division = work.evaluator.division
+    work.groups, work.views = split_groups(
+        work.groups, work.views, lambda form: known[form_key(form)] if form_key(form) in known else division(form)
+    )
     work.unique = distinct(work.groups, work.views)
     return work.groups
 

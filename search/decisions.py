@@ -2,14 +2,16 @@
 these take together.
 
 A graph is found by its structure (operations, attributes, types; no names and no weights), the vocabulary, the way of
-compiling, and the machine, whichever compiler is on it.
+compiling, and the machine, whichever compiler is on it. Where nobody asked about it before, decisions about another one
+hold where the two are alike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import cattrs
 from attrs import frozen
@@ -20,20 +22,38 @@ from .problem import FORMAT, digest
 
 #: The fact of a machine that times depend on, but hardly how a graph is best cut.
 COMPILER = "compiler"
+#: What a question says of its graph, and of what that is written in.
+ABOUT = ("graph", "declarations")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @frozen
 class Question:
-    """A graph on a machine, whose cut into kernels is asked for; `description` is what its key is the SHA-256 of."""
+    """A graph on a machine, whose cut into kernels is asked for; `description` is what its key is the SHA-256 of, and
+    `nodes` are the marks of the graph's.
+    """
 
     description: str
     label: str
+    nodes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """Under which the answer is kept."""
         return digest(self.description)
+
+    def nearest(self, answers: Iterable[DecidedGraph]) -> DecidedGraph | None:
+        """Return the answer about the graph that is most like this one, of those that have half of its nodes and were
+        asked for alike; nothing where there is none.
+        """
+        wanted, own = Counter(self.nodes), _circumstances(self.description)
+        least, found = len(self.nodes) / 2, None
+        for answer in answers:
+            decisions = answer.read() if _circumstances(answer.description) == own else None
+            alike = sum((wanted & Counter(decisions.nodes)).values()) if decisions is not None else 0
+            if alike > least:
+                least, found = alike, answer
+        return found
 
 
 @frozen
@@ -63,8 +83,22 @@ def decisions_text(decisions: Decisions) -> str:
     return json.dumps(_CONVERTER.unstructure(decisions), separators=(",", ":"))
 
 
+def _circumstances(description: str) -> object:
+    """Return what a question says besides its graph and the vocabulary; nothing where it is none."""
+    try:
+        found = json.loads(description)
+    except (ValueError, RecursionError):
+        return None
+    return [(k, found[k]) for k in sorted(found) if k not in ABOUT] if isinstance(found, dict) else None
+
+
 def question_of(
-    graph: Graph, declarations: Mapping[str, str], options: CompileOptions, machine: Mapping[str, str], libraries: bool
+    graph: Graph,
+    declarations: Mapping[str, str],
+    options: CompileOptions,
+    machine: Mapping[str, str],
+    libraries: bool,
+    nodes: tuple[str, ...] = (),
 ) -> Question:
     """Return the question of a compilation."""
     parts = {
@@ -75,7 +109,7 @@ def question_of(
         + ("" if options.memory is None else f" {options.memory}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
-    return Question(json.dumps(parts, indent=1, sort_keys=True), graph.name)
+    return Question(json.dumps(parts, indent=1, sort_keys=True), graph.name, nodes)
 
 
 def structure_of(graph: Graph) -> str:

@@ -225,7 +225,7 @@ class MeasuredSelector:
         budget then ships no group that was never timed beside its parts. Without one all are measured at once.
         """
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
-        if not asked or not self.evaluate:
+        if not asked or not self.evaluate or self._known_only:
             return False
         fresh = self._next(asked, questions)
         waiting = list(fresh.items())
@@ -274,7 +274,7 @@ class MeasuredSelector:
     @property
     def together(self) -> bool:
         """Whether groups may share a launch: routines of libraries take the place of single kernels only."""
-        return self.evaluate and not self.settings.libraries
+        return self.evaluate and not self.settings.libraries and not self._known_only
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the

@@ -55,6 +55,7 @@ class Remembered:
 class Partitioner:
     """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
 
+    Groups that are `kept` are there from the beginning; none of them is merged with another one.
     `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
     are asked for next, of none at the end.
     """
@@ -66,8 +67,15 @@ class Partitioner:
     least: Callable[[FusedGroup], float] | None = None
     foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
+    kept: Sequence[Group] = ()
+    settled: frozenset[Group] = field(init=False)
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
+
+    @settled.default
+    def _settled(self) -> frozenset[Group]:
+        """Return what is kept, to be found at once."""
+        return frozenset(self.kept)
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
@@ -102,10 +110,17 @@ class Partitioner:
         return self.costs[key]
 
     def singletons(self) -> list[Group]:
-        """Return the initial partition: a group per unit that needs a kernel; what nothing uses is left out."""
-        shop = self.workshop
-        own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None)
-        return [shop.single(u) for u in own if shop.used(u)]
+        """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is
+        left out.
+        """
+        shop, kept = self.workshop, [group for group in self.kept if group.repeat is None]
+        taken = {unit for group in kept for unit in group.units}
+        own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None and u not in taken)
+        return [*kept, *(shop.single(u) for u in own if shop.used(u))]
+
+    def is_settled(self, first: Group, second: Group) -> bool:
+        """Whether two groups are apart because that is known to be best."""
+        return first in self.settled and second in self.settled
 
     # ---- the quotient graph
 
@@ -134,6 +149,7 @@ class Partitioner:
         ]
         order = self.workshop.order
         pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
+        pairs = [pair for pair in pairs if not self.is_settled(*pair)]
         return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
     def kinship(self, group: Group) -> frozenset[Hashable]:
@@ -234,6 +250,8 @@ def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list
     """Return a group, or those of one turn of a loop."""
     if isinstance(vertex, Group):
         return [vertex]
+    if kept := [group for group in partitioner.kept if group.repeat == vertex]:
+        return kept
     turn = Partitioner(
         partitioner.workshop.turn(vertex), partitioner.evaluator, over=partitioner.over, least=partitioner.least
     )
@@ -361,7 +379,8 @@ def neighbours(
     for group in ordered:
         found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
         for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
-            yield group, reader
+            if not partitioner.is_settled(group, reader):
+                yield group, reader
 
 
 def siblings(
@@ -371,7 +390,8 @@ def siblings(
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
     after = {group: partitioner.successors(group, owner) for group in ordered}
     for first, second in sibling_pairs(ordered, {group: partitioner.kinship(group) for group in ordered}):
-        if second not in after[first] and first not in after[second]:
+        apart = second not in after[first] and first not in after[second]
+        if apart and not partitioner.is_settled(first, second):
             yield first, second
 
 

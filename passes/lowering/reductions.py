@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from attrs import evolve
 
@@ -11,7 +12,9 @@ from ...ir import (
     ORDERS,
     Accumulate,
     Expr,
+    Held,
     Index,
+    Initialise,
     Literal,
     Op,
     Phase,
@@ -19,6 +22,7 @@ from ...ir import (
     ReduceDim,
     Reduction,
     ReductionSchedule,
+    Root,
     Share,
     SharedBuffer,
     Target,
@@ -29,6 +33,7 @@ from ...ir import (
     delinearise,
     expr_variables,
     factors,
+    is_tiled,
     longest_vector,
     narrow,
 )
@@ -40,6 +45,9 @@ from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding, Tile
 from .tabulate import tabulate
+
+#: Terms that a thread adds up one after another, from which on it does so chunk by chunk.
+LONG_CHAIN = 256
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
@@ -92,7 +100,9 @@ def looped_reduction(
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = Ring(state, schedule, tiles, step, prefix)
-    begin = (evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared)
+    long = [r for r in shared if _is_long(state, r, total, total * prod(v.extent for v in locals_) // lanes)]
+    begin = [evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared]
+    begin += [_chunk(state, r) for r in long if not schedule.atom]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
@@ -100,9 +110,45 @@ def looped_reduction(
         if lanes > 1:
             join_warps(state, reduction)
         return
-    roots = tuple(_accumulate(state, r, binding, locals_, staged, covered) for r in shared)
-    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", roots, unrolled, shares)))
+    roots: list[Root] = [root for r in long for root in (_rest(state, r), _chunk(state, r))]
+    for each in shared:
+        added = _accumulate(state, each, binding, locals_, staged, covered)
+        roots.append(evolve(added, name=_chunk_name(each)) if each in long else added)
+    state.items.extend(chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares)))
+    if long:
+        rest = tuple(_rest(state, r) for r in long)
+        state.items.append(state.phase("compute", f"{prefix}rest", rest, (), state.shares))
     _combine(state, shared, prefix)
+
+
+def _is_long(state: SegmentState, reduction: Reduction, chunks: int, terms: int) -> bool:
+    """Whether a thread adds up so many terms, of several chunks, that their rounding shows in the sum; a product of
+    matrices is added up as everywhere.
+    """
+    segment = state.frame.segment
+    plain = reduction.combine == "sum" and state.group.tensors[reduction.name].dtype.is_float and not reduction.along
+    own = [r.name for r in segment.reductions]
+    return plain and chunks > 1 and terms >= LONG_CHAIN and not is_tiled(reduction, segment.axes, own)
+
+
+def _chunk_name(reduction: Reduction) -> str:
+    """Return what holds the sum of a chunk while it is added up."""
+    return f"{reduction.name}.chunk"
+
+
+def _chunk(state: SegmentState, reduction: Reduction) -> Initialise:
+    """Return what the sum of a chunk begins with."""
+    return evolve(state.initialise(reduction), name=_chunk_name(reduction))
+
+
+def _rest(state: SegmentState, reduction: Reduction) -> Accumulate:
+    """Return what adds the sum of the chunk before to that of all others.
+
+    A sum of n terms one after another is off by the root of n times the rounding of the largest sum on the way: the
+    mean of 2048 numbers by five roundings of their deviation.
+    """
+    at, dtype = tuple(map(as_index, state.frame.tiles)), state.group.tensors[reduction.name].dtype
+    return Accumulate(reduction.name, at, "sum", Held(_chunk_name(reduction), at, dtype), (), dtype)
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:

@@ -26,7 +26,8 @@ from ..database import Database, Result
 from ..decisions import DecidedGraph
 from ..problem import digest
 
-FORMAT = 2
+#: Version 3 has marks of nodes and units, which earlier ones did not note.
+FORMAT = 3
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 #: What a file may hold when it is unpacked, in bytes.
 _LARGEST = 1 << 28
@@ -131,7 +132,7 @@ def _read(data: bytes, name: str) -> ResultFile:
         raise UsageError(f"{name}: expected results of 'cuts cache export', found something else: {error}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{name}: expected results of 'cuts cache export', found: {type(document).__name__}")
-    if document.get("format") not in (1, FORMAT, None):
+    if document.get("format") not in (*range(1, FORMAT + 1), None):
         raise UsageError(
             f"{name}: expected format {FORMAT}, found {quote(str(document['format']))}",
             hint="export it again with this version",

@@ -29,12 +29,12 @@ def shipped_packs() -> Iterator[tuple[str, bytes]]:
 
 
 def known_answer(question: Question, target: Target) -> DecidedGraph | None:
-    """Return what this user's database, or a pack, knows of a question."""
+    """Return what this user's database, or a pack, knows of a question, or of one about a graph that is alike."""
     database = open_database()
     try:
         if target.dialect == PACKED:
             offer_packs(database)
-        return database.answer(question.key)
+        return database.answer(question.key) or question.nearest(database.answers())
     finally:
         database.close()
 

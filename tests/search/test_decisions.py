@@ -194,11 +194,12 @@ def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
 def test_decisions_about_other_units_are_foreign() -> None:
     database = Database(None)
     _, selector = tuned(chain(4), database, lambda kernel: 1e-3)
-    bench = FakeBench(no_device)
-    told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
-    told.decisions = selector.made
-    with pytest.raises(ForeignDecisionsError):
-        compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+    assert selector.made is not None
+    for units in ((), ("00000000",) * len(selector.made.units)):
+        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        told.decisions = evolve(selector.made, units=units)
+        with pytest.raises(ForeignDecisionsError, match="other units"):
+            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
 
 
 def test_decisions_of_before_there_was_a_choice_of_layouts_keep_dims_in_the_order_of_the_graph() -> None:

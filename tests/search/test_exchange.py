@@ -86,7 +86,7 @@ def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
     [
         (b"", "found something else"),
         (b"[1, 2]", "found:"),
-        (b'{"format": 3, "results": []}', "expected format 2, found '3'"),
+        (b'{"format": 4, "results": []}', "expected format 3, found '4'"),
         (b'{"format": 2, "results": [], "answers": [], "digest": "0"}', "changed or damaged"),
         (b'{"format": 1, "results": [{"key": 3}]}', "found:"),
         (b'{"format": 1, "results": [], "more": 1}', "found:"),

@@ -17,7 +17,7 @@ from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
 
 from .fakes import uncompiled
-from .test_decisions import tuned
+from .test_decisions import layer, tuned
 from .test_selector import chain
 
 PACKS = list(shipped_packs())
@@ -34,7 +34,12 @@ def test_a_pack_is_small_and_sound(name: str, data: bytes) -> None:
     known = {result.key for result in database.results()}
     for answer in database.answers():
         assert answer.finished
-        assert answer.read() is not None
+        decisions = answer.read()
+        assert decisions is not None
+        assert all(place < len(decisions.nodes) for place, _ in decisions.algorithms)
+        places = {p for g in decisions.groups for part in g.segments for p in part if g.loop is None}
+        assert decisions.units and max(places) < len(decisions.units)
+        assert all(g.leaves for g in decisions.groups)
     assert known <= {key for answer in database.answers() for key in answer.problems}
 
 
@@ -71,6 +76,7 @@ def test_a_compilation_takes_over_what_a_file_brought(
     assert main(["cache", "import", file]) == 0
     assert "graphs: 1" in capsys.readouterr().out
     assert is_known(chain(2), spec, GPU, options)
-    assert not is_known(chain(3), spec, GPU, options)
+    assert is_known(chain(3), spec, GPU, options), "two of its three layers are"
+    assert not is_known(layer(), spec, GPU, options)
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
     assert not is_known(chain(2), spec, GPU, options)

@@ -1,0 +1,97 @@
+"""How nodes and units are told from one another: by marks of what they compute, which neither names nor weights nor
+places are part of.
+
+A graph that changes, or a version that rewrites some of it, leaves most marks as they are, in the same order: what
+corresponds is found as a comparison of two texts finds lines that both have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from difflib import SequenceMatcher
+
+from attrs import frozen
+
+from ..ir import Graph, Statement, attributes_key, print_ir, rename_statement
+from ..ops.language import Instances
+from .fusion import Programs, Unit
+
+#: Digits of a mark.
+DIGITS = 8
+
+
+def node_marks(graph: Graph, instances: Instances) -> tuple[str, ...]:
+    """Return the mark of each node: its operation, attributes, types, and which operands are constants."""
+    found = []
+    for node in graph.nodes:
+        operands = ["" if v is None else f"{graph.types[v]}{'!' * (v in graph.constants)}" for v in node.inputs]
+        results = [str(graph.types[v]) for v in node.outputs]
+        said = {name: v for name, v in instances.of_node(node, graph).attributes.items() if v is not None}
+        found.append(_mark(f"{node.op} {node.declaration} {operands} {results} {attributes_key(said)}"))
+    return tuple(found)
+
+
+def unit_marks(programs: Programs) -> tuple[str, ...]:
+    """Return the mark of each unit: its statements over tensors that are numbered, and the types of these. A loop is
+    one unit.
+    """
+    known: dict[Hashable, str] = {}
+    found = []
+    for unit in programs.units:
+        work = _Work.of(unit, programs)
+        if work not in known:
+            known[work] = _mark(work.text)
+        found.append(known[work])
+    return tuple(found)
+
+
+@frozen
+class _Work:
+    """What a unit does: its `statements` and the types of what they touch, and what else tells it from others. The
+    `step` of a loop may have any name.
+    """
+
+    statements: tuple[Statement, ...]
+    types: tuple[str, ...]
+    facts: tuple[object, ...]
+    step: str = ""
+
+    @staticmethod
+    def of(unit: Unit, programs: Programs) -> _Work:
+        """Return the work of a unit, of a loop that of a whole turn."""
+        parts, numbers = (unit,) if unit.repeat is None else unit.repeat.units, dict[str, str]()
+        for part in parts:
+            for tensor in (*part.tensors, *part.reads, *part.writes):
+                numbers.setdefault(tensor, f"a{len(numbers)}")
+        statements = tuple(rename_statement(s, numbers) for part in parts for s in part.statements)
+        types = tuple(str(programs.types[t]) for t in numbers if t in programs.types)
+        tables = tuple(programs.tables[t] for t in numbers if t in programs.tables)
+        touched = tuple((tuple(map(numbers.get, p.reads)), tuple(map(numbers.get, p.writes)), p.free) for p in parts)
+        if unit.repeat is None:
+            return _Work(statements, types, (tables, touched))
+        slices = [(numbers[t], programs.slices[t]) for t in numbers if t in programs.slices]
+        moved = tuple((t, numbers.get(s.whole), tuple(map(str, s.starts)), s.extents) for t, s in slices)
+        rows = tuple((numbers[t], count) for t, count in programs.rotating.items() if t in numbers)
+        kept = tuple(map(numbers.get, unit.repeat.kept))
+        step = unit.repeat.step
+        return _Work(statements, types, (tables, touched, step.extent, moved, rows, kept), step.name)
+
+    @property
+    def text(self) -> str:
+        """All that there is to say."""
+        text = "\n".join((*map(print_ir, self.statements), *self.types, str(self.facts)))
+        return re.sub(rf"\b{re.escape(self.step)}\b", "step", text) if self.step else text
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def corresponding(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
+    """Return the places of marks that are there before and now, in the same order."""
+    if before == now:
+        return {place: place for place in range(len(now))}
+    blocks = SequenceMatcher(None, before, now, autojunk=False).get_matching_blocks()
+    return {block.a + n: block.b + n for block in blocks for n in range(block.size)}
