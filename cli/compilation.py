@@ -35,7 +35,7 @@ def run_tuned(arguments: Namespace) -> int:
     if lesson is not None and arguments.model is None and arguments.op is None:
         return 0
     _check(arguments)
-    budget = Budget.of(arguments.budget)
+    budget = Budget.since(arguments.entered, arguments.budget)
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
@@ -79,7 +79,7 @@ def _devices(text: str | None) -> tuple[str, ...]:
 def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
     """Compile a model, check and time it where asked, write the plan, and say what was done."""
     start = time.perf_counter()
-    budget = Budget.of(arguments.budget) if selector is None else selector.budget
+    budget = Budget.since(arguments.entered, arguments.budget) if selector is None else selector.budget
     if selector is None:
         _check(arguments)
     spec = load_spec(arguments.spec)

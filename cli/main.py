@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from time import monotonic
 from typing import Any, NoReturn
 
 from ..ir import CutsError, UsageError
@@ -83,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 2 usage, 3 graph or spec, 4 device, 5 numbers, 6 budget, 130
     interrupted.
     """
-    given = sys.argv[1:] if argv is None else list(argv)
+    entered, given = monotonic(), sys.argv[1:] if argv is None else list(argv)
     as_json = "--json" in given
     console.begin()
     try:
         arguments = make_parser(next((a for a in given if a in COMMANDS), None)).parse_args(given)
-        arguments.given = given
+        arguments.given, arguments.entered = given, entered
         with speaking(arguments):
             code: int = _module(arguments.command).command(arguments)
         sys.stdout.flush()

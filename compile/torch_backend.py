@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
-from ..ir import PRECISIONS, CompileOptions, PrecisionName, Target, UsageError, quote
+from ..ir import PRECISIONS, Budget, CompileOptions, PrecisionName, Target, UsageError, quote
 from .driver import precisions_of
 from .in_place import program_of, spec_of, target_of
 from .known_ends import find_ends, keep_ends
@@ -106,8 +106,9 @@ class _Precisions:
         return self
 
     def _compile(self, precision: PrecisionName) -> None:
-        options = CompileOptions(precision=precision, budget=self.wishes.budget)
         captured = self.captured()
+        begun = None if self.made else Budget.since(captured.begun, self.wishes.budget)  # reading it counts
+        options = CompileOptions(precision=precision, budget=self.wishes.budget, begun=begun)
         plan = build_again(
             captured.graph,
             spec_of(captured),

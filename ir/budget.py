@@ -51,6 +51,13 @@ class Budget:
         return Budget(inf if seconds is None else seconds, clock)
 
     @staticmethod
+    def since(begun: float, seconds: float | None) -> Budget:
+        """Return a budget that began at a moment of the usual clock, when whoever asks was asked."""
+        made = Budget.of(seconds)
+        made.begun = min(made.begun, begun)
+        return made
+
+    @staticmethod
     def of_measuring(seconds: float | None, clock: Callable[[], float] = monotonic) -> Budget:
         """Return a budget that begins now, of which so many seconds may be measured."""
         more = None if seconds is None else min(seconds + RESERVE, seconds / (1 - RESERVE_SHARE))

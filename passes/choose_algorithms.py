@@ -19,7 +19,7 @@ from attrs import evolve, field, frozen
 from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
-from .fragments import Fragment, Planner, Priced, PricedKernels, cut_fragments, needed
+from .fragments import Fragment, Planner, Priced, cut_fragments, needed
 from .fusion import GroupEvaluator, Order
 from .graph import fresh_name, prune
 
@@ -87,8 +87,9 @@ class ChooseAlgorithms:
     `plan` cuts the alternatives into kernels, all of them at once, `ahead` does so while this process does something
     else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
     graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
-    `known` what the kernels of both take, by more than the model's word, an alternative has to save more. Where there
-    are names of nodes, `only` these are looked at.
+    `known` what the kernels of both take, by more than the model's word, an alternative has to save more, and a
+    declaration that is `small`, of less than so many seconds, stays. Where there are names of nodes,
+    `only` these are looked at.
     """
 
     instances: Instances
@@ -100,6 +101,7 @@ class ChooseAlgorithms:
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
     least: float = 0.0
+    small: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
     only: Collection[str] | None = None
     choices: list[AlgorithmChoice] = field(factory=list)
@@ -107,15 +109,20 @@ class ChooseAlgorithms:
     replaced: dict[str, str] = field(factory=dict)
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
+    peaks: dict[Hashable, float] = field(factory=dict)
     coming: list[Callable[[], None]] = field(factory=list)
 
     def begin(self, graph: Graph) -> None:
-        """Have those alternatives cut into kernels that `run` will ask for, beside what else there is to do."""
+        """Have declarations, and those alternatives that may be faster, cut into kernels beside what else there is to
+        do. What declarations take is not waited for: they take no longer than their most.
+        """
         _, fresh = self._wanted(graph)
-        whole, others = self._planned(fresh)
-        if self.ahead is not None:
-            wait = self.ahead([*others.values()])
-            self.coming.append(lambda: self._keep(fresh, whole, dict(zip(others, wait(), strict=True))))
+        if self.ahead is None or not fresh:
+            return
+        alternatives = self._promising(fresh, {key: PEAK * self.peaks[key] for key in fresh})
+        asked = {**{(key, ""): fragments[""] for key, fragments in fresh.items()}, **alternatives}
+        wait = self.ahead([*asked.values()])
+        self.coming.append(lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True))))
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
@@ -134,7 +141,7 @@ class ChooseAlgorithms:
             searched = {name: inf if found is None else found.searched for name, found in plans.items()}
             choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in plans.items()}, searched)
             self.choices.append(choice)
-            if best := self._decided(choice, plans):
+            if best := self._decided(choice, plans, self.peaks[self.keys[node.name]]):
                 self.replaced[node.name] = best
                 result = self.replace(result, node, best)
         return result
@@ -150,7 +157,10 @@ class ChooseAlgorithms:
         keys = self.keys
         keys.update({name: self._key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
-        long = {name for name, part in parts.items() if PEAK * self._estimate(part) >= self.least}
+        for name, part in parts.items():
+            if keys[name] not in self.peaks:
+                self.peaks[keys[name]] = self._estimate(part)
+        long = {name for name in parts if PEAK * self.peaks[keys[name]] >= self.least}
         precise = {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
         first: dict[Hashable, str] = {}
         for name in precise:
@@ -158,12 +168,14 @@ class ChooseAlgorithms:
                 first.setdefault(keys[name], name)
         return precise, {key: self._fragments(parts[name], graph, precise[name]) for key, name in first.items()}
 
-    def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced]) -> str:
-        """Return what takes a node's place: what was measured to be best, or by the model, where that is not known."""
+    def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced], peak: float) -> str:
+        """Return what takes a node's place: what was measured to be best, or by the model, where that is not known and
+        the declaration, which takes `peak` seconds at the peak rates of the machine, is not small.
+        """
         measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._measured(kernels)}
         if "" in measured and {choice.rival, choice.guess} & {*measured}:
             return _cheapest(measured, MARGIN)
-        return choice.guess
+        return choice.guess if min(PEAK * peak, choice.searched[""]) >= self.small else ""
 
     def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
         """Return the graph with an algorithm in a node's place, and note which nodes belong to it."""
@@ -234,21 +246,31 @@ class ChooseAlgorithms:
         return members, tuple(part.types.values()), constants, orders
 
     def _planned(self, fresh: Mapping[Hashable, Fragments]) -> tuple[Plans, dict[tuple[Hashable, str], Fragment]]:
-        """Have the declarations of new parts cut into kernels; return these, and the alternatives that may be faster.
-        Those with which all places together may save most stand at both ends, where workers and this process begin.
+        """Have the declarations of new parts cut into kernels; return these, and the alternatives that may be
+        faster.
         """
         whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
+        seconds = {key: found.searched for (key, _), found in whole.items() if found is not None}
+        return whole, self._promising(fresh, {key: s for key, s in seconds.items() if s >= self.least})
+
+    def _promising(
+        self, fresh: Mapping[Hashable, Fragments], seconds: Mapping[Hashable, float]
+    ) -> dict[tuple[Hashable, str], Fragment]:
+        """Return the alternatives that may be faster than declarations of some seconds. Those with which all places
+        together may save most stand at both ends, where workers and this process begin.
+        """
         uses = Counter(self.keys.values())
-        others = {(key, name): each for key, fragments in fresh.items() for name, each in fragments.items() if name}
+        others = {
+            (key, name): each
+            for key in seconds
+            for name, each in fresh[key].items()
+            if name and _may_be_faster(each, seconds[key])
+        }
         gains = {
-            place: uses[place[0]] * (declaration.searched - self._estimate(each.graph))
-            for place, each in others.items()
-            if (declaration := whole[place[0], ""]) is not None
-            and declaration.searched >= self.least
-            and _may_be_faster(each, declaration)
+            (key, name): uses[key] * (seconds[key] - self._estimate(each.graph)) for (key, name), each in others.items()
         }
         ranked = sorted(gains, key=lambda place: -gains[place])
-        return whole, {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
+        return {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
 
     def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
         """Take in the kernels of new parts."""
@@ -279,14 +301,14 @@ class ChooseAlgorithms:
         return sum(costs) if self._measured(kernels) else kernels.searched
 
 
-def _may_be_faster(fragment: Fragment, declaration: PricedKernels) -> bool:
+def _may_be_faster(fragment: Fragment, declaration: float) -> bool:
     """Whether moving the operands and results of an alternative, filters transformed, takes less than what the kernels
-    of a declaration may.
+    of a declaration may, which take so many seconds.
     """
     types = fragment.graph.types
     moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
     least = fragment.target.launch_time + moved / fragment.target.BW_global
-    return least < UNSURE * declaration.searched
+    return least < UNSURE * declaration
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:

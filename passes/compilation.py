@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from ..ir import (
     PRECISIONS,
@@ -45,6 +45,17 @@ Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelF
 T = TypeVar("T")
 
 
+@frozen
+class FirstPlan:
+    """A graph that the model has planned, with the algorithm of each node that belongs to one, and of each node whose
+    place one took.
+    """
+
+    graph: Graph
+    algorithms: Mapping[str, str]
+    replaced: Mapping[str, str]
+
+
 @define
 class Compilation:
     """One compilation: what it was asked, and what the stages so far have made.
@@ -53,11 +64,12 @@ class Compilation:
     `workshop` makes groups, whose normal `forms` all plans of the graph share, as they do `meanings` of nodes, and
     `formed` are those of the partition before they were split. `unique` has the first group of each distinct kernel;
     `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
-    key of the kernel; those that others have `made` miss in the latter two.
+    key of the kernel; those that others have `made` miss in the latter two,
+    as do those of launches that others have `made_together`.
     `kept` is what holds of decisions that were made before.
-    `planning` does what the model alone decides for many kernels. `considered` is the graph whose nodes algorithms were
-    chosen for, `replaced` are those whose place one took, `alone` is the graph without any where the model planned that
-    first and memory is not limited, `again` are the values that are computed once more, late.
+    `planning` does what the model alone decides for many kernels. `considered` is the graph whose nodes algorithms
+    were chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory
+    is not limited, `again` the values that are computed once more, late.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -77,7 +89,7 @@ class Compilation:
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Graph | None = None
-    alone: Graph | None = None
+    first: FirstPlan | None = None
     replaced: Mapping[str, str] = field(factory=dict)
     again: Collection[str] = ()
     programs: Programs = field(init=False)
@@ -94,6 +106,7 @@ class Compilation:
     places: Sequence[tuple[int, ...]] = ()
     chosen: Mapping[Hashable, Candidate] = field(factory=dict)
     made: Mapping[Hashable, KernelFunction] = field(factory=dict)
+    made_together: Mapping[Hashable, KernelFunction] = field(factory=dict)
     blocks: Mapping[Hashable, Kernel] = field(factory=dict)
     threads: Mapping[Hashable, Kernel] = field(factory=dict)
     functions: Mapping[tuple[Hashable, ...], KernelFunction] = field(factory=dict)

@@ -25,6 +25,7 @@ from ..ops import Registry
 from .assemble import assemble
 from .compilation import Compilation, Emit
 from .decided import apart, decided
+from .first_plans import choose_algorithms
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
 from .merges import weighed
@@ -43,7 +44,6 @@ from .second_thoughts import reconsider
 from .side_by_side import put_side_by_side
 from .stages import (
     Stage,
-    choose_algorithms,
     choose_schedules,
     emit_sources,
     extract_threads,
@@ -66,7 +66,7 @@ STAGES: tuple[Stage[Any], ...] = (
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
           "channels), by what its groups cost: by measured times, or on a GPU by the model, where that says so by more "
           "than it may err; filters are transformed by the compiler; alternatives are cut into kernels by workers",
-          ("choose_algorithms.py", "fragments.py")),
+          ("choose_algorithms.py", "fragments.py", "first_plans.py")),
     Stage("memory", fit_memory, print_graph, verify_types,
           "values that would be kept -> computed again in front of their later readers, cheapest first, until what is "
           "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 
 from attrs import evolve, frozen
 
-from ..ir import FusedGroup, Schedule, Target, Var, member_name
+from ..ir import Budget, FusedGroup, Schedule, Target, Var, member_name
 from .assemble import kernel_key
 from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError, Upheld
@@ -38,6 +38,8 @@ POINTER = 12
 WORTH = 0.5
 #: Most different kernels in a launch, as they are compiled one after another; those without sums are short.
 DISTINCT, SHORT = 12, 64
+#: Seconds that putting launches together may take however late it begins.
+OWN = 2.0
 #: As one of how many a member without sums is scheduled before it is known how many there are.
 MEMBERS = 8
 
@@ -79,15 +81,14 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
         return _leave(work, _told(launches, work.told, work.views, work.target), keys)
     needs = dependencies(groups, work.views)
     held = set() if work.kept is None else {*work.kept.groups.values()}
-    wanted = work.options.side_by_side and work.options.mode == "mixed" and not work.budget.overdue()
+    wanted, over = work.options.side_by_side and work.options.mode == "mixed", _late(work.budget)
     if wanted and work.target.lockstep and (work.selector is None or work.selector.together):
         late = [any(tensor in work.again for tensor in group.outputs) for group in groups]
         of = _models(groups, needs, work) if work.options.side_by_side == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
-        packed = _packed(launches, own, keys, work)
-        over = work.budget.overdue
+        packed = _packed(launches, own, keys, work.target, over)
         packed = [_together_at([launches[p] for p in launch.places], work.target, over) for launch in packed]
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, _with_kept(launches, needs, work), keys)
@@ -117,6 +118,12 @@ def _shared(launches: Sequence[Launch], told: Decisions, kept: Upheld) -> Iterat
         found = [kernels.get(kept.groups[place], [])[n : n + 1] for place, n in members]
         if all(found):
             yield [launch for (launch,) in found]
+
+
+def _late(budget: Budget) -> Callable[[], bool]:
+    """Return what says whether it is too late to put launches together: however late it begins, a moment is its own."""
+    end = budget.elapsed + OWN
+    return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 
 
 def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Sequence[tuple[Group, ...]]:
@@ -317,7 +324,11 @@ def _last(run: Sequence[Launch]) -> int:
 
 
 def _packed(
-    launches: Sequence[Launch], found: Sequence[Hashable], keys: Mapping[int, Hashable], work: Compilation
+    launches: Sequence[Launch],
+    found: Sequence[Hashable],
+    keys: Mapping[int, Hashable],
+    target: Target,
+    over: Callable[[], bool],
 ) -> list[Launch]:
     """Return launches of one group each, those of one level put together where that is faster."""
     by_level: dict[Hashable, list[Launch]] = {}
@@ -326,25 +337,25 @@ def _packed(
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    over = work.budget.overdue
-    shared = {each.places[0]: each for each in _scheduled(launches, work.target, MEMBERS, several, over)}
+    shared = {each.places[0]: each for each in _scheduled(launches, target, MEMBERS, several, over)}
     for members in by_level.values():
-        result += _together([shared[launch.places[0]] for launch in members], keys, work)
+        result += _together([shared[launch.places[0]] for launch in members], keys, target, over)
     return result
 
 
-def _together(members: Sequence[Launch], keys: Mapping[int, Hashable], work: Compilation) -> list[Launch]:
-    """Put each launch to the one that gains most by it, equal kernels first."""
+def _together(
+    members: Sequence[Launch], keys: Mapping[int, Hashable], target: Target, over: Callable[[], bool]
+) -> list[Launch]:
+    """Put each launch to the one that gains most by it, equal kernels first, until it is `over`."""
     first: dict[Hashable, int] = {}
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
     made: list[Launch] = []
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
-        late = work.budget.overdue()
-        tries = [(n, other.with_member(launch, keys)) for n, other in enumerate(made)] if not late else []
-        gains = [(saved(made[n], launch, both, work.target), -n) for n, both in tries if allowed(both, work.target)]
+        tries = [(n, other.with_member(launch, keys)) for n, other in enumerate(made)] if not over() else []
+        gains = [(saved(made[n], launch, both, target), -n) for n, both in tries if allowed(both, target)]
         gain, place = max(gains, default=(0.0, 0))
-        if gain > WORTH * work.target.launch_time:
+        if gain > WORTH * target.launch_time:
             made[-place] = tries[-place][1]
         else:
             made.append(launch)

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from attrs import evolve, frozen
 
 from ..ir import (
-    ALGORITHMS_SHARE,
     PARTITION_SHARE,
     SCHEDULES_SHARE,
     Bundle,
@@ -29,12 +28,10 @@ from ..ir import (
     retold,
 )
 from .assemble import common_facts, distinct, kernel_key, turns
-from .choose_algorithms import SMALL, ChooseAlgorithms
-from .compilation import Compilation
+from .compilation import Compilation, FirstPlan
 from .decisions import Decisions, ForeignDecisionsError, Upheld
 from .fusion import (
     Group,
-    Order,
     Policy,
     Programs,
     Views,
@@ -45,16 +42,15 @@ from .fusion import (
     settle,
     with_parts,
 )
-from .graph import Canonicalise, KeepOrCompute, Pass, run_passes
-from .layout import choose_layouts, orders_dims, pack_constants
+from .graph import KeepOrCompute, Pass, run_passes
+from .layout import choose_layouts, pack_constants
 from .listing import show_programs
 from .lowering import extract, lower
 from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
 from .seams import verify_statements, verify_types
-from .split import Splitting, split_groups
-from .structure import node_marks
-from .workload import Selector, Workload
+from .split import split_groups
+from .workload import Member, Selector, Workload
 
 T = TypeVar("T")
 _LOG = logging.getLogger("cuts.passes")
@@ -129,42 +125,6 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 # ---- the work of each stage
 
 
-def choose_algorithms(work: Compilation) -> Graph:
-    """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
-
-    While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
-    left no time for them, an algorithm has to save more than the model may err. Under a budget the plan without any is
-    made first, which is the answer where there is no time for another one. A processor of the host is not modelled
-    that well: there every node keeps its own declaration, as an alternative rounds more and takes more kernels.
-    """
-    selector, graph = work.selector, work.graph
-    if selector is None and (not work.target.lockstep or work.budget.overdue()):
-        return graph
-    step = ChooseAlgorithms(
-        work.instances,
-        work.evaluator,
-        work.target,
-        work.options.mode,
-        work.planning.cut if selector is None else selector.plan,
-        None if selector is None else selector.plan_ahead,
-        work.math,
-        lambda form: selector is not None and all(map(selector.knows, work.evaluator.kernels(form))),
-        SMALL if selector is None else 0.0,
-        _orders(work),
-    )
-    if work.told is not None:
-        chosen = _told_algorithms(step, graph, work, work.told)
-    elif selector is None or not work.budget.limited:
-        chosen = _compared(step, graph, work)
-    else:
-        step.begin(graph)
-        with selector.foreseen(*_plan_alone(work)):
-            chosen = graph if selector.overdue() else _compared(step, graph, work)
-    work.algorithms, work.considered, work.replaced = step.used, graph, step.replaced
-    work.graph = graph if chosen is graph else Canonicalise(work.instances).run(chosen)
-    return work.graph
-
-
 def fit_memory(work: Compilation) -> Graph:
     """Leave the graph with values computed again where keeping them would take more than the memory that there is."""
     if work.options.memory is not None:
@@ -181,70 +141,11 @@ def fit_memory(work: Compilation) -> Graph:
     return work.graph
 
 
-def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
-    """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
-    chosen, selector = step.run(graph), work.selector
-    while selector and step.choices and selector.learn(_asked(step.questions, work.evaluator), ALGORITHMS_SHARE):
-        chosen = step.run(graph)
-    return chosen
-
-
-def _plan_alone(work: Compilation) -> tuple[int, float]:
-    """Have the model make its plan of a graph before anything that may be better takes the time; return of how many
-    kernels it is, and the seconds that it took: another one takes about as long.
-    """
-    graph, start, selector = work.graph, work.budget.elapsed, work.selector
-    for step in (write_programs, order_dims, pack, place_tensors):
-        step(work)
-    groups = _partition_alone(work)
-    if work.foreseeing is not None:
-        work.foreseeing.foresee([group.form for group in groups])
-    seconds = work.budget.elapsed - start
-    if selector is not None:
-        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
-        selector.ahead(list(_workloads(kernels, distinct(kernels, views), views).values()))
-    work.graph, work.alone = graph, graph if work.options.memory is None else None
-    return len({form_key(group.form) for group in groups}), seconds
-
-
-def _partition_alone(work: Compilation) -> list[Group]:
+def partition_alone(work: Compilation) -> list[Group]:
     """Return the groups that are best by the model, whatever was measured."""
     return work.known(
         "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
     )
-
-
-def _asked(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
-    """Return questions about groups as those about the kernels that compute them, and behind them what else these may
-    be divided into.
-    """
-    found = [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
-    return [*found, *([k for form in question for k in split.contenders(form)] for question in questions)]
-
-
-def _orders(work: Compilation) -> Mapping[str, Order]:
-    """Return how the dims of values lie where every node keeps its own declaration."""
-    if work.told is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
-        return {}
-    graph = work.graph
-    write_programs(work)
-    found = order_dims(work).orders
-    work.graph = graph
-    return found
-
-
-def _told_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, told: Decisions) -> Graph:
-    """Return a graph with the algorithms that are known to be best; nodes that nothing is known of get their own."""
-    now = told.nodes_now(node_marks(graph, work.instances))
-    known = {now[place]: algorithm for place, algorithm in told.algorithms if place in now}
-    rest = {graph.nodes[n].name for n in {*range(len(graph.nodes))}.difference(now.values())}
-    result = _compared(evolve(step, only=rest), graph, work) if rest else graph
-    for place, algorithm in known.items():
-        if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
-            raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
-        result = step.replace(result, graph.nodes[place], algorithm)
-        step.replaced[graph.nodes[place].name] = algorithm
-    return result
 
 
 def order_dims(work: Compilation) -> Programs:
@@ -267,6 +168,12 @@ def place_tensors(work: Compilation) -> Views:
     return work.views
 
 
+def place_programs(work: Compilation) -> None:
+    """Run the stages from a graph to where its tensors live."""
+    for step in (write_programs, order_dims, pack, place_tensors):
+        step(work)
+
+
 def _workshop(work: Compilation) -> Workshop:
     """Return what makes groups of the statements as they lie."""
     if work.workshop is None or work.workshop.views is not work.views:
@@ -286,10 +193,10 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         if work.settled:
             work.formed = work.groups = [*work.kept.groups.values()]
             return work.groups
-    found: Sequence[Group] = _partition_alone(work)
+    found: Sequence[Group] = partition_alone(work)
     work.groups = found
-    if selector is not None and work.replaced and work.alone is not None and selector.overdue():
-        workshop, work.groups = _take_back(work, work.alone)
+    if selector is not None and work.first is not None and work.replaced != work.first.replaced and selector.overdue():
+        workshop, work.groups = _take_back(work, work.first)
         found = work.groups
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
@@ -312,14 +219,13 @@ def _held(work: Compilation, told: Decisions, workshop: Workshop) -> Upheld:
     return kept
 
 
-def _take_back(work: Compilation, alone: Graph) -> tuple[Workshop, Sequence[Group]]:
-    """Leave the plan that the model made first, of the graph without other algorithms: there was no time to bring the
-    groups of another one to their end, and kernels that are not fused lose more than algorithms save.
+def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[Group]]:
+    """Leave a plan that the model made before: there was no time to bring the groups of another graph to their end, and
+    kernels that are not fused lose more than algorithms save.
     """
-    work.graph, work.algorithms, work.replaced = alone, {}, {}
-    for step in (write_programs, order_dims, pack, place_tensors):
-        step(work)
-    return _workshop(work), _partition_alone(work)
+    work.graph, work.algorithms, work.replaced = first.graph, first.algorithms, first.replaced
+    place_programs(work)
+    return _workshop(work), partition_alone(work)
 
 
 def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
@@ -379,11 +285,13 @@ def _best(group: Group, target: Target) -> Candidate:
 
 def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
-    chosen = selector.choose(_workloads(work.groups, work.unique, work.views), share)
+    chosen = selector.choose(workloads_of(work.groups, work.unique, work.views), share)
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
 
 
-def _workloads(groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views) -> Mapping[Hashable, Workload]:
+def workloads_of(
+    groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views
+) -> Mapping[Hashable, Workload]:
     """Return the distinct kernels of groups that can be measured, each with how often it is launched."""
     repeats, uses = turns(views), Counter[Hashable]()
     for group in groups:
@@ -396,20 +304,35 @@ def _workloads(groups: Sequence[Group], unique: Mapping[Hashable, Group], views:
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Leave what a block of each distinct kernel does that is not made yet."""
-    work.made = _made(work)
-    rest = {key: group for key, group in work.unique.items() if key not in work.made}
+    work.made, work.made_together = _made(work)
+    launches = dict.fromkeys(_keys(launch, work) for launch in work.launches)
+    made = {(key,) for key in work.made} | work.made_together.keys()
+    needed = {key for keys in launches if keys not in made for key in keys}
+    rest = {key: group for key, group in work.unique.items() if key in needed}
     work.blocks = each(
         rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
     )
     return work.blocks
 
 
-def _made(work: Compilation) -> Mapping[Hashable, KernelFunction]:
-    """Return kernels that others have made or make now, where nobody wants to see how; only whole launches."""
+def _keys(launch: Sequence[Group], work: Compilation) -> tuple[Hashable, ...]:
+    return tuple(kernel_key(group, work.views) for group in launch)
+
+
+def _made(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+    """Return kernels that others have made or make now, where nobody wants to see how: of a group, and of several that
+    are launched together.
+    """
     if work.selector is None or work.options.checks_seams or work.options.shows:
-        return {}
-    shared = {kernel_key(group, work.views) for launch in work.launches if len(launch) > 1 for group in launch}
-    return work.selector.make({key: work.chosen[key].schedule for key in work.unique if key not in shared})
+        return {}, {}
+    launches = {_keys(launch, work): launch for launch in work.launches}
+    alone = {keys[0]: work.chosen[keys[0]].schedule for keys in launches if len(keys) == 1}
+    together: dict[Hashable, list[Member]] = {
+        keys: [(g.form, g.storages(work.views), work.chosen[key]) for g, key in zip(launch, keys, strict=True)]
+        for keys, launch in launches.items()
+        if len(keys) > 1
+    }
+    return work.selector.make(alone, together)
 
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
@@ -420,7 +343,7 @@ def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
 
 def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
     """Leave the source of each distinct launch, those of one kernel first."""
-    wanted = dict.fromkeys(tuple(kernel_key(group, work.views) for group in launch) for launch in work.launches)
+    wanted = dict.fromkeys(_keys(launch, work) for launch in work.launches)
     alone = [(key,) for key in work.unique if (key,) in wanted]
     together = [keys for keys in wanted if len(keys) > 1]
     work.functions = {keys: _source(work, keys) for keys in (*alone, *together)}
@@ -429,8 +352,9 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
     facts = common_facts([work.chosen[key] for key in keys], work.target)
-    if keys[0] in work.made:
-        return evolve(work.made[keys[0]], info=dict(facts))
+    made = work.made.get(keys[0]) if len(keys) == 1 else work.made_together.get(keys)
+    if made is not None:
+        return evolve(made, info=dict(facts))
     kernels = tuple(work.threads[key] for key in keys)
-    made = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(made, work.target.dialect, facts)
+    kernel = kernels[0] if len(kernels) == 1 else Bundle(kernels)
+    return work.emit(kernel, work.target.dialect, facts)

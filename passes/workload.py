@@ -105,6 +105,11 @@ class Selector(Protocol):
         """Whether the budget is; asked often, so that what was made beside is taken in."""
         ...
 
+    @property
+    def cutting(self) -> float:
+        """About the seconds that it takes to cut a small graph into kernels; nothing where none was."""
+        ...
+
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep back in a block what a plan of so many kernels will take, whose groups are found in so many seconds."""
         ...
@@ -137,9 +142,11 @@ class Selector(Protocol):
         """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
         ...
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
-        """Return the kernels that were made of some that were chosen, by others than this process: as many as there
-        was time for.
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+        """Return the kernels that were made of some that were chosen, and those of launches of several groups, by
+        others than this process: as many as there was time for.
         """
         ...
 

@@ -72,11 +72,11 @@ class Built:
 
 @frozen
 class Readied:
-    """The best points of a problem by the model, best first but for those that the compiler refused, and the first of
-    them as the device gets it; it took so many `seconds` to be built.
+    """A kernel of the first of a problem's best points that the compiler did not refuse, as the device gets it: so many
+    were `refused` before, and it took so many `seconds` to be built.
     """
 
-    ranked: Sequence[Scored]
+    refused: int
     built: Built
     seconds: float
 
@@ -95,22 +95,27 @@ class Factory:
             points = sorted(rescored(space, list(points), correction))[:count]
         return [Scored(p, candidate_of(space, p)) for p in points]
 
-    def ready(
+    def rank_each(
         self, problems: Sequence[Problem], model: str, count: int, correction: LearnedOrder | None = None
-    ) -> list[Readied | None]:
-        """Return the best points of some problems, and a kernel of the best; nothing where no point is legal."""
-        return [self._ready(problem, model, count, correction) for problem in problems]
+    ) -> list[list[Scored]]:
+        """Return the best points of each of some problems; none where no point is legal."""
+        return [self._ranked(problem, model, count, correction) for problem in problems]
 
-    def _ready(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> Readied | None:
+    def _ranked(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> list[Scored]:
         try:
-            ranked = self.rank(problem, model, count, correction)
+            return self.rank(problem, model, count, correction)
         except CutsError:
-            return None
+            return []
+
+    def ready(self, problem: Problem, ranked: Sequence[Scored]) -> Readied | None:
+        """Return a kernel of the first of a problem's best points that the compiler does not refuse; nothing where it
+        refuses several.
+        """
         for number, scored in enumerate(ranked[:TRIED]):
             begun = time.monotonic()
             built = self.build(problem, scored.candidate.schedule)
             if built.outcome == "ok":
-                return Readied(ranked[number:], built, time.monotonic() - begun)
+                return Readied(number, built, time.monotonic() - begun)
         return None
 
     def soon(self, problem: Problem) -> list[Scored]:

@@ -83,12 +83,16 @@ def best_known(
     task: SearchTask, settings: Settings, ranked: Mapping[Hashable, Sequence[Scored]] | None = None
 ) -> TunedChoice:
     """Return the best that is known: what was measured now or in an earlier session, else the model's first choice of
-    what was not refused; that of a small part of the space where nobody had the time to `rank` it.
+    what was not refused; that of a small part of the space where nobody had the time to `rank` it. Where others were
+    measured before the model's first choice, they must take no longer than is expected of it: without a measurement it
+    would ship.
     """
-    winner = task.winner(settings)
+    winner, awaited = task.winner(settings), task.awaited
+    most = inf if awaited is None else awaited.candidate.score
+    winner = None if winner is not None and winner.seconds > most else winner
     better_known = settings.remembers and bool(faster_before(task))
     known = unfinished(task) if winner is None or better_known else None
-    if known is not None and (known.seconds or 0.0) < (inf if winner is None else winner.seconds):
+    if known is not None and (known.seconds or 0.0) < min(most, inf if winner is None else winner.seconds):
         return known
     if winner is not None:
         return TunedChoice(
@@ -101,9 +105,9 @@ def best_known(
             task.proof,
         )
     order = (*task.first, *(ranked or {}).get(space_key(task.problem, settings), ()))
-    first = [scored for scored in order if not task.refused(scored)]
-    if first:
-        return TunedChoice(first[0].candidate, None, origin="model", trials=len(task.entries))
+    first = next((scored for scored in order if not task.refused(scored)), None)
+    if first is not None:
+        return TunedChoice(first.candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem
     soon = None if task.lost else choose_soon(problem.form, problem.target)
     if soon is None or task.refused(Scored(None, soon)):

@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
 
+from attrs import evolve
+
+from ..ir import Target, member_name
+from ..passes import Member, joined
 from .build import Built, BundleMember, Done, Job
 from .data import Reference
-from .problem import Problem
+from .problem import Problem, digest, schedule_text
 from .resources import Resources
 
 #: Runs of each launch that are timed.
@@ -40,10 +44,33 @@ def measure_launches(
                 continue
             waiting -= 1
             found[name] = _value(done, found is kernels)
+            if isinstance(built := found[name], Built) and built.outcome == "ok":
+                resources.keep_built((name, ""), built, done.seconds)
             if name in references and name in kernels:
                 yield name, _seconds(resources, launches[name][0], references[name], kernels[name])
     if waiting:
         resources.drop()
+
+
+def launch_name(problem: Problem, members: Sequence[BundleMember]) -> str:
+    """Return the name of a launch of groups, which together compute a problem."""
+    return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
+
+
+def bundle_members(members: Sequence[Member]) -> list[BundleMember]:
+    """Return the groups of a launch as workers are told of them."""
+    return [(form, candidate.schedule, storages) for form, storages, candidate in members]
+
+
+def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[str, str]) -> Problem:
+    """Return what the groups of a launch compute together."""
+    storages = {
+        member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
+        for n, (_, each, _) in enumerate(members)
+        for t, storage in each.items()
+    }
+    form = joined([form for form, _, _ in members])
+    return Problem(form, storages, target, machine, "groups side by side")
 
 
 def _value(done: Done, kernel: bool) -> object:

@@ -10,6 +10,7 @@ end of a budget finds undone, and the device has something to time as soon as gr
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -17,8 +18,9 @@ from attrs import define, field
 from ..ir import FusedGroup, KernelFunction, Schedule, Target, cores
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Done, Job, Readied, Workers
+from .build import COMPILE_LIMIT, Built, BundleMember, Done, Job, Readied, Scored, Workers
 from .final_round import space_key
+from .launches import launch_name
 from .problem import Problem, schedule_text
 from .resources import Resources
 from .settings import Settings
@@ -29,9 +31,9 @@ from .settings import Settings
 LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 #: Of fewer kernels this process makes all that are not there.
 FEW = 3
-#: Problems that a worker prepares at once, as this process may have no time for it for a while, and their priority:
-#: behind everything that is waited for.
-TOGETHER, LAST = 3, 2.0
+#: Problems whose spaces a worker ranks at once, as this process may have no time for it for a while, and the priorities
+#: of what it does to prepare kernels: behind everything that is waited for.
+TOGETHER, RANKING, BUILDING = 3, (2.0, 0.0), (2.0, 1.0)
 #: Seconds between two glances at what workers have prepared.
 GLANCE = 0.05
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
@@ -43,33 +45,47 @@ WORTH = 4
 MANY, MOST = 24, 8
 
 
-def make_kernels(
-    resources: Resources, wanted: Mapping[Hashable, tuple[Problem, Schedule]]
-) -> dict[Hashable, KernelFunction]:
-    """Return the kernels of some problems and schedules that workers have made, or make now, as far as time reaches;
-    one that fails is left out.
+def make_kernels(resources: Resources, wanted: Mapping[Hashable, Job]) -> dict[Hashable, KernelFunction]:
+    """Return the kernels of some jobs, `alone` or `together`, that workers have made, or make now, as far as time
+    reaches; one that fails is left out.
     """
-    places = {key: (problem.key, schedule_text(schedule)) for key, (problem, schedule) in wanted.items()}
-    missing = {place: wanted[key] for key, place in places.items() if place not in resources.made}
-    if len(missing) >= FEW and resources.answered and not next(iter(missing.values()))[0].target.on_host:
+    missing = {job.owner: job for job in wanted.values() if job.owner not in resources.made}
+    if len(missing) >= FEW and resources.answered and not _target(next(iter(missing.values()))).on_host:
         _have_made(resources, missing)
-    return {key: resources.made[place] for key, place in places.items() if place in resources.made}
+    return {key: resources.made[job.owner] for key, job in wanted.items() if job.owner in resources.made}
 
 
-def _have_made(resources: Resources, missing: Mapping[tuple[str, str], tuple[Problem, Schedule]]) -> None:
+def alone(problem: Problem, schedule: Schedule) -> Job:
+    """Return the job of making the kernel of a problem, for its place among those that are made."""
+    return Job((problem.key, schedule_text(schedule)), "build", (problem, schedule), (NOW,))
+
+
+def together(problem: Problem, members: Sequence[BundleMember]) -> Job:
+    """Return the job of making the kernel of a launch of several groups, for its place among those that are made."""
+    return Job((launch_name(problem, members), ""), "bundle", (problem, members), (NOW,))
+
+
+def _target(job: Job) -> Target:
+    problem = job.arguments[0]
+    assert isinstance(problem, Problem)
+    return problem.target
+
+
+def _have_made(resources: Resources, missing: Mapping[tuple[str, str], Job]) -> None:
     """Let workers make kernels until the budget ends, and behind that no longer than this process would take."""
     budget, waiting = resources.budget, set(missing)
-    target = next(iter(missing.values()))[0].target
+    target = _target(next(iter(missing.values())))
     end = max(budget.seconds, budget.elapsed + making_seconds(resources, target, len(missing), len(missing)))
     resources.let_go()
     with resources.interruptible():
-        for place, (problem, schedule) in missing.items():
-            resources.builder.submit(Job(place, "build", (problem, schedule), (NOW,)))
+        for job in missing.values():
+            resources.builder.submit(job)
         while waiting and not resources.interrupted and budget.elapsed < end:
             for done in resources.collect(PAUSE):
                 if done.job.owner in waiting:
                     waiting.discard(done.job.owner)
-                    resources.keep_made(*missing[done.job.owner], done)
+                    if isinstance(done.value, Built):
+                        resources.keep_built(done.job.owner, done.value, done.seconds)
                 else:
                     resources.take_in(done)
     if waiting:
@@ -134,31 +150,34 @@ class PlanningAside(PlanningHere):
 
 @define
 class Preparation:
-    """Has workers make problems ready, and takes in what they have."""
+    """Has workers make problems ready, and takes in what they have: all spaces are ranked before a kernel is built, so
+    that whatever time cuts short, what is not measured is the model's choice.
+    """
 
     resources: Resources
     settings: Settings
-    jobs: int = 0
+    unbuilt: set[str] = field(factory=set)
     _looked: float = field(default=0.0, init=False)
 
     @property
     def missing(self) -> int:
-        """About how many problems nobody has prepared yet."""
-        return self.jobs * TOGETHER
+        """How many of the problems that are to be made ready are not."""
+        return len(self.unbuilt)
 
     def begin(self, problems: Sequence[Problem]) -> None:
         """Have problems made ready that are not, those in front first."""
-        missing = [p for p in problems if space_key(p, self.settings) not in self.resources.ranked]
+        ranked = self.resources.ranked
+        missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
+        self.unbuilt.update(p.key for p in missing)
         wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
-            self.resources.builder.submit(Job(self._taker(some), "ready", (some, *wishes), (LAST,), lasting=True))
-            self.jobs += 1
+            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some))
 
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""
         now = self.resources.elapsed
-        if self.jobs and now >= self._looked + GLANCE:
+        if self.unbuilt and now >= self._looked + GLANCE:
             self._looked = now
             with self.resources.interruptible():
                 for done in self.resources.collect(0.0):
@@ -166,21 +185,31 @@ class Preparation:
 
     def end(self) -> None:
         """Have nothing more made ready than what workers are at."""
-        if self.jobs:
+        if self.unbuilt:
             self.resources.drop(lasting=True)
-            self.jobs = 0
+            self.unbuilt.clear()
 
-    def _taker(self, problems: Sequence[Problem]) -> Callable[[Done], None]:
-        """Return what takes in an answer about problems."""
+    def _submit(
+        self, method: str, arguments: tuple[object, ...], priority: tuple[float, ...], take: Callable[[Done], None]
+    ) -> None:
+        self.resources.builder.submit(Job(take, method, arguments, priority, lasting=True))
 
-        def take(done: Done) -> None:
-            self.jobs = max(0, self.jobs - 1)
-            for problem, ready in zip(problems, done.value or (), strict=False):
-                if isinstance(ready, Readied):
-                    self._keep(problem, ready)
+    def _keep_ranked(self, problems: Sequence[Problem], done: Done) -> None:
+        """Keep the best points of problems, and have a kernel of the first of each built; not of those that need none
+        any more.
+        """
+        found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
+        for problem, ranked in found:
+            self.resources.ranked.setdefault(space_key(problem, self.settings), list(ranked))
+            if problem.key in self.unbuilt:
+                self._submit("ready", (problem, ranked), BUILDING, partial(self._keep_built, problem, ranked))
+        self.unbuilt.difference_update({p.key for p in problems} - {p.key for p, _ in found})
 
-        return take
-
-    def _keep(self, problem: Problem, ready: Readied) -> None:
-        self.resources.ranked.setdefault(space_key(problem, self.settings), list(ready.ranked))
-        self.resources.keep_built(problem, ready.ranked[0].candidate.schedule, ready.built, ready.seconds, ahead=True)
+    def _keep_built(self, problem: Problem, ranked: Sequence[Scored], done: Done) -> None:
+        """Keep what was built of a problem; what the compiler refused is in front of no list of points."""
+        self.unbuilt.discard(problem.key)
+        if isinstance(ready := done.value, Readied):
+            self.resources.ranked[space_key(problem, self.settings)] = list(ranked[ready.refused :])
+            first = ranked[ready.refused].candidate.schedule
+            place = problem.key, schedule_text(first)
+            self.resources.keep_built(place, ready.built, ready.seconds, ahead=True)

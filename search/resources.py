@@ -42,8 +42,8 @@ class Resources:
     `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
     points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
-    `made` has the kernels that workers built, by problem and schedule, `ready` those that were built before anybody
-    asked, as the device gets them.
+    `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
+    were built before anybody asked, as the device gets them.
     """
 
     def __init__(
@@ -159,6 +159,8 @@ class Resources:
         gave it.
         """
         self.answering = True
+        if done.job.method == "plan" and done.value is not None:
+            self.statistics.note_cut(done.seconds)
         asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
         if not isinstance(asking, Asking):
             return False
@@ -168,13 +170,10 @@ class Resources:
     def keep_made(self, problem: Problem, schedule: Schedule, done: Done) -> None:
         """Keep what a worker built, and what that took."""
         if isinstance(done.value, Built):
-            self.keep_built(problem, schedule, done.value, done.seconds)
+            self.keep_built((problem.key, schedule_text(schedule)), done.value, done.seconds)
 
-    def keep_built(
-        self, problem: Problem, schedule: Schedule, built: Built, seconds: float, ahead: bool = False
-    ) -> None:
+    def keep_built(self, place: tuple[str, str], built: Built, seconds: float, ahead: bool = False) -> None:
         """Keep a kernel that took so many seconds to be built; whole, where that was done `ahead` of being asked."""
-        place = problem.key, schedule_text(schedule)
         self.statistics.note_built(seconds)
         if built.kernel is not None:
             self.made[place] = built.kernel

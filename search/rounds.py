@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import inf
 
-from ..ir import PassError
+from ..ir import PassError, cores
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
 from .curve import Search
@@ -29,6 +29,9 @@ LATE = 2.0
 #: Seconds that this process takes for the best of a few points of a space: workers are waited for as long (105 of them
 #: took it 7 s on an H200's host).
 SOON = 0.07
+#: Seconds that a core takes to rank a space, at most LATE for all of them however late it is: what no clock has seen is
+#: then what it is where nothing is measured.
+RANKING = 0.5
 
 
 class Rounds:
@@ -98,6 +101,7 @@ class Rounds:
                 self._resources.builder.submit(Job(key, "soon", (problem,), (-1.0,)))
                 self._resources.builder.submit(Job(key, "rank", wishes, (0.0,)))
             end = self._resources.budget.seconds - self._resources.budget.promised + LATE
+            end = max(end, self._resources.elapsed + min(LATE, RANKING * len(missing) / cores()))
             latest = max(end + LATE, self._resources.elapsed + SOON * len(missing))
             while missing and not self._resources.interrupted:
                 if self._resources.elapsed >= (end if soon.keys() >= missing.keys() else latest):

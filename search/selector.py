@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from statistics import median
 
 from attrs import evolve, frozen
 
@@ -25,29 +24,23 @@ from ..ir import (
     KernelFunction,
     Schedule,
     Target,
-    member_name,
     print_ir,
 )
-from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload, joined
+from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
+from .build import Job
 from .earlier_results import ELSEWHERE, GUESSED
+from .launches import bundle_members, joint_problem
 from .library import LibraryCandidate, fastest_library
-from .making import LOWERED, Preparation, make_kernels, making_seconds
+from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
-from .settings import BRIEF, LOOK, QUICK, Settings, TunedChoice
+from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
-#: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
-CHUNK, LEAST_CHUNK = 64, 8
-#: Groups per second that are measured together, until it is known.
-PACE = 4.0
-#: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
-#: measured, where a budget may leave them so.
-DOUBT = 0.75
-#: Part of what groups take that they may cost one another in a launch, where that was not measured.
-DOUBTED = 0.1
+#: Part of the kernels of a plan that are not made yet when its groups are found.
+UNMADE = 0.25
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
@@ -108,7 +101,7 @@ class MeasuredSelector:
         self.scale = 1.0
         self._asked: dict[Hashable, Problem] = {}
         self._known_only = False
-        self._pace = 0.0, 0  # seconds of measuring groups, and how many there were
+        self._pace = Pace()
         self._preparation = Preparation(tuner.resources, self.settings)
 
     @property
@@ -204,13 +197,18 @@ class MeasuredSelector:
         ranked = self.tuner.resources.ranked
         return sum((form_key(form), self.settings.model) not in ranked for form in forms)
 
+    @property
+    def cutting(self) -> float:
+        """About the seconds that it takes to cut a small graph into kernels; nothing where none was."""
+        seconds, count = self.tuner.statistics.cutting
+        return seconds / max(1, count)
+
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
-        """Keep back of the budget what a plan of so many kernels takes to be made, and in a block, too, what its groups
-        take to be found.
+        """Keep back of the budget in a block what a plan of so many kernels takes whose groups are found in so many
+        seconds: workers make most of them meanwhile. Behind it, what those take that they have not made.
         """
-        self._keep_back(kernels, kernels)
-        self.budget.needed += seconds
+        self.budget.needed = seconds + self._making(kernels, int(UNMADE * kernels))
         try:
             yield
         finally:
@@ -233,11 +231,11 @@ class MeasuredSelector:
         waiting = list(fresh.items())
         brief = self._many(questions, share)
         while waiting and not self._late(share):
-            size = self._size(share) if self.budget.limited else len(waiting)
+            size = self._pace.size(self.budget.left(share)) if self.budget.limited else len(waiting)
             self._measure(dict(waiting[:size]), BRIEF if brief else QUICK, share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self.scale = _scale(ratios, self.budget.limited)
+        self.scale = scale_of(ratios, self.budget.limited)
         return any(k in self._measured for k in fresh)
 
     def _late(self, share: float) -> bool:
@@ -245,16 +243,6 @@ class MeasuredSelector:
         late = self.budget.over(share)
         self.tuner.resources.expired = self.tuner.resources.expired or late
         return late
-
-    @property
-    def _rate(self) -> float:
-        """Groups that are measured per second."""
-        spent, count = self._pace
-        return count / spent if count and spent else PACE
-
-    def _size(self, share: float) -> int:
-        """Return how many groups to measure together, so that a share of the budget is enough for them."""
-        return int(min(CHUNK, max(LEAST_CHUNK, self._rate * self.budget.left(share))))
 
     def _many(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Keep back what the kernels of the first question take to be made, and return whether there are more of them
@@ -265,7 +253,7 @@ class MeasuredSelector:
         forms = {form_key(form): form for form in questions[0]}
         new = [form for key, form in forms.items() if key not in self._measured]
         self._keep_back(len(forms), self._unready(new))
-        return len(new) > self._rate * self.budget.left(share)
+        return len(new) > self._pace.rate * self.budget.left(share)
 
     def _measure(self, fresh: Mapping[Hashable, FusedGroup], settings: Settings, share: float) -> None:
         """Measure groups, all at once, as far as there is time for it."""
@@ -277,8 +265,7 @@ class MeasuredSelector:
             if choice is not None:
                 seconds = min(choice, fastest_library(group, self.libraries).seconds)
                 self._measured[key] = self._alone(seconds)
-        spent, count = self._pace
-        self._pace = spent + self.budget.elapsed - start, count + sum(key in self._measured for key in fresh)
+        self._pace.note(self.budget.elapsed - start, sum(key in self._measured for key in fresh))
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group was measured to take as it was chosen."""
@@ -292,9 +279,9 @@ class MeasuredSelector:
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
         model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
-        left no time to measure it and little can be lost by it.
+        left no time to measure it, as it does where nothing is measured at all.
         """
-        asked = [(self._joint(members), [(f, c.schedule, s) for f, s, c in members]) for members in launches]
+        asked = [(joint_problem(members, self.target, self._machine), bundle_members(members)) for members in launches]
         found = self.tuner.together(asked)
         return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
 
@@ -302,19 +289,9 @@ class MeasuredSelector:
         times = [candidate.measured.get("measured") for _, _, candidate in members]
         known = [self._alone(t) for t in times if isinstance(t, (int, float))]
         guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
-        if seconds is None:  # what a launch costs is known, what its members cost one another is not
-            return (len(members) - 1) * self.target.launch_time > DOUBTED * sum((*known, *guessed))
+        if seconds is None:
+            return True
         return self._alone(seconds) < (1 - self.settings.tie) * sum((*known, *guessed))
-
-    def _joint(self, members: Sequence[Member]) -> Problem:
-        """Return what the groups of a launch compute together."""
-        storages = {
-            member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
-            for n, (_, each, _) in enumerate(members)
-            for t, storage in each.items()
-        }
-        form = joined([form for form, _, _ in members])
-        return Problem(form, storages, self.target, self._machine, "groups side by side")
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
@@ -357,7 +334,7 @@ class MeasuredSelector:
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {
-            key: evolve(c.candidate, measured=_facts(c, p))
+            key: evolve(c.candidate, measured=c.facts(p.key))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
 
@@ -386,10 +363,20 @@ class MeasuredSelector:
             self._known_only, self.tuner.resources.expired = False, expired
             self._answers.clear()
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
-        """Return kernels that workers made."""
-        return make_kernels(
-            self.tuner.resources, {k: (self._asked[k], s) for k, s in chosen.items() if k in self._asked}
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+        """Return kernels that workers made, and those of launches of several groups."""
+        jobs: dict[Hashable, Job] = {
+            (0, key): alone(self._asked[key], point) for key, point in chosen.items() if key in self._asked
+        }
+        for key, members in launches.items():
+            problem = joint_problem(members, self.target, self._machine)
+            jobs[1, key] = together(problem, bundle_members(members))
+        made = make_kernels(self.tuner.resources, jobs)
+        return (
+            {key: made[0, key] for key in chosen if (0, key) in made},
+            {key: made[1, key] for key in launches if (1, key) in made},
         )
 
     def _run(self, share: float) -> list[TunedChoice]:
@@ -426,28 +413,3 @@ class MeasuredSelector:
             if kept is None and self._costs[key] < inf and not self.budget.over(MODEL_SHARE):
                 self.tuner.resources.database.keep_cost(name, self._costs[key])
         return self._costs[key]
-
-
-def _scale(ratios: Sequence[float], doubting: bool) -> float:
-    """Return what the model's costs are multiplied with, given measured costs over the model's; where not all groups
-    will be measured, those that are not have to be better than most, so that an optimistic guess replaces no group that
-    is known to be good.
-    """
-    if not ratios:
-        return 1.0
-    return sorted(ratios)[int(DOUBT * len(ratios))] if doubting else median(ratios)
-
-
-def _facts(choice: TunedChoice, problem: Problem) -> dict[str, object]:
-    """Return what a report says of a choice."""
-    facts: dict[str, object] = {"tuning": problem.key, "origin": choice.origin}
-    if choice.seconds is None:
-        return facts | {"why": f"not measured: {choice.reason or 'the search was ended before'}"}
-    share = choice.candidate.bound / choice.seconds if choice.seconds else 0.0
-    facts |= {"measured": choice.seconds, "spread": choice.spread, "trials": choice.trials}
-    bound = f"its bound is {share:.0%} of its time, limited by {choice.candidate.limit}"
-    why = f"fastest of {choice.trials} measured; {bound}"
-    if choice.proof is not None:
-        exact = "" if choice.proof.exact else "about "
-        why += f"; {exact}{choice.proof.share:.1%} of {choice.proof.points:,} points are proven slower"
-    return facts | {"why": why}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 from attrs import asdict, define, evolve, field, frozen
 
@@ -16,6 +17,14 @@ from .proof import Proof
 
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
 ENDLESS = {"frugal": "bayes"}
+
+#: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
+CHUNK, LEAST_CHUNK = 64, 8
+#: Groups per second that are measured together, until it is known.
+PACE = 4.0
+#: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
+#: measured, where a budget may leave them so.
+DOUBT = 0.75
 
 
 @frozen
@@ -90,6 +99,20 @@ class TunedChoice:
     proof: Proof | None = None
     reason: str = ""
 
+    def facts(self, key: str) -> dict[str, object]:
+        """Return what a report says of the choice for a problem of this key."""
+        facts: dict[str, object] = {"tuning": key, "origin": self.origin}
+        if self.seconds is None:
+            return facts | {"why": f"not measured: {self.reason or 'the search was ended before'}"}
+        share = self.candidate.bound / self.seconds if self.seconds else 0.0
+        facts |= {"measured": self.seconds, "spread": self.spread, "trials": self.trials}
+        bound = f"its bound is {share:.0%} of its time, limited by {self.candidate.limit}"
+        why = f"fastest of {self.trials} measured; {bound}"
+        if self.proof is not None:
+            exact = "" if self.proof.exact else "about "
+            why += f"; {exact}{self.proof.share:.1%} of {self.proof.points:,} points are proven slower"
+        return facts | {"why": why}
+
 
 @frozen
 class Rejected:
@@ -123,6 +146,7 @@ class Statistics:
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
     building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
+    cutting: tuple[float, int] = (0.0, 0)  #: what it took to cut small graphs into kernels, and how many these were
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -156,6 +180,10 @@ class Statistics:
         if seconds > 0.0:
             self.building = self.building[0] + seconds, self.building[1] + 1
 
+    def note_cut(self, seconds: float) -> None:
+        """Take in what somebody took to cut a small graph into kernels."""
+        self.cutting = self.cutting[0] + seconds, self.cutting[1] + 1
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of a block to a phase."""
@@ -164,3 +192,34 @@ class Statistics:
             yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + self.clock() - start
+
+
+@define
+class Pace:
+    """The seconds that it took to measure groups, and how many these were."""
+
+    spent: float = 0.0
+    count: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Groups that are measured per second."""
+        return self.count / self.spent if self.count and self.spent else PACE
+
+    def size(self, left: float) -> int:
+        """Return how many groups to measure together, so that some seconds are enough for them."""
+        return int(min(CHUNK, max(LEAST_CHUNK, self.rate * left)))
+
+    def note(self, seconds: float, count: int) -> None:
+        """Take in what it took to measure some groups."""
+        self.spent, self.count = self.spent + seconds, self.count + count
+
+
+def scale_of(ratios: Sequence[float], doubting: bool) -> float:
+    """Return what the model's costs are multiplied with, given measured costs over the model's; where not all groups
+    will be measured, those that are not have to be better than most, so that an optimistic guess replaces no group that
+    is known to be good.
+    """
+    if not ratios:
+        return 1.0
+    return sorted(ratios)[int(DOUBT * len(ratios))] if doubting else median(ratios)

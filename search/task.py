@@ -103,6 +103,14 @@ class SearchTask:
         return texts[0].seconds if texts else None
 
     @property
+    def awaited(self) -> Scored | None:
+        """The model's first choice, where it is on its way and nothing became of it yet."""
+        if not self.first:
+            return None
+        entry = self.entries.get(schedule_text(self.first[0].candidate.schedule))
+        return None if entry is None or entry.outcome or entry.samples else entry.scored
+
+    @property
     def measurable(self) -> bool:
         """Whether a candidate may be checked now."""
         return bool(self.ready) and not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))

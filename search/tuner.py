@@ -20,9 +20,9 @@ from ..passes import Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, 
 from .build import BundleMember, Job
 from .curve import Search
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
-from .launches import measure_launches
+from .launches import launch_name, measure_launches
 from .making import PAUSE
-from .problem import Problem, digest, schedule_text
+from .problem import Problem
 from .resources import Asking, Resources
 from .rounds import Rounds
 from .settings import Settings, Statistics, TunedChoice
@@ -170,7 +170,7 @@ class Tuner:
         it. A problem is what all groups of a launch compute together.
         """
         database = self.resources.database
-        names = [f"together {p.key} {digest(''.join(schedule_text(s) for _, s, _ in m))}" for p, m in launches]
+        names = [launch_name(problem, members) for problem, members in launches]
         known = {name: database.cost(name) for name in names}
         missing = {n: launch for n, launch in zip(names, launches, strict=True) if known[n] is None}
         self.resources.share = WHOLE
@@ -200,13 +200,19 @@ class Tuner:
         those that there was no time for.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), HALF)
+            wait = self._shared_out("plan", fragments, self._cut, ALGORITHMS_SHARE, (LATER,), HALF)
 
         def waited() -> list[Priced]:
             with self.statistics.phase("algorithms"):
                 return wait()
 
         return waited
+
+    def _cut(self, fragment: Fragment) -> Priced:
+        begun = self.resources.elapsed
+        found = cut_fragment(fragment)
+        self.statistics.note_cut(self.resources.elapsed - begun)
+        return found
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
         """Have groups priced by the workers side by side, and return what waits for them; none for those that there was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import monotonic
 
 from attrs import evolve, field, frozen
 
@@ -29,7 +30,7 @@ class Captured:
 
     `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
     `seeds`: random numbers, new ones for each run. Where `orders` has an input, the graph's input is that one with its
-    axes in this order.
+    axes in this order. Somebody began to read it when the usual clock showed `begun`.
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class Captured:
     registry: Registry
     texts: Mapping[str, str]
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    begun: float = field(factory=monotonic, eq=False)
 
     @property
     def ends(self) -> Ends:
@@ -62,4 +64,4 @@ def captured_graph(
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
     registry = reader.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)
-    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts, reader.orders)
+    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts, reader.orders, reader.begun)

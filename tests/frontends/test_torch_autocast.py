@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,20 +184,24 @@ def test_a_precision_that_was_asked_for_is_kept(policies: list[str]) -> None:
 
 def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
+    elapsed: list[float] = []
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
+        elapsed.append(options.begin().elapsed)
         return SimpleNamespace(precision=options.precision, kept=None)
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made.precision)
-    captured = SimpleNamespace(graph=None, registry=None, texts={})
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0)
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
         assert plans.choose() == expected
     assert found == ["fp32", "tf32", "bf16"]
+    first, *later = elapsed
+    assert first >= 5.0 > max(later), "reading the graph counts, once"
     assert precisions_of(find_target("opencl")) == ("fp32", "bf16", "fp16")
     assert precisions_of(find_target("cuda:t4")) == ("fp32", "bf16", "fp16")
 
@@ -229,7 +234,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
-    captured = SimpleNamespace(graph=None, registry=None, texts={})
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [

@@ -176,9 +176,11 @@ class Slowest:
         """Know all that was to be learnt."""
         return self.rounds > 0
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
         """Leave all of it to the pipeline."""
-        return {}
+        return {}, {}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())

@@ -317,9 +317,11 @@ class ByModel:
         """Take the model's word for it."""
         return True
 
-    def make(self, chosen: Mapping[Hashable, Schedule]) -> Mapping[Hashable, KernelFunction]:
+    def make(
+        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
+    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
         """Leave all of it to the pipeline."""
-        return {}
+        return {}, {}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""

@@ -23,8 +23,6 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import rewrites, side_by_side, stages
-from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.compilation import Compilation
 from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
@@ -334,35 +332,6 @@ def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rewrites, "build_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
     tuned(layers(2), 20.0)
     assert len(written) == len({id(graph) for graph in written})
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_plan_with_algorithms_that_comes_too_late_gives_way_to_the_first(
-    late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its groups would be what they were when time was over: nothing fused."""
-    clock, target = FakeClock(), find_target("cuda:h200")
-    types = {"x": TensorType(DType.F32, (16, 64, 56, 56)), "w": TensorType(DType.F32, (64, 64, 3, 3))}
-    types |= dict.fromkeys("yz", types["x"])
-    nodes = (
-        Node("conv", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)}),
-        Node("relu", "relu", ("y",), ("z",)),
-    )
-    graph = verify_graph(Graph("one", ("x", "w"), ("z",), types, nodes), Registry.builtin().instances.infer)
-
-    def chosen(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
-        (conv, _) = graph.nodes
-        step.replaced[conv.name] = "winograd_4x4"
-        clock.pass_by(1000.0 if late else 0.0)
-        return step.replace(graph, conv, "winograd_4x4")
-
-    monkeypatch.setattr(stages, "_compared", chosen)
-    budget = Budget.of(60.0, clock)
-    selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT)
-    found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=60.0), emit, selector)
-    assert selector.made is not None
-    assert bool(selector.made.algorithms) is not late
-    assert (len(found.steps) == 1) is late
 
 
 def test_launches_are_put_together_no_longer_than_a_budget_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

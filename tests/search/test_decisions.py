@@ -21,7 +21,7 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import choose_algorithms
+from cuts.passes import choose_algorithms, first_plans
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.split.splitting import Division, Splitting
@@ -119,6 +119,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
+    monkeypatch.setattr(first_plans, "SMALL", 0.0)
     return way
 
 

@@ -8,11 +8,14 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.budget import Budget, cores
 from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes import stages
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.search.making import LOWERED, RECORDED, make_kernels, making_seconds
+from cuts.search import making
+from cuts.search.making import LOWERED, RECORDED, alone, make_kernels, making_seconds
 from cuts.search.problem import Problem
 from cuts.search.selector import MeasuredSelector
 from cuts.search.tuner import Tuner
@@ -49,6 +52,28 @@ def test_kernels_that_workers_do_not_make_in_time_are_made_here(build: float) ->
     assert clock() <= 8.0 + 1.0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_workers_make_the_kernels_of_launches_of_several_groups(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as this process would make them; it has none to lower but those of launches that no worker made."""
+    widths = range(6)
+    types = {f"{t}{n}": TensorType(DType.F32, (8, 16 + n)) for n in widths for t in "xy"}
+    nodes = tuple(Node(f"n{n}", "tanh", (f"x{n}",), (f"y{n}",)) for n in widths)
+    types["z5"] = types["y5"]  # the same kernel alone
+    nodes = (*nodes, Node("again", "tanh", ("y5",), ("z5",)))
+    graph = Graph("apart", tuple(f"x{n}" for n in widths), (*(f"y{n}" for n in widths), "z5"), types, nodes)
+    own = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(), emit)
+    assert any("members" in group for group in own.groups)
+    clock = FakeClock()
+    monkeypatch.setattr(making, "FEW", 1)
+    if not lost:
+        monkeypatch.setattr(stages, "lower", None)
+    resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
+    selector = MeasuredSelector(GPU, Tuner(resources), SHORT)
+    monkeypatch.setattr(Tuner, "together", lambda self, launches: [None] * len(launches))
+    found = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit, selector)
+    assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
+
+
 def test_what_workers_took_says_what_is_kept_back() -> None:
     clock = FakeClock()
     budget = Budget.of(40.0, clock)
@@ -56,7 +81,7 @@ def test_what_workers_took_says_what_is_kept_back() -> None:
     count = cores()
     assert making_seconds(resources, GPU, 100, 0) == pytest.approx(100 * (RECORDED + LOWERED))
     problems = [Problem(group_of("matmul", ((8, 8), (8, n))), {}, GPU, MACHINE) for n in (8, 16, 24)]
-    wanted = {p.key: (p, simple) for p in problems if (simple := choose(p.form, GPU)[0].schedule)}
+    wanted = {p.key: alone(p, choose(p.form, GPU)[0].schedule) for p in problems}
     assert not make_kernels(resources, wanted), "there are no workers"
     resources.start()
     assert not make_kernels(resources, wanted), "they are still starting"

@@ -40,7 +40,7 @@ def test_what_was_made_ready_is_ranked_and_built_once() -> None:
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
     ahead = ready(tuner, PROBLEMS)
-    assert ahead.jobs == 0
+    assert ahead.missing == 0
     resources = tuner.resources
     assert {space_key(p, SETTINGS) for p in PROBLEMS} == resources.ranked.keys()
     assert {key for key, _ in resources.ready} == {p.key for p in PROBLEMS}
@@ -75,9 +75,9 @@ def test_what_the_compiler_refuses_is_not_ready() -> None:
             spilled = schedule_text(schedule) == refused  # type: ignore[arg-type]
             return Built(made.kernel, None, 255, 64, "spilled", "64 bytes") if spilled else made
 
-    (found,) = Refusing().ready([PROBLEMS[3]], "bound", 4)
+    found = Refusing().ready(PROBLEMS[3], ranked)
     assert found is not None
-    assert [s.candidate.schedule for s in found.ranked] == [s.candidate.schedule for s in ranked[1:]]
+    assert found.refused == 1
     assert found.built.outcome == "ok"
 
 
@@ -108,9 +108,9 @@ def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable
                 patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
-            budget = Budget.of(30.0, clock)
+            budget = Budget.of(36.0, clock)
             selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0, ready=3.0)), SHORT)
-            options = CompileOptions(mode="mixed", budget=30.0)
+            options = CompileOptions(mode="mixed", budget=36.0)
             compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
             taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
     assert taken["made ahead"][0] < taken["not"][0]

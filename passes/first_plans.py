@@ -1,0 +1,177 @@
+"""Which algorithms take the places of nodes, and the plans that the model makes first where time is limited.
+
+A compilation that measures begins with the plan that one which does not would end with, as far as there is time for it:
+whatever is found later takes its place only where it is faster. So a budget is never worse than none. While workers
+cut the alternatives of long declarations into kernels, this process makes the plan without any, which is the answer
+where the other comes too late; both plans share what their groups are in normal form, and what these cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from attrs import evolve
+
+from ..ir import ALGORITHMS_SHARE, FusedGroup, Graph
+from .assemble import distinct
+from .choose_algorithms import SMALL, ChooseAlgorithms
+from .compilation import Compilation, FirstPlan
+from .decisions import Decisions, ForeignDecisionsError
+from .fusion import Order, form_key
+from .graph import Canonicalise
+from .layout import orders_dims
+from .rewrites import write_programs
+from .split import Splitting, split_groups
+from .stages import order_dims, partition_alone, place_programs, workloads_of
+from .structure import node_marks
+from .workload import Selector
+
+#: Part of what it takes to plan a graph that it takes to plan it again.
+KNOWN = 0.5
+
+
+def choose_algorithms(work: Compilation) -> Graph:
+    """Leave the graph with the cheapest algorithm of each node, and which nodes belong to one.
+
+    While measuring changes what the algorithms cost, they are compared again. Without measurements, or where the budget
+    left no time for them, an algorithm has to save more than the model may err, and what a small declaration takes is
+    not known well enough for that. A processor of the host is not modelled that well at all: there every node keeps its
+    own declaration unless a clock says otherwise, as an alternative rounds more and takes more kernels.
+    """
+    selector, graph = work.selector, work.graph
+    if selector is None and (not work.target.lockstep or work.budget.overdue()):
+        return graph
+    step = _step(work, selector)
+    if work.told is not None:
+        chosen = _told_algorithms(step, graph, work, work.told)
+    elif selector is None or not work.budget.limited:
+        chosen = _compared(step, graph, work)
+    else:
+        return _in_time(step, graph, work, selector)
+    return _leave(work, graph, FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced)))
+
+
+def _step(work: Compilation, selector: Selector | None) -> ChooseAlgorithms:
+    """Return what compares the algorithms of nodes."""
+    small = SMALL if work.target.lockstep else inf
+    return ChooseAlgorithms(
+        work.instances,
+        work.evaluator,
+        work.target,
+        work.options.mode,
+        work.planning.cut if selector is None else selector.plan,
+        None if selector is None else selector.plan_ahead,
+        work.math,
+        lambda form: selector is not None and all(map(selector.knows, work.evaluator.kernels(form))),
+        small if selector is None else 0.0,
+        small,
+        _orders(work),
+    )
+
+
+def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: Selector) -> Graph:
+    """Leave the graph that there is a plan of, or time for one: without algorithms, with those that the model is sure
+    of, or with those that were measured to be best.
+    """
+    unmeasured = evolve(step, least=step.small)
+    unmeasured.begin(graph)
+    best, kernels, seconds = _planned(work, FirstPlan(graph, {}, {}))
+    with selector.foreseen(kernels, 0.0):
+        chosen = graph if selector.overdue() else unmeasured.run(graph)
+    if not work.budget.over(ALGORITHMS_SHARE):
+        step.begin(graph)
+    if chosen is not graph:
+        different = len({(step.keys[node], algorithm) for node, algorithm in step.replaced.items()})
+        changed = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
+        with selector.foreseen(kernels, again(seconds, different, selector.cutting)):
+            late = selector.overdue()
+        if not late:
+            with selector.foreseen(kernels, 0.0):
+                found, kernels, seconds = _planned(work, changed)
+                best = best if selector.overdue() else found
+    work.first = best if work.options.memory is None else None
+    if not work.budget.over(ALGORITHMS_SHARE):
+        with selector.foreseen(kernels, seconds):
+            chosen = _compared(step, graph, work)
+        if step.replaced != best.replaced:
+            best = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
+    return _leave(work, graph, best)
+
+
+def again(seconds: float, replaced: int, cutting: float) -> float:
+    """Return about the seconds that it takes to plan a graph of which some different nodes were replaced: part of what
+    it took without, as what groups are in normal form and cost is known of all others, and for each of these about as
+    long as it takes to cut one into kernels. (On one core: 2.8 s where two of Inception-v3's 3.5 s were replaced, 7.6
+    where ten of GoogLeNet's 3.4 s were at batch 16, a fragment in 0.6 s.)
+    """
+    return KNOWN * seconds + replaced * cutting
+
+
+def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float]:
+    """Have the model make its plan of a graph, and workers make its kernels ready; return it, of how many kernels it
+    is, and the seconds that it took.
+    """
+    before, start, selector = work.graph, work.budget.elapsed, work.selector
+    work.graph = asked.graph
+    place_programs(work)
+    groups = partition_alone(work)
+    if work.foreseeing is not None:
+        work.foreseeing.foresee([group.form for group in groups])
+    seconds = work.budget.elapsed - start
+    if selector is not None and not selector.overdue():
+        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
+        selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
+    work.graph = before
+    return asked, len({form_key(group.form) for group in groups}), seconds
+
+
+def _leave(work: Compilation, graph: Graph, found: FirstPlan) -> Graph:
+    work.algorithms, work.considered, work.replaced = found.algorithms, graph, found.replaced
+    work.graph = found.graph
+    return work.graph
+
+
+def _canonical(work: Compilation, graph: Graph, chosen: Graph) -> Graph:
+    return graph if chosen is graph else Canonicalise(work.instances).run(chosen)
+
+
+def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
+    """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
+    chosen, selector = step.run(graph), work.selector
+    while selector and step.choices and selector.learn(_asked(step.questions, work.evaluator), ALGORITHMS_SHARE):
+        chosen = step.run(graph)
+    return chosen
+
+
+def _asked(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
+    """Return questions about groups as those about the kernels that compute them, and behind them what else these may
+    be divided into.
+    """
+    found = [[kernel for form in question for kernel in split.kernels(form)] for question in questions]
+    return [*found, *([k for form in question for k in split.contenders(form)] for question in questions)]
+
+
+def _orders(work: Compilation) -> Mapping[str, Order]:
+    """Return how the dims of values lie where every node keeps its own declaration."""
+    if work.told is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
+        return {}
+    graph = work.graph
+    write_programs(work)
+    found = order_dims(work).orders
+    work.graph = graph
+    return found
+
+
+def _told_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, told: Decisions) -> Graph:
+    """Return a graph with the algorithms that are known to be best; nodes that nothing is known of get their own."""
+    now = told.nodes_now(node_marks(graph, work.instances))
+    known = {now[place]: algorithm for place, algorithm in told.algorithms if place in now}
+    rest = {graph.nodes[n].name for n in {*range(len(graph.nodes))}.difference(now.values())}
+    result = _compared(evolve(step, only=rest), graph, work) if rest else graph
+    for place, algorithm in known.items():
+        if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
+            raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
+        result = step.replace(result, graph.nodes[place], algorithm)
+        step.replaced[graph.nodes[place].name] = algorithm
+    return result

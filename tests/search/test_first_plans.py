@@ -1,0 +1,205 @@
+"""A budget is never worse than none: a search begins with the plan that there is without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+from time import monotonic
+from zlib import crc32
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.graph import verify_graph
+from cuts.ops import Registry
+from cuts.passes import first_plans
+from cuts.passes.choose_algorithms import ChooseAlgorithms
+from cuts.passes.compilation import Compilation
+from cuts.passes.fragments import Fragment
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule.choose import choose
+from cuts.search.build import Scored
+from cuts.search.final_round import best_known
+from cuts.search.problem import Problem, schedule_text
+from cuts.search.selector import MeasuredSelector
+from cuts.search.task import Entry, SearchTask
+from cuts.search.tuner import Tuner
+
+from .fakes import MACHINE, group_of
+from .simulated import FakeClock, session, usual
+from .test_budgets import SHORT, slow_host
+
+__all__ = ["slow_host"]
+pytestmark = pytest.mark.long
+#: A GPU whose kernels no compiler is needed for.
+GPU = evolve(find_target("cuda:h200"), dialect="opencl")
+#: Seconds of budgets, in which more and more is measured.
+BUDGETS = (7.0, 10.0, 16.0, 40.0)
+
+
+def convolutions() -> Graph:
+    """Return a long convolution, for which the model is sure of another algorithm, and what fuses into it; a small one,
+    whose algorithms only a clock tells apart; and products that may share a launch.
+    """
+    shapes = {"x": (16, 64, 56, 56), "w": (64, 64, 3, 3), "s": (1, 32, 14, 14), "v": (32, 32, 3, 3), "r": (8, 64)}
+    shapes |= dict.fromkeys("yz", (16, 64, 56, 56)) | dict.fromkeys("tu", (1, 32, 14, 14))
+    shapes |= {f"k{n}": (64, 16 + n) for n in range(3)} | {f"o{n}": (8, 16 + n) for n in range(3)}
+    nodes = (
+        Node("long", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)}),
+        Node("relu", "relu", ("y",), ("z",)),
+        Node("small", "conv", ("s", "v"), ("t",), {"pads": (1, 1, 1, 1)}),
+        Node("tanh", "tanh", ("t",), ("u",)),
+        *(Node(f"m{n}", "matmul", ("r", f"k{n}"), (f"o{n}",)) for n in range(3)),
+    )
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    inputs = ("x", "w", "s", "v", "r", *(f"k{n}" for n in range(3)))
+    graph = Graph("convolutions", inputs, ("z", "u", *(f"o{n}" for n in range(3))), types, nodes)
+    return verify_graph(graph, Registry.builtin().instances.infer)
+
+
+GRAPH = convolutions()
+
+
+def found_in(
+    seconds: float, clock: FakeClock, cost: Callable[[KernelFunction], float] = usual, **slow: float
+) -> tuple[CompiledGraph, MeasuredSelector]:
+    """Compile the graph by measured times within some seconds, on a simulated machine."""
+    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), SHORT)
+    options = CompileOptions("mixed", seconds)
+    return compile_graph(GRAPH, Registry.builtin(), GPU, options, emit, selector), selector
+
+
+@cache
+def untuned() -> CompiledGraph:
+    """Compile the graph without a measurement."""
+    return compile_graph(GRAPH, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
+
+
+def sources(found: CompiledGraph) -> list[str]:
+    """Return the kernels of a plan, in order."""
+    return [found.kernels[step.kernel].source for step in found.steps]
+
+
+def test_without_a_measurement_the_plan_has_an_algorithm_and_a_launch_of_several_groups() -> None:
+    """Else the tests below would say little."""
+    assert [g["algorithms"] for g in untuned().groups if g["algorithms"]]
+    assert any("members" in g for g in untuned().groups)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 9.0, 15.0])
+def test_what_is_not_measured_is_what_it_is_without_a_budget(
+    seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the budget is."""
+    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    clock = FakeClock()
+    slow_host(clock, 0.05)
+    found, selector = found_in(seconds, clock, refer=1e6)
+    assert all(choice.seconds is None for choice in selector.choices)
+    assert sources(found) == sources(untuned())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_budget_gives_a_slower_plan_than_none_or_a_shorter_one(seed: int, slow_host: Callable[..., None]) -> None:
+    def cost(kernel: KernelFunction) -> float:
+        return 1e-4 * 2 ** (crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
+
+    plans = [untuned()]
+    for seconds in BUDGETS:
+        clock = FakeClock()
+        slow_host(clock, 0.05)
+        plans.append(found_in(seconds, clock, cost)[0])
+    taken = [sum(cost(plan.kernels[step.kernel]) for step in plan.steps) for plan in plans]
+    assert all(later <= 1.02 * least for later, least in zip(taken[1:], accumulate(taken, min), strict=False))
+    assert taken[-1] < 0.9 * taken[0]
+
+
+def test_no_declaration_is_waited_for_before_a_first_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All alternatives that may be faster are asked for at once, and this process goes on."""
+    asked: list[tuple[float, int]] = []
+    ahead, clock = MeasuredSelector.plan_ahead, FakeClock()
+
+    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+        asked.append((clock(), len(fragments)))
+        return ahead(self, fragments)
+
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    planned = first_plans._planned
+    begun: list[float] = []
+    monkeypatch.setattr(first_plans, "_planned", lambda *plan: begun.append(clock()) or planned(*plan))
+    found_in(20.0, clock)
+    (moment, count), *_ = asked
+    assert count > 1
+    assert moment == begun[0] == 0.0
+
+
+@pytest.mark.parametrize("late", ["never", "algorithms", "measured"])
+def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its groups would be what they were when time was over: nothing fused."""
+    clock = FakeClock()
+    run, compared = ChooseAlgorithms.run, first_plans._compared
+
+    def chosen(step: ChooseAlgorithms, graph: Graph) -> Graph:
+        clock.pass_by(1000.0 if late == "algorithms" else 0.0)
+        return run(step, graph)
+
+    def measured(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
+        found = compared(step, graph, work)
+        if late == "measured":  # another algorithm than the model is sure of
+            clock.pass_by(1000.0)
+            step.replaced["long"] = "winograd_2x2"
+            return step.replace(graph, graph.nodes[0], "winograd_2x2")
+        return found
+
+    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    monkeypatch.setattr(ChooseAlgorithms, "run", chosen)
+    monkeypatch.setattr(first_plans, "_compared", measured)
+    found, selector = found_in(60.0, clock)
+    assert selector.made is not None
+    algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
+    expected = {a for g in untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
+    assert algorithms == (set() if late == "algorithms" else expected)
+    assert ["relu"] not in [g["ops"] for g in found.groups]
+
+
+def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_others() -> None:
+    clock = FakeClock()
+    _, selector = found_in(6.0, clock, refer=1e6)
+    assert selector.made is not None
+    places = {node.name: n for n, node in enumerate(GRAPH.nodes)}
+    chosen = {place for place, _ in selector.made.algorithms}
+    assert places["small"] not in chosen
+    assert places["long"] in chosen
+
+
+def test_another_plan_is_foreseen_to_take_what_is_new_in_it() -> None:
+    assert first_plans.again(4.0, 0, 0.6) == pytest.approx(2.0)
+    assert first_plans.again(4.0, 10, 0.6) == pytest.approx(8.0)
+
+
+def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_of() -> None:
+    """Workers may build the model's first choice last."""
+    problem = Problem(group_of("relu", ((6, 40),)), {}, GPU, MACHINE)
+    first, second = (Scored(None, found) for found in choose(problem.form, GPU, count=2))
+    promised = first.candidate.score
+    for seconds, ships in ((2 * promised, first), (0.9 * promised, second)):
+        task = SearchTask(problem, first=[first, second])
+        own, other = (schedule_text(scored.candidate.schedule) for scored in (first, second))
+        task.entries[own] = Entry(first, own)
+        task.entries[other] = Entry(second, other, samples=[seconds], outcome="ok")
+        assert best_known(task, SHORT).candidate == ships.candidate
+        task.entries[own] = Entry(first, own, samples=[1.0], outcome="ok")
+        assert best_known(task, SHORT).candidate == second.candidate
+
+
+def test_a_budget_may_have_begun_before_it_is_made() -> None:
+    assert Budget.since(monotonic() - 5.0, 60.0).elapsed >= 5.0
+    assert Budget.since(monotonic() + 5.0, 60.0).elapsed >= 0.0
+    assert not Budget.since(monotonic() - 5.0, None).limited
