@@ -209,7 +209,8 @@ class Preparation:
         """Keep what was built of a problem; what the compiler refused is in front of no list of points."""
         self.unbuilt.discard(problem.key)
         if isinstance(ready := done.value, Readied):
-            self.resources.ranked[space_key(problem, self.settings)] = list(ranked[ready.refused :])
+            refused, key = ranked[: ready.refused], space_key(problem, self.settings)
+            self.resources.ranked[key] = [each for each in self.resources.ranked[key] if each not in refused]
             first = ranked[ready.refused].candidate.schedule
             place = problem.key, schedule_text(first)
             self.resources.keep_built(place, ready.built, ready.seconds, ahead=True)

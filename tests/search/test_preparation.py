@@ -81,6 +81,19 @@ def test_what_the_compiler_refuses_is_not_ready() -> None:
     assert found.built.outcome == "ok"
 
 
+def test_what_is_made_ready_shortens_no_list_of_points() -> None:
+    """Somebody else may have ranked more points of a space meanwhile."""
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    ahead = Preparation(tuner.resources, SETTINGS)
+    ahead.begin(PROBLEMS[:1])
+    longer = Factory().rank(PROBLEMS[0], "bound", 20)
+    tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] = longer
+    while tuner.resources.builder.load:
+        tuner.resources.collect(0.0)
+    assert tuner.resources.ready
+    assert tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] == longer
+
+
 def test_what_others_forget_is_made_all_the_same() -> None:
     workers = Workers(1)
     try:
