@@ -16,7 +16,7 @@ from cuts.search.child import Child, Lost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task
-from .systems import EXPORTED, SYSTEMS, Case, Row, run
+from .systems import EXPORTED, LEAVING, SYSTEMS, Case, Row, run
 
 #: Seconds that a row may take beyond what it is expected to.
 PATIENCE = 60.0
@@ -73,6 +73,8 @@ class Bout:
             found = {"failure": str(lost)}
         except CutsError as error:  # the model could not be made
             found = {"failure": error.message.splitlines()[0][:300]}
+        if system in LEAVING:
+            self.child.close()
         return found | {"took": round(monotonic() - start, 1)}
 
 

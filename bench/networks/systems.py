@@ -247,6 +247,8 @@ OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)
 #: What begins with the exported program.
 EXPORTED = (*OURS, "XLA")
+#: What leaves a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
+LEAVING = ("XLA",)
 #: What runs unless others are asked for.
 USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 

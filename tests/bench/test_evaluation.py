@@ -214,6 +214,13 @@ def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPa
     assert [row["failure"] for row in rows] == ["no answer in 1 seconds", "RuntimeError: out of memory"]
 
 
+def test_what_leaves_a_process_unfit_has_one_of_its_own() -> None:
+    bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["XLA", "max-autotune"], 5.0)
+    bout.child = Child("cuts.tests.search.services:Counting")
+    assert [bout.measure(system, 100.0)["calls"] for system in ("PyTorch", "XLA", "max-autotune")] == [1, 2, 1]
+    bout.child.close()
+
+
 def test_budgets_are_part_of_what_a_row_takes() -> None:
     asked = ModelWorkload(BY_NAME["dlrm"], "training", 2048, 40.0)
     assert ledger.parse_workload(isolated.text_of(asked)) == asked
