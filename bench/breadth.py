@@ -39,11 +39,10 @@ from cuts.bench.records import (
     write_rows,
 )
 from cuts.bench.suite import EVERY
-from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, first_line, lost, together, tune, tuned_apart
+from cuts.bench.timing import Contender, in_turns, together
+from cuts.bench.tuned import Tuned, bind, cold_sets, tune, tuned_apart, with_times
 from cuts.bench.vocabulary import TorchCase
 from cuts.ir.budget import cores
-from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
 
@@ -165,23 +164,10 @@ class Breadth:
         if isinstance(tuned, str):
             return row | {"failure": tuned}
         row |= {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
-        try:
-            return row | self._times(number, tuned, ready)
-        except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
-            if lost(error):
-                raise
-            return row | {"failure": first_line(error)}
-        finally:
-            if self.torch is not None:
-                self.torch.cuda.empty_cache()
+        return with_times(row, self.torch, lambda: self._times(number, tuned, ready))
 
     def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
-        first = fill(tuned, self.device)
-        nbytes = sum(buffer.nbytes for buffer in first.buffers.values())
-        sets = [first]
-        for _ in range(sets_for(nbytes, self.target.l2_bytes) - 1):
-            sets.append(TunedBuffers(tuned, self.device))
-            sets[-1].copy(first)
+        sets = cold_sets(tuned, self.device, self.target.l2_bytes)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         launches[0]()
@@ -201,7 +187,7 @@ class Breadth:
         times = {name: timing.median * 1e3 for name, timing in timings.items()}
         found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times or known}
         found |= {"reused": True} if known else {}
-        found |= {"sets": len(sets), "bytes": nbytes} | ({"missing": missing} if missing else {})
+        found |= {"sets": len(sets), "bytes": sets[0].nbytes} | ({"missing": missing} if missing else {})
         return found | ({"wrong": wrong} if wrong else {})
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,12 +25,12 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 from cuts.backends.cuda.compile import Cubin, compile_kernels
-from cuts.backends.device import Buffer, Device, Pointer
+from cuts.backends.device import Device, Launch
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.peers import load_torch
 from cuts.bench.records import RESULTS, Row, circumstances, exit_code, write_rows
-from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.timing import Contender, by_kernel, by_torch, in_turns, run_once, sets_for, together
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
@@ -153,13 +154,13 @@ class ChainBench:
         for plan, groups in plans.items():
             best = []
             for number, (group, found) in enumerate(zip(groups, points[plan], strict=True)):
-                timed: list[tuple[float, list[Any]]] = []
+                timed: list[tuple[float, list[Launch]]] = []
                 for point in found:
                     launches = self._bound(group, point, memory)
                     if launches is None:
                         rows.append(_row(name, plan, number, point) | {"error": "not loaded"})
                         continue
-                    run = Contender("p", self.device.capture(_all(launches)), sets)
+                    run = Contender("p", self.device.capture(together(launches)), sets)
                     seconds = in_turns(self.device, [run], rounds=3, least=1e-3)["p"].median
                     error = self._error(memory[0]["y"], exact) if plan == "chain" else None
                     rows.append(_row(name, plan, number, point) | {"us": seconds * 1e6, "error": error})
@@ -169,7 +170,7 @@ class ChainBench:
                     best.append(min(timed, key=lambda pair: pair[0])[1])
             if len(best) == len(groups):
                 steps = [launch for one in zip(*best, strict=True) for launch in one]
-                contenders.append(Contender(plan, self.device.capture(_all(steps)), sets))
+                contenders.append(Contender(plan, self.device.capture(together(steps)), sets))
         for plan, timing in in_turns(self.device, contenders).items():
             row: Row = {"case": name, "plan": plan, "kernel": -1, "us": timing.median * 1e6, "spread": timing.spread}
             rows.append(row)
@@ -189,21 +190,14 @@ class ChainBench:
                 found.setdefault(tensor, torch.full(shape, float("nan"), device="cuda"))
         return found
 
-    def _bound(self, group: Group, point: ChainPoint, memory: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    def _bound(self, group: Group, point: ChainPoint, memory: Sequence[Mapping[str, Any]]) -> list[Launch] | None:
         """Return the launches of a kernel on every set, None where the device does not take it."""
+        sets = [{own: tensors[t] for own, t in group.tensors.items() if t in tensors} for tensors in memory]
         try:
-            (loaded,) = self.device.build([point.function], [point.cubin.code])
+            launches = by_kernel(self.device, point.function, point.cubin.code, sets)
         except CutsError:
             return None
-        launches = []
-        for tensors in memory:
-            placed = [tensors[group.tensors[a.tensor]] for a in point.function.arguments]
-            pointers = [Pointer(Buffer(t.data_ptr(), t.nbytes)) for t in placed]
-            launches.append(self.device.bind(loaded, point.function, pointers))
-        memory[0]["y"].fill_(float("nan"))
-        self.torch.cuda.synchronize()
-        launches[0]()
-        self.device.synchronize()
+        run_once(self.device, self.torch, launches[0], memory[0]["y"])
         return launches
 
     def _function(self, name: str, tensors: Mapping[str, Any]) -> Any:
@@ -213,25 +207,9 @@ class ChainBench:
 
     def _library(self, name: str, memory: Sequence[Mapping[str, Any]]) -> Contender:
         """Record PyTorch's function on every set."""
-        torch = self.torch
-        torch.backends.cuda.matmul.allow_tf32 = False
-        stream, side = torch.cuda.ExternalStream(self.device.stream_handle), torch.cuda.Stream()
-
-        def run() -> list[Any]:
-            return [self._function(name, tensors) for tensors in memory]
-
-        with torch.cuda.stream(side):
-            run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
-            kept = run()
-
-        def replay(keep: object = kept) -> None:
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-        return Contender("torch", replay, len(memory))
+        self.torch.backends.cuda.matmul.allow_tf32 = False
+        calls = [partial(self._function, name, tensors) for tensors in memory]
+        return by_torch(self.device, self.torch, "torch", calls)
 
     def _exact(self, name: str, tensors: Mapping[str, Any]) -> Any:
         """Return the results in float64, some batches at a time: scores take room."""
@@ -241,16 +219,6 @@ class ChainBench:
 
     def _error(self, found: Any, exact: Any) -> float:
         return float((found.double() - exact).norm() / exact.norm())
-
-
-def _all(launches: Sequence[Any]) -> Any:
-    """Return what launches all of some kernels."""
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run
 
 
 def _row(name: str, plan: str, number: int, point: ChainPoint) -> Row:

@@ -15,23 +15,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
+from attrs import define, field
 from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.cases import all_cases
+from cuts.bench.lanes import Lane, Lanes
 from cuts.bench.records import Row, exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.simulated_host import (
     WORKER_START,
     Clock,
     JobMemory,
-    Lane,
-    Lanes,
     ProcessWatch,
     SimulatedGPU,
     SimulatedWorkers,
@@ -46,66 +45,84 @@ from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
 
-def simulated(cases: Sequence[Case], cores: int, devices: int, options: argparse.Namespace) -> Row:
-    """Return what a search takes, and of what that consists."""
-    target, memory = find_target(options.target), JobMemory(options.memory)
+@define
+class SimulatedSearch:
+    """A search on simulated cores and devices: what it is done with, and what of it was asked for."""
+
+    watch: ProcessWatch
+    clock: Clock
+    memory: JobMemory
+    options: argparse.Namespace
+    workers: list[SimulatedWorkers] = field(factory=list)
+    gpus: list[SimulatedGPU] = field(factory=list)
+
+    def tuner(self, cores: int, devices: int) -> Tuner:
+        """Return what searches: in this process with one device, else in one for each."""
+        own = cores if devices == 1 else cores // (devices + 1)
+
+        def crew() -> SimulatedWorkers:
+            assert resources.bench is not None  # the device starts beside the workers
+            self.workers.append(SimulatedWorkers(self.clock, own, self.memory, self.options.slower))
+            return self.workers[-1]
+
+        def device() -> SimulatedGPU:
+            self.gpus.append(SimulatedGPU(self.clock, self.memory))
+            return self.gpus[-1]
+
+        budget = Budget.of(self.options.budget or None, self.clock)
+        resources = Resources(Database(None), crew, device, budget)
+        resources.statistics.clock = self.clock
+        if devices == 1:
+            return Tuner(resources)
+        engine = Lanes(self.clock, [self._lane(number, cores // devices) for number in range(devices)])
+        return Tuner(resources, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
+
+    def _lane(self, number: int, cores: int) -> Lane:
+        clock = Clock(self.watch, self.options.factor, WORKER_START)
+        workers = SimulatedWorkers(clock, cores, self.memory, self.options.slower)
+        gpu = SimulatedGPU(clock, self.memory)
+        self.workers.append(workers)
+        self.gpus.append(gpu)
+        return Lane(f"device {number}", clock, workers, gpu)
+
+    def facts(self) -> Row:
+        """Return what the workers and the devices did."""
+        memory = self.memory
+        return {
+            "workers busy": [round(crew.busy, 1) for crew in self.workers],
+            "jobs": {m: [memory.counts[m], round(memory.spent[m], 1)] for m in (*memory.counts, "make")},
+            "device": [dict(gpu.spent) for gpu in self.gpus],
+        }
+
+
+def remembered(memory: JobMemory) -> None:
+    """Have this process compile nothing that a memory knows."""
     tool = cuda_compile.find_toolchain()
     cuda_compile.find_toolchain = lambda: cuda_compile.Toolchain(
         tool.name, tool.version, lambda source, arch, timeout: memory.compiled(source, arch, timeout, tool)
     )
-    watch = ProcessWatch()
-    clock = Clock(watch, options.factor)
-    own = cores if devices == 1 else cores // (devices + 1)
-    workers: list[SimulatedWorkers] = []
-    gpus: list[SimulatedGPU] = []
 
-    def kept(made: list[Any], make: Callable[[], Any]) -> Callable[[], Any]:
-        def get() -> Any:
-            made.append(make())
-            return made[-1]
 
-        return get
-
-    with watch.running(clock):
-        budget = Budget.of(options.budget or None, clock)
-
-        def crew() -> SimulatedWorkers:
-            assert resources.bench is not None  # the device starts beside the workers
-            return SimulatedWorkers(clock, own, memory, options.slower)
-
-        resources = Resources(
-            Database(None),
-            kept(workers, crew),
-            kept(gpus, lambda: SimulatedGPU(clock, memory)),
-            budget,
-        )
-        resources.statistics.clock = clock
-        tuner = Tuner(resources)
-        lanes: list[Lane] = []
-        if devices > 1:
-            for number in range(devices):
-                own_clock = Clock(watch, options.factor, WORKER_START)
-                each = SimulatedWorkers(own_clock, cores // devices, memory, options.slower)
-                lanes.append(Lane(f"device {number}", own_clock, each, SimulatedGPU(own_clock, memory)))
-            engine = Lanes(clock, lanes)
-            tuner = Tuner(resources, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
+def simulated(cases: Sequence[Case], cores: int, devices: int, options: argparse.Namespace) -> Row:
+    """Return what a search takes, and of what that consists."""
+    target, memory, watch = find_target(options.target), JobMemory(options.memory), ProcessWatch()
+    remembered(memory)
+    search = SimulatedSearch(watch, Clock(watch, options.factor), memory, options)
+    with watch.running(search.clock):
+        tuner = search.tuner(cores, devices)
         selector = MeasuredSelector(target, tuner, Settings(deeper=0))
         tune(cases, target, emit, selector)
-        seconds = clock()
-    crews = workers + [lane.workers for lane in lanes]
-    statistics = resources.statistics.record()
-    del statistics["rejected"]
+        seconds = search.clock()
     if options.log:
-        options.log.write_text(json.dumps([crew.log for crew in crews]))
+        options.log.write_text(json.dumps([crew.log for crew in search.workers]))
+    statistics = tuner.resources.statistics.record()
+    del statistics["rejected"]
+    chosen = zip(selector.problems, selector.choices, strict=True)
     return {
         "devices": devices, "cores": cores, "operations": len(cases), "seconds": round(seconds, 2),
-        "kernels us": round(1e6 * sum(p.uses * (c.seconds or 0) for p, c in
-                                      zip(selector.problems, selector.choices, strict=True)), 1),
-        "complete": selector.complete, "statistics": statistics,
-        "workers busy": [round(crew.busy, 1) for crew in crews],
-        "jobs": {m: [memory.counts[m], round(memory.spent[m], 1)] for m in (*memory.counts, "make")},
-        "device": [dict(gpu.spent) for gpu in (*gpus, *(lane.gpu for lane in lanes))],
-        "stages": {name: round(taken, 2) for name, taken in budget.spent.items()},
+        "kernels us": round(1e6 * sum(p.uses * (c.seconds or 0) for p, c in chosen), 1),
+        "complete": selector.complete, "statistics": statistics, **search.facts(),
+        "stages": {name: round(taken, 2) for name, taken in tuner.resources.budget.spent.items()},
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from cuts.bench.cublaslt import best_product, is_product
 from cuts.bench.gradient_cases import GIVEN, OPERANDS, GradientCase, pair
 from cuts.bench.peers import tensor_at
 from cuts.bench.shapes import TO_FIRST, TO_LAST, Case
-from cuts.bench.timing import Contender, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, group_of, together
+from cuts.bench.timing import Contender, by_torch, sets_for, together
+from cuts.bench.tuned import Tuned, TunedBuffers, group_of
 from cuts.ir.atoms import MATH_MODES
 from cuts.ir.errors import BackendError
 from cuts.ir.precision import PRECISIONS
@@ -111,23 +112,8 @@ class Peers:
         """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
         own.
         """
-        torch = self.torch
         inputs = [self._views(memory) for memory in self.sets]
-        stream = torch.cuda.ExternalStream(self.device.stream_handle)
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                call(*inputs[0])
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
-            results = [call(*each) for each in inputs]
-
-        def replay(keep: object = (results, inputs)) -> None:
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-        return Contender(name, replay, len(self.sets))
+        return by_torch(self.device, self.torch, name, [partial(call, *each) for each in inputs])
 
     def _cudnn(self, convolution: Convolution, wanted: Wanted = "result") -> Contender:
         library: Any = require_library("cudnn")

@@ -19,19 +19,20 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernel
-from cuts.backends.device import Buffer, Device, Pointer
+from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.peers import load_torch
 from cuts.bench.products import described
 from cuts.bench.records import RESULTS, Row, circumstances, exit_code, geomean, write_rows
-from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.timing import Contender, by_kernel, by_torch, in_turns, run_once, sets_for, together
 from cuts.ir.errors import CutsError
 from cuts.ir.expr import Read, call
 from cuts.ir.index import Var, as_index
@@ -209,45 +210,19 @@ class OrderBench:
     def _library(self, order: str, memory: Sequence[Mapping[str, Any]]) -> Contender:
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = False
-        stream, side = torch.cuda.ExternalStream(self.device.stream_handle), torch.cuda.Stream()
+        factors = [[self._factor(tensors, order, side) for side in (0, 1)] for tensors in memory]
         results = [torch.empty_like(m["y"]) for m in memory]
-
-        def run() -> None:
-            for tensors, result in zip(memory, results, strict=True):
-                torch.matmul(self._factor(tensors, order, 0), self._factor(tensors, order, 1), out=result)
-
-        with torch.cuda.stream(side):
-            run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
-            run()
-
-        def replay(keep: object = results) -> None:
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-        return Contender("torch", replay, len(memory))
+        pairs = zip(factors, results, strict=True)
+        return by_torch(
+            self.device, torch, "torch", [partial(torch.matmul, *sides, out=result) for sides, result in pairs]
+        )
 
     def _kernel(
         self, name: str, function: KernelFunction, code: bytes, memory: Sequence[Mapping[str, Any]]
     ) -> Contender:
-        (loaded,) = self.device.build([function], [code])
-        launches = []
-        for tensors in memory:
-            placed = [tensors[argument.tensor] for argument in function.arguments]
-            pointers = [Pointer(Buffer(tensor.data_ptr(), tensor.nbytes)) for tensor in placed]
-            launches.append(self.device.bind(loaded, function, pointers))
-        memory[0]["y"].fill_(float("nan"))
-        self.torch.cuda.synchronize()
-        launches[0]()
-        self.device.synchronize()
-
-        def run() -> None:
-            for launch in launches:
-                launch()
-
-        return Contender(name, self.device.capture(run), len(memory))
+        launches = by_kernel(self.device, function, code, memory)
+        run_once(self.device, self.torch, launches[0], memory[0]["y"])
+        return Contender(name, self.device.capture(together(launches)), len(memory))
 
 
 def tuned_points(

@@ -142,16 +142,22 @@ def _report(done: Done) -> Report:
     return done.value
 
 
-def checked(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
-    """Check one graph in a process of its own."""
+def asked(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
+    """Ask a process for a report; one that ends instead tells of something too."""
     try:
-        report = child.call(LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
+        report = child.call(seconds, method, *arguments)
     except Lost as lost:
         return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
     except BackendError as error:
         child.kill()
         return Report(error=str(error))
     assert isinstance(report, Report)
+    return report
+
+
+def checked(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
+    """Check one graph in a process of its own."""
+    report = asked(child, LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
     if report.error:
         child.kill()  # a device that a kernel has broken answers nothing any more
     return report

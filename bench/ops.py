@@ -44,21 +44,8 @@ from cuts.bench.records import (
     write_rows,
 )
 from cuts.bench.shapes import LAST, Case
-from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import (
-    Tuned,
-    TunedBuffers,
-    bind,
-    fill,
-    first_line,
-    floor,
-    lost,
-    parts,
-    together,
-    tune,
-    tuned_apart,
-)
-from cuts.ir.errors import CutsError
+from cuts.bench.timing import Contender, in_turns, together
+from cuts.bench.tuned import Tuned, bind, cold_sets, floor, parts, tune, tuned_apart, with_times
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.target import Target
 from cuts.search.selector import MeasuredSelector
@@ -151,22 +138,11 @@ class Suite:
         if isinstance(tuned, str):
             return row | {"failure": tuned}
         row |= {"bound_ms": tuned.bound * 1e3}
-        try:
-            return row | self._times(case, tuned, moved) | {"kernels": [describe(r) for r in tuned.records]}
-        except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
-            if lost(error):
-                raise
-            return row | {"failure": first_line(error)}
-        finally:
-            if self.torch is not None:
-                self.torch.cuda.empty_cache()
+        kernels = {"kernels": [describe(record) for record in tuned.records]}
+        return with_times(row, self.torch, lambda: self._times(case, tuned, moved) | kernels)
 
     def _times(self, case: Case, tuned: Tuned, moved: float) -> Row:
-        first = fill(tuned, self.device)
-        sets = [first]
-        for _ in range(sets_for(sum(b.nbytes for b in first.buffers.values()), self.target.l2_bytes) - 1):
-            sets.append(TunedBuffers(tuned, self.device))
-            sets[-1].copy(first)
+        sets = cold_sets(tuned, self.device, self.target.l2_bytes)
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         if case.kind in ("memory", "gemv"):

@@ -18,15 +18,13 @@ from threading import Lock
 from typing import Any
 
 from attrs import define, field, frozen
-from cuts.bench.fuzz import SERVICE, checked
-from cuts.ir.errors import BackendError
+from cuts.bench.fuzz import SERVICE, asked, checked
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
-from cuts.search.child import Child, Lost
+from cuts.search.child import Child
 from cuts.tests.fuzz.drawing import drawn
 from cuts.tests.fuzz.planted import BUGS
 from cuts.tests.fuzz.planting import Bug
-from cuts.tests.fuzz.service import Report
 from cuts.tests.fuzz.sweep.running import batches_of_round
 
 #: Seconds that a batch of the sweep or a file of tests may take; the sweep's seed, and sets of numbers.
@@ -53,19 +51,6 @@ class Catch:
         found = {"kind": self.kind, "way": self.way, "graph": self.graph, "text": self.text[:200]} if self.kind else {}
         facts = {"area": self.bug.area, "where": self.bug.where, "what": self.bug.what, "caught": bool(self.kind)}
         return {**facts, "graphs": self.tried, "seconds": round(self.seconds, 1), **found}
-
-
-def asked(child: Child, method: str, *arguments: Any) -> Report:
-    """Ask a process for a report; one that ends instead tells of something too."""
-    try:
-        report = child.call(LAWS, method, *arguments)
-    except Lost as lost:
-        return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
-    except BackendError as error:
-        child.kill()
-        return Report(error=str(error))
-    assert isinstance(report, Report)
-    return report
 
 
 @define
@@ -99,7 +84,7 @@ class Hunt:
         """Ask for one report after another until one tells of something that is not there without the bug."""
         begin = time.monotonic()
         for tried, call in enumerate(calls, 1):
-            report = asked(child, *call)
+            report = asked(child, LAWS, *call)
             if report.kind and not self._tells(call):
                 return Catch(bug, tried, time.monotonic() - begin, report.kind, str(call[0]), tried, report.text)
         return Catch(bug, len(calls), time.monotonic() - begin)
@@ -108,7 +93,7 @@ class Hunt:
         """Whether the compiler as it is has something wrong with a batch or a file of tests."""
         with self.lock:
             if call not in self.told:
-                self.told[call] = bool(asked(self.sound, *call).kind)
+                self.told[call] = bool(asked(self.sound, LAWS, *call).kind)
             return self.told[call]
 
     def _by_graphs(self, bug: Bug, child: Child) -> Catch:

@@ -15,18 +15,19 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-from cuts.backends.device import Buffer, Device, Pointer
+from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.peers import load_torch
 from cuts.bench.records import RESULTS, Row, circumstances, exit_code, geomean, write_rows
 from cuts.bench.shapes import Case, gemm_cases
-from cuts.bench.timing import Contender, in_turns, sets_for
+from cuts.bench.timing import Contender, by_kernel, by_torch, in_turns, run_once, sets_for, together
 from cuts.ir.errors import CutsError
 from cuts.ir.expr import Read, call
 from cuts.ir.index import Var, as_index
@@ -191,43 +192,16 @@ class ProductBench:
         """Record PyTorch's product on every set; strict fp32 beside `fp32x3`, TF32 beside TF32."""
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = format_.math == "tf32"
-        stream, side = torch.cuda.ExternalStream(self.device.stream_handle), torch.cuda.Stream()
         results = [torch.empty_like(m["a"] @ m["c"]) for m in memory]
-
-        def run() -> None:
-            for tensors, result in zip(memory, results, strict=True):
-                torch.matmul(tensors["a"], tensors["c"], out=result)
-
-        with torch.cuda.stream(side):
-            run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
-            run()
-
-        def replay(keep: object = results) -> None:
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-        return Contender("torch", replay, len(memory))
+        pairs = zip(memory, results, strict=True)
+        return by_torch(
+            self.device, torch, "torch", [partial(torch.matmul, m["a"], m["c"], out=result) for m, result in pairs]
+        )
 
     def _kernel(self, label: str, function: KernelFunction, memory: Sequence[Mapping[str, Any]]) -> Contender:
-        (loaded,) = self.device.build([function])
-        launches = []
-        for tensors in memory:
-            placed = [tensors[argument.tensor] for argument in function.arguments]
-            pointers = [Pointer(Buffer(tensor.data_ptr(), tensor.nbytes)) for tensor in placed]
-            launches.append(self.device.bind(loaded, function, pointers))
-        memory[0]["y"].fill_(float("nan"))
-        self.torch.cuda.synchronize()
-        launches[0]()
-        self.device.synchronize()
-
-        def run() -> None:
-            for launch in launches:
-                launch()
-
-        return Contender(label, self.device.capture(run), len(memory))
+        launches = by_kernel(self.device, function, None, memory)
+        run_once(self.device, self.torch, launches[0], memory[0]["y"])
+        return Contender(label, self.device.capture(together(launches)), len(memory))
 
     def _exact(self, group: FusedGroup, tensors: Mapping[str, Any]) -> Any:
         return tensors["a"].double() @ tensors["c"].double()

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from math import exp
 from pathlib import Path
@@ -27,10 +27,6 @@ from cuts.search.build import Built, Done, Factory, Job
 from cuts.search.data import Reference
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, digest, schedule_text
-from cuts.search.remote.device_processes import TOGETHER
-from cuts.search.remote.share_out import UnitAnswer
-from cuts.search.remote.stream import UnitStream
-from cuts.search.remote.unit import SearchUnit
 
 #: Seconds until a worker and a device answer, and those that the device's process takes to check a kernel, the first of
 #: a problem, and to time a run besides the run itself.
@@ -85,6 +81,10 @@ class Clock:
     def until(self, moment: float) -> None:
         """Let time go on to a moment."""
         self.now = max(self(), moment)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Let it run while a block does."""
+        return self.watch.running(self)
 
 
 @define
@@ -286,62 +286,3 @@ class SimulatedGPU:
 def _drawn(text: str) -> float:
     seed = int(digest(text)[:12], 16)
     return float(np.random.default_rng(seed).normal())
-
-
-@define
-class Lane:
-    """A simulated process that has a device and some cores."""
-
-    name: str
-    clock: Clock
-    workers: SimulatedWorkers
-    gpu: SimulatedGPU
-    under_way: set[int] = field(factory=set)
-    stream: UnitStream = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.stream = UnitStream(lambda: self.workers, lambda: self.gpu, clock=self.clock)
-
-
-@define
-class Lanes:
-    """Devices side by side: the one that is behind searches on first."""
-
-    clock: Clock
-    lanes: list[Lane]
-
-    @property
-    def places(self) -> int:
-        """How many devices there are."""
-        return len(self.lanes)
-
-    @property
-    def free(self) -> int:
-        """How many more units would be begun at once."""
-        return sum(TOGETHER - len(lane.under_way) for lane in self.lanes)
-
-    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Have the device do a unit that has the least to do."""
-        lane = min(self.lanes, key=lambda each: len(each.under_way))
-        lane.clock.until(self.clock())
-        lane.under_way.add(number)
-        with self.clock.watch.running(lane.clock):
-            lane.stream.add(number, unit)
-
-    def collect(self, timeout: float) -> list[UnitAnswer]:
-        """Return what the device has done that is behind."""
-        lane = min((each for each in self.lanes if each.under_way), key=lambda each: each.clock.now)
-        with self.clock.watch.running(lane.clock):
-            found = lane.stream.step(0.25)
-        lane.under_way -= {number for number, _ in found}
-        self.clock.until(min((each.clock.now for each in self.lanes if each.under_way), default=lane.clock.now))
-        return [UnitAnswer(number, lane.name, result) for number, result in found]
-
-    def exclude(self, place: object) -> None:
-        """Never done."""
-
-    def drop(self) -> None:
-        """Never done."""
-
-    def close(self) -> None:
-        """There is nothing to end."""

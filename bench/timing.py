@@ -8,10 +8,12 @@ drifting clock hits each alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
-from cuts.backends.device import Device, Launch, Timing
+from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
+from cuts.ir.launch import KernelFunction
 
 #: Fewest and most sets of tensors.
 FEWEST, MOST = 1, 128
@@ -29,6 +31,59 @@ class Contender:
 def sets_for(nbytes: int, cache: int) -> int:
     """Return how many sets of tensors keep a cache cold: together four times its size."""
     return max(FEWEST, min(MOST, -(-4 * cache // max(1, nbytes))))
+
+
+def together(launches: Sequence[Launch]) -> Launch:
+    """Return one launch of several, in their order."""
+
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
+
+
+def by_kernel(
+    device: Device, function: KernelFunction, code: bytes | None, sets: Sequence[Mapping[str, Any]]
+) -> list[Launch]:
+    """Return the launches of a kernel on each set of PyTorch's tensors, by the names of its arguments; it is built here
+    where there is no `code`.
+    """
+    (loaded,) = device.build([function], [code])
+    launches = []
+    for tensors in sets:
+        placed = [tensors[argument.tensor] for argument in function.arguments]
+        pointers = [Pointer(Buffer(tensor.data_ptr(), tensor.nbytes)) for tensor in placed]
+        launches.append(device.bind(loaded, function, pointers))
+    return launches
+
+
+def run_once(device: Device, torch: Any, launch: Launch, result: Any) -> None:
+    """Run a launch whose result holds no number before, so that what it leaves out is seen."""
+    result.fill_(float("nan"))
+    torch.cuda.synchronize()
+    launch()
+    device.synchronize()
+
+
+def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
+    """Record PyTorch's calls, one for each set, as a CUDA graph of its own that runs on the device's stream; what they
+    return is kept, so that each set has results of its own.
+    """
+    stream, side = torch.cuda.ExternalStream(device.stream_handle), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        results = [call() for call in calls]
+
+    def replay(keep: object = (results, calls)) -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return Contender(name, replay, len(calls))
 
 
 def in_turns(device: Device, contenders: list[Contender], rounds: int = 7, least: float = 2e-3) -> Mapping[str, Timing]:

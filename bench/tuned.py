@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.backends.library.contraction import find_convolution
+from cuts.bench.records import Row
 from cuts.bench.shapes import Case
+from cuts.bench.timing import sets_for, together
 from cuts.ir.atoms import MATH_MODES, MATRIX_ATOMS
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
 from cuts.ir.errors import CutsError
@@ -172,6 +174,11 @@ class TunedBuffers:
     device: Device
     buffers: dict[str, Buffer] = field(factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all of them."""
+        return sum(buffer.nbytes for buffer in self.buffers.values())
+
     def place(self, tensor: str) -> Pointer:
         """Return where a tensor of the tuned graph lives; its buffer is allocated when it is first asked for."""
         type_ = self.tuned.type_of(tensor)
@@ -211,6 +218,16 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     return memory
 
 
+def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
+    """Return sets of tensors that hold the same and keep a cache cold."""
+    first = fill(tuned, device)
+    sets = [first]
+    for _ in range(sets_for(first.nbytes, cache) - 1):
+        sets.append(TunedBuffers(tuned, device))
+        sets[-1].copy(first)
+    return sets
+
+
 def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Launch]:
     """Return a launch of all kernels of the case for each set of tensors."""
     loaded = device.build(tuned.kernels)
@@ -228,16 +245,6 @@ def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Lau
             yield device.bind(loaded[number], kernel, pointers)
 
     return [together(tuple(launches(memory))) for memory in sets]
-
-
-def together(launches: Sequence[Launch]) -> Launch:
-    """Return one launch of several, in their order."""
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run
 
 
 def group_of(case: Case) -> FusedGroup | None:
@@ -303,6 +310,19 @@ def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tune
 def lost(error: Exception) -> bool:
     """Whether every later row would fail with an error, too."""
     return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
+
+
+def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
+    """Return a row with what measuring finds, or why that failed; an error that later rows would meet is raised."""
+    try:
+        return row | measure()
+    except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
+        if lost(error):
+            raise
+        return row | {"failure": first_line(error)}
+    finally:
+        if torch is not None:
+            torch.cuda.empty_cache()
 
 
 def first_line(error: Exception) -> str:

@@ -105,6 +105,18 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_shape(parser: argparse.ArgumentParser, does: str) -> None:
+    """Add what gives shapes."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=shape,
+        metavar="NAME=1x3x224x224",
+        help=f"{does} (repeatable)",
+    )
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what steers how a model is compiled, wherever one may be given."""
     parser.add_argument(
@@ -122,14 +134,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
     )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=shape,
-        metavar="NAME=1x3x224x224",
-        help="fix an input's shape (repeatable)",
-    )
+    add_shape(parser, "fix an input's shape")
     parser.add_argument(
         "--strict",
         action="store_true",

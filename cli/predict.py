@@ -36,7 +36,7 @@ from ..latency import (
 )
 from ..passes.graph import Canonicalise
 from . import console
-from .options import add_json, shape
+from .options import add_json, add_shape
 
 #: Rows of a table of plateaus; `--json` has all.
 _ROWS = 60
@@ -64,14 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=STATES,
         help="the cache before a layer runs: empty, or its input just written (default cold; warm in models)",
     )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=shape,
-        metavar="NAME=1x3x224x224",
-        help="fix a model's input (repeatable)",
-    )
+    add_shape(parser, "fix a model's input")
     parser.add_argument(
         "--kernels",
         default="library",

@@ -16,7 +16,7 @@ from cuts.search.child import Child, Lost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task
-from .systems import OURS, SYSTEMS, Case, Row, run
+from .systems import EXPORTED, LEAVING, SYSTEMS, Case, Row, run
 
 #: Seconds that a row may take beyond what it is expected to.
 PATIENCE = 60.0
@@ -55,7 +55,7 @@ class Bout:
     child: Child = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        exported = self.workload.task == "inference" and any(system in OURS for system in self.systems)
+        exported = self.workload.task == "inference" and any(system in EXPORTED for system in self.systems)
         self.child = Child(f"{__name__}:Contest", text_of(self.workload), self.budget, exported)
 
     def expected(self, system: str) -> float:
@@ -73,6 +73,8 @@ class Bout:
             found = {"failure": str(lost)}
         except CutsError as error:  # the model could not be made
             found = {"failure": error.message.splitlines()[0][:300]}
+        if system in LEAVING:
+            self.child.close()
         return found | {"took": round(monotonic() - start, 1)}
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
@@ -19,6 +20,7 @@ from .breakdown import of_plan, of_profile
 from .models import Made, ModelWorkload, Task
 from .torch_calls import error_of, exact, first, graphed, on_gpu, strict, time_calls
 from .training import train
+from .xla import Compiled
 
 #: Samples that are compared with double precision.
 SAMPLES = 8
@@ -190,6 +192,18 @@ def compiled(case: Case, mode: str) -> Row:
     return row
 
 
+def by_xla(case: Case) -> Row:
+    """Time what XLA makes of the exported program: its own loop, or calls one by one, the faster."""
+    start = perf_counter()
+    made = Compiled(case.program, case.made[1])
+    error = error_of(case.torch.from_numpy(np.array(first(made.call()))), case.wanted)
+    seconds = perf_counter() - start
+    looped, calls = made.timed(made.loop), made.timed(made.one_by_one)
+    best = min(looped, calls, key=lambda time: time.ms)
+    row: Row = {"ms": best.ms, "spread": best.spread, "error": error, "layout": "", "seconds": seconds}
+    return row | {"calls_ms": calls.ms, "loop_ms": looped.ms}
+
+
 @frozen
 class System:
     """A contender: how it is measured in inference, whether it is in training, the seconds that this takes about
@@ -226,10 +240,15 @@ SYSTEMS: Mapping[str, System] = {
     "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
     "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
     "max-autotune": System(lambda case: compiled(case, "max-autotune"), least=60.0),
+    "XLA": System(by_xla, least=30.0),
     **{f"cuts {seconds} s": _at(seconds) for seconds in CURVE},
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)
+#: What begins with the exported program.
+EXPORTED = (*OURS, "XLA")
+#: What leaves a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
+LEAVING = ("XLA",)
 #: What runs unless others are asked for.
 USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 

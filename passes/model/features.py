@@ -8,24 +8,25 @@ operands are computed in the fetch phase.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
 from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
 from ..lowering import extents_of, in_place, in_rows, kept_reads, may_meet, may_share, row_pitch
-from .access import access_vector, output_place, place_of
+from .access import access_vector
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
 from .meetings import bins_needed
+from .places import output_place, place_of
 from .registers import Registers, register_limit, thread_registers
-from .scheduled_work import Totals, add_reduction
 from .structure import SegmentStructure
 from .tiles import StagedTile, staged_tiles
+from .work import Totals, add_reduction
 
 
 def count_features(
@@ -68,28 +69,32 @@ def count_features(
         more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
         totals.add("barriers", 3.0 * more)
         totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
-    threads: Count = 0
-    instances: Count = 1
-    for part in geometry:
-        threads = np.maximum(threads, part.threads)
-        instances = np.maximum(instances, product(part.thread))
-    last = geometry[-1]
-    grid = product(
-        ceil_div(prod(a.extent for a in d), b * last.turns if n == last.structure.meets else b) * 1.0
-        for n, (d, b) in enumerate(zip(last.structure.dims, last.block, strict=True))
-    )
-    stages: Count = 1
-    for part in geometry:
-        stages = np.maximum(stages, part.stages)
+    threads = _most(part.threads for part in geometry)
+    instances = _most(product(part.thread) for part in geometry)
+    stages = _most(part.stages for part in geometry)
+    grid = _grid(geometry[-1])
     useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
-    taken = last.turns if last.structure.meets == 0 else 1
-    outer = ceil_div(prod(a.extent for a in last.structure.dims[0]), last.block[0] * taken) if last.block else 1
-    return Features(grid=grid, outer=outer, threads=threads, shared=shared, registers=least(registers.expected, limit),
-                    needed=registers.needed, held=registers.held, limit=limit, tile=smallest, stages=stages,
-                    raster=raster, min_blocks=min_blocks, instances=instances, useful_flops=useful, unique_bytes=unique,
-                    segments=tuple(parts), table=float(index == "table"),
-                    **totals.sums)  # fmt: skip
+    return Features(grid=product(n * 1.0 for n in grid), outer=grid[0] if grid else 1, threads=threads, shared=shared,
+                    registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
+                    limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks,
+                    instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
+                    table=float(index == "table"), **totals.sums)  # fmt: skip
+
+
+def _most(values: Iterable[Count]) -> Count:
+    """Return the greatest of some counts, at least 1."""
+    found: Count = 1
+    for value in values:
+        found = np.maximum(found, value)
+    return found
+
+
+def _grid(last: Geometry) -> list[Count]:
+    """Return how many blocks there are along each dim of the last segment."""
+    taken = [last.turns if n == last.structure.meets else 1 for n in range(len(last.block))]
+    sizes = zip(last.structure.dims, last.block, taken, strict=True)
+    return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
 
 def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:

@@ -34,10 +34,12 @@ from ...ir import (
     substitute_expr,
 )
 from ..lowering import main_read
-from .access import carried_vector, copied_width, copy_cost, held_deep, running_axis, steps_evenly
+from .access import running_axis
 from .atom_work import atom_work
+from .copies import copied_width, copy_cost, steps_evenly
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
+from .tile_access import carried_vector, held_deep
 from .tiles import StagedTile
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.

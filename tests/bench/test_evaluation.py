@@ -19,6 +19,7 @@ from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.systems import Case
 from cuts.bench.networks.training import loss_of, without_dropout
+from cuts.bench.networks.xla import Compiled
 from cuts.bench.records import read_rows
 from cuts.compile.build import build
 from cuts.search.child import Child
@@ -69,6 +70,20 @@ def test_a_contender_that_moved_the_network_takes_nothing_from_the_program(monke
     case = Case(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
     assert case.program is case.program
     assert moves.count(("cpu",)) == 2
+
+
+@pytest.mark.parametrize("name", ["DLRM", "BERT-base"])
+def test_xla_gets_the_same_network(name: str) -> None:
+    for package in ("jax", "torchax"):
+        pytest.importorskip(package, reason=f"{package} is not installed", exc_type=(ImportError, AttributeError))
+    network, inputs = made(name)
+    xla = Compiled(torch.export.export(network, inputs), inputs)
+    with torch.no_grad():
+        wanted = network(*inputs).numpy()
+    np.testing.assert_allclose(np.array(xla.call()[0]), wanted, rtol=1e-4, atol=1e-5)
+    for left, given in zip(xla.loop(2), inputs, strict=True):
+        np.testing.assert_array_equal(np.array(left), given.numpy())
+    assert xla.timed(xla.loop).ms > 0
 
 
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
@@ -197,6 +212,13 @@ def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPa
     rows = [bout.measure(system, 100.0) for system in bout.systems]
     bout.child.close()
     assert [row["failure"] for row in rows] == ["no answer in 1 seconds", "RuntimeError: out of memory"]
+
+
+def test_what_leaves_a_process_unfit_has_one_of_its_own() -> None:
+    bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["XLA", "max-autotune"], 5.0)
+    bout.child = Child("cuts.tests.search.services:Counting")
+    assert [bout.measure(system, 100.0)["calls"] for system in ("PyTorch", "XLA", "max-autotune")] == [1, 2, 1]
+    bout.child.close()
 
 
 def test_budgets_are_part_of_what_a_row_takes() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,16 @@ from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
-from cuts.ir.launch import KernelFunction
-from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
 from cuts.passes.compilation import Compilation
-from cuts.passes.decisions import Decisions
-from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.partition import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
-from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Stage
-from cuts.passes.workload import Member, Workload
+from cuts.passes.workload import Workload
 
+from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
 
 MADE = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"),
@@ -116,7 +111,7 @@ def test_an_expired_budget_still_gives_an_answer_and_says_so() -> None:
     assert not found.complete
 
 
-class Slowest:
+class Slowest(Unhurried):
     """A selector that takes the last of five points and knows a price for what passes through shared memory."""
 
     complete = False
@@ -134,53 +129,16 @@ class Slowest:
         self.modelled = modelled
         return self
 
-    def note(self, decisions: Decisions, apart: float) -> None:
-        pass
-
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
-
-    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        return cut_fragments(fragments)
-
-    def ahead(self, workloads: Sequence[Workload]) -> None:
-        """Have nothing made."""
-
-    def overdue(self) -> bool:
-        """Have all the time that there is."""
-        return False
-
-    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
-        """Keep nothing back."""
-        return nullcontext()
-
-    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
-        """Cut fragments when somebody waits for them."""
-        return lambda: self.plan(fragments)
-
-    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
-        """Have nothing priced ahead."""
-        return list
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         self.rounds += 1
         return self.rounds == 1
 
-    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        return [False] * len(launches)
-
-    def tell(self, group: FusedGroup, seconds: float) -> None:
-        """Forget it."""
-
     def knows(self, group: FusedGroup) -> bool:
         """Know all that was to be learnt."""
         return self.rounds > 0
-
-    def make(
-        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
-    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
-        """Leave all of it to the pipeline."""
-        return {}, {}
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -53,21 +52,6 @@ class Chance(ByModel):
         free = [len(f.graph.nodes) > 4 for f in fragments]
         own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
-
-    def ahead(self, workloads: Sequence[Workload]) -> None:
-        """Have nothing made."""
-
-    def overdue(self) -> bool:
-        """Have all the time that there is."""
-        return False
-
-    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
-        """Keep nothing back."""
-        return nullcontext()
-
-    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
-        """Decide when somebody waits for it."""
-        return lambda: self.plan(fragments)
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, drawn by chance."""

@@ -259,25 +259,11 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-@frozen
-class ByModel:
-    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times
-    are measured.
-    """
-
-    target: Target
-    complete: bool = True
-    budget: Budget = field(factory=Budget, eq=False)
-    together: bool = False
-    scale: float = 1.0
-    decisions: None = None
+class Unhurried:
+    """What is common to selectors that measure nothing and make everything when somebody waits for it."""
 
     def note(self, decisions: Decisions, apart: float) -> None:
         """Forget what was decided."""
-
-    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
-        """Return the model."""
-        return modelled
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Cut fragments in this process."""
@@ -322,6 +308,24 @@ class ByModel:
     ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
         """Leave all of it to the pipeline."""
         return {}, {}
+
+
+@frozen
+class ByModel(Unhurried):
+    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times
+    are measured.
+    """
+
+    target: Target
+    complete: bool = True
+    budget: Budget = field(factory=Budget, eq=False)
+    together: bool = False
+    scale: float = 1.0
+    decisions: None = None
+
+    def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
+        """Return the model."""
+        return modelled
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""

@@ -14,7 +14,7 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
 from cuts.passes.lowering import LARGEST, extract, lower
-from cuts.passes.model.access import place_of
+from cuts.passes.model.places import place_of
 from cuts.passes.schedule.legal_points import geometry_of
 
 from ..needs import needs_opencl

@@ -58,3 +58,15 @@ class Patient:
         time.sleep(0.3)
         words = ("first search", "second search")
         return [(n, (words[len(self._searches) - 1], [unit.problem.label])) for n, unit in units]
+
+
+class Counting:
+    """Counts what was asked of one process."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def measure(self, system: str) -> dict[str, int]:
+        """Return how often it was asked."""
+        self.calls += 1
+        return {"calls": self.calls}

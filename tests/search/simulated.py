@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
 from attrs import define, field
@@ -53,6 +54,15 @@ class FakeClock:
         if self.now >= self.ring:
             self.ring = float("inf")
             self.alarm()
+
+    def until(self, moment: float) -> None:
+        """Let time go on to a moment, if that is to come."""
+        if moment > self.now:
+            self.pass_by(moment - self.now)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Take no time for what this process does."""
+        return nullcontext()
 
 
 @define

@@ -4,10 +4,9 @@ what ends one unit ends no other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import pytest
-from attrs import define, evolve, field
+from attrs import evolve
+from cuts.bench.lanes import Lane, Lanes
 from cuts.ir.budget import Budget
 from cuts.ir.launch import KernelFunction
 from cuts.search.build import Done
@@ -36,63 +35,21 @@ def short(kernel: KernelFunction) -> float:
     return 0.01 * by_threads(kernel)
 
 
-@define
-class Lane:
-    """A simulated device with workers and a clock of its own."""
-
-    name: str
-    cores: int
-    clock: FakeClock = field(factory=FakeClock)
-    under_way: set[int] = field(factory=set)
-    stream: UnitStream = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        workers, gpu = SimulatedWorkers(self.clock, size=self.cores), SimulatedGPU(self.clock, short)
-        self.stream = UnitStream(lambda: workers, lambda: gpu, clock=self.clock)
-
-
-@define
-class Lanes:
-    """Simulated devices side by side: the one that is behind searches on first."""
-
-    clock: FakeClock
-    lanes: list[Lane]
-
-    @property
-    def places(self) -> int:
-        return len(self.lanes)
-
-    @property
-    def free(self) -> int:
-        return sum(TOGETHER - len(lane.under_way) for lane in self.lanes)
-
-    def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        lane = min(self.lanes, key=lambda each: len(each.under_way))
-        lane.clock.now = max(lane.clock.now, self.clock.now)
-        lane.under_way.add(number)
-        lane.stream.add(number, unit)
-
-    def collect(self, timeout: float) -> list[UnitAnswer]:
-        lane = min((each for each in self.lanes if each.under_way), key=lambda each: each.clock.now)
-        found = lane.stream.step(0.25)
-        self.clock.now = max(self.clock.now, min(each.clock.now for each in self.lanes if each.under_way))
-        lane.under_way -= {number for number, _ in found}
-        return [UnitAnswer(number, lane.name, result) for number, result in found]
-
-    def exclude(self, place: Hashable) -> None: ...
-    def drop(self) -> None: ...
-    def close(self) -> None: ...
+def lane(name: str, cores: int) -> Lane:
+    """Return a simulated device with workers and a clock of its own."""
+    clock = FakeClock()
+    return Lane(name, clock, SimulatedWorkers(clock, size=cores), SimulatedGPU(clock, short))
 
 
 def seconds_with(devices: int, settings: Settings) -> tuple[float, list[tuple[str, float]]]:
     """Return what a search takes with some devices that have eight cores each, and the winners."""
     clock, database = FakeClock(), Database(None)
-    lanes = Lanes(clock, [Lane(f"device {k}", 8) for k in range(devices)])
+    lanes = Lanes(clock, [lane(f"device {k}", 8) for k in range(devices)])
     resources = Resources(database, Inline, lambda: FakeBench(by_threads), Budget.of(None, clock))
     tuner = Tuner(resources, rounds=lambda resources, settings: ShareOut(lanes, resources, settings))
     problems = [problem_of(size) for size in SIZES]
     tuner.run(problems, settings)
-    return max(lane.clock.now for lane in lanes.lanes), results(database, problems)
+    return max(each.clock.now for each in lanes.lanes), results(database, problems)
 
 
 def alone(settings: Settings) -> tuple[float, list[tuple[str, float]]]:
@@ -137,8 +94,8 @@ def test_a_unit_whose_space_is_empty_costs_no_other() -> None:
 
 
 def test_where_time_is_over_a_unit_is_handed_over_as_it_is() -> None:
-    lane = Lane("device 0", 2)
-    stream = lane.stream
+    device = lane("device 0", 2)
+    stream = device.stream
     stream.add(0, unit(32, Settings(), 4.0))
     found = []
     while not found:
@@ -148,12 +105,12 @@ def test_where_time_is_over_a_unit_is_handed_over_as_it_is() -> None:
     assert result.choice is not None
     assert result.choice.seconds is not None
     assert result.winner is None
-    assert lane.clock.now < READY + 4.5
+    assert device.clock.now < READY + 4.5
 
 
 def test_a_search_that_is_cut_short_leaves_what_was_measured_and_no_estimate_to_keep() -> None:
     clock, database = FakeClock(READY), Database(None)
-    lanes = Lanes(clock, [Lane("device 0", 1)])
+    lanes = Lanes(clock, [lane("device 0", 1)])
     budget = Budget.of(9.0, clock)
     resources = Resources(database, Inline, lambda: FakeBench(by_threads), budget)
     tuner = Tuner(resources, rounds=lambda resources, settings: ShareOut(lanes, resources, settings))

@@ -212,9 +212,8 @@ def test_a_part_of_a_reduction_costs_what_a_reduction_of_its_length_does(lanes: 
         assert float(np.max(getattr(part, name))) == pytest.approx(float(np.max(getattr(alone, name)))), name
 
 
-def added_names(module: str) -> set[str]:
-    """Return the counts that calls of `add` in a module of the passes name."""
-    (path,) = (Path(__file__).parents[2] / "passes").rglob(f"{module}.py")
+def added_names(path: Path) -> set[str]:
+    """Return the counts that calls of `add` in a module name."""
     calls = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
     named = [
         c.args[0] for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "add" and len(c.args) == 2
@@ -223,7 +222,9 @@ def added_names(module: str) -> set[str]:
 
 
 def test_every_count_that_is_a_sum_is_added_up_and_nothing_else_is() -> None:
-    assert added_names("scheduled_work") | added_names("features") == set(SUMS)
+    model = Path(__file__).parents[2] / "passes" / "model"
+    modules = (model / "features.py", *(model / "work").glob("*.py"))
+    assert set[str]().union(*map(added_names, modules)) == set(SUMS)
 
 
 def test_every_count_says_what_it_means() -> None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from ...ir import NEIGHBOURS, THREADS, Expr, MatrixFragment, Segment, Target
-from .banks import warp_cycles
-from .footprint import Count
-from .geometry import Geometry
-from .tiles import depth_step, operand_steps
+from ....ir import NEIGHBOURS, THREADS, Expr, MatrixFragment, Segment, Target
+from ..banks import warp_cycles
+from ..footprint import Count
+from ..geometry import Geometry
+from ..tiles import depth_step, operand_steps
 
 #: Bytes of a matrix row, rows of a matrix, matrices of a load, and bytes of a register.
 ROW, ROWS, MATRICES, WORD = 16, 8, 4, 4

@@ -1,0 +1,121 @@
+"""Where an expression is evaluated, and how many elements a thread reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Read, Var, variables
+from ..lowering import LARGEST, ROW_STEPS
+from .footprint import Count, Cover, ceil_div, elements, least, product
+from .geometry import Geometry
+
+
+@frozen
+class Place:
+    """Where an expression is evaluated: the parts of one trip that a thread and a block go through, and the trips of
+    each loop.
+
+    A thread's elements along a dim are `groups` runs of neighbours (`TileDim` says where they lie): `thread` counts all
+    of them, `run` covers one run, `step` what of it one turn of the outermost loop's `turns` in a trip reads. `whole`
+    covers all trips of a block.
+    """
+
+    thread: Cover
+    run: Cover
+    groups: tuple[Count, ...]
+    block: Cover
+    whole: Cover
+    trips: tuple[Count, ...]
+    parallel: int
+    threads: Count
+    step: Cover
+    turns: Count
+
+    @property
+    def rows(self) -> tuple[tuple[Var, ...], ...]:
+        """The loops that it is inside of."""
+        return self.thread.dims[self.parallel :]
+
+    def repeats(self, used: frozenset[object]) -> Count:
+        """How many trips compute something new that depends on the used variables."""
+        loops = zip(self.rows, self.trips, strict=True)
+        return product(t for dim, t in loops if used.intersection(dim))
+
+    def distinct(self, read: Read, shape: Sequence[int]) -> Count:
+        """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do
+        not.
+        """
+        return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
+
+    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then each once in
+        each turn of the outermost loop, or, where even that is too many, for each use.
+        """
+        once = self.distinct(read, shape)
+        if len(self.trips) < 2:
+            return once
+        used, runs = frozenset[Var]().union(*(variables(i) for i in read.indices)), self._runs(read)
+        turn = elements(read, shape, self.step)
+        anew = np.where(np.greater(turn, LARGEST), self.run.dependent(used), turn * self.turns) * runs
+        return np.where(np.greater(once, LARGEST), np.maximum(once, anew), once)
+
+    def _runs(self, read: Read) -> Count:
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        return product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
+
+    @property
+    def all_trips(self) -> Count:
+        """Trips of all loops."""
+        return product(self.trips)
+
+
+def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
+    """Return the place inside the given loops of a segment."""
+    loops = tuple(geometry.structure.loops[k] for k in which)
+    return _place(geometry, loops, tuple(geometry.chunk[k] for k in which), tuple(geometry.trips[k] for k in which))
+
+
+def output_place(geometry: Geometry, row: tuple[Var, ...]) -> Place:
+    """Return the place of an output along a row: that of the loop over it, else of a loop of its own, or of none."""
+    if not row or row in geometry.structure.loops:
+        return place_of(geometry, [geometry.structure.loops.index(row)] if row else [])
+    length = prod(a.extent for a in row)
+    step = geometry.lanes * geometry.row_vector
+    chunk = least(ROW_STEPS, ceil_div(length, step)) * step
+    return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
+
+
+def _place(
+    geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
+) -> Place:
+    per_lane = tuple(ceil_div(c, geometry.lanes) for c in chunk)
+    turn = (1, *per_lane[1:]) if len(loops) > 1 else per_lane
+    stepped = Cover(loops, turn, Cover.of(loops, turn).extents)
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
+    lane = Cover(loops, per_lane, Cover.of(loops, per_lane).extents)
+    block = geometry.block_cover
+    groups, run = geometry.once("runs", lambda: _runs(geometry))
+    return Place(
+        padded.joined(lane),
+        run.joined(lane),
+        groups,
+        block.joined(Cover.of(loops, chunk)),
+        block.joined(Cover.of(loops, [prod(a.extent for a in loop) for loop in loops])),
+        trips,
+        len(geometry.structure.dims),
+        geometry.threads,
+        run.joined(stepped),
+        per_lane[0] if loops else 1,
+    )
+
+
+def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
+    """Return how many runs of neighbours a thread has along each dim, and the cover of one."""
+    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
+    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    groups = tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True))
+    return groups, geometry.cover(runs)

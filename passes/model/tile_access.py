@@ -1,0 +1,88 @@
+"""How threads load elements of staged tiles: the neighbours that a vector holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ir import WIDEST_BYTES, Expr, Index, Read, as_index, expr_variables, reads, variables
+from .footprint import Count, product
+from .geometry import Geometry
+from .tiles import StagedTile
+
+
+def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, or, of a tile
+    that is turned round, along the depth; of a box, along a tile dim that its innermost coordinate is.
+    """
+    used = expr_variables(expr)
+    for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
+        if used.intersection(dim) and any(a.extent > 1 for a in dim):
+            aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
+            natural = np.where(aligned, vector, 1)
+            box = box_vector(expr, tile, geometry) if np.any(tile.halo) else 1
+            return np.where(tile.halo, box, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
+    return 1
+
+
+def box_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a box a thread loads at once: those of a tile dim that is the last index of what is
+    read, or the first one, of a box that is turned round, alone.
+    """
+    indices = [i for i in main_read(expr).indices if any(a.extent > 1 for a in variables(i))] or [Index()]
+    first, last = (_vector_along(i, geometry) for i in (indices[0], indices[-1]))
+    found = np.where(tile.turned, first, last)
+    return np.where(np.equal(geometry.pad % np.maximum(found, 1), 0), found, 1)
+
+
+def _vector_along(index: Index, geometry: Geometry) -> Count:
+    """Return the vector of the tile dim that an index is, 1 where it is more than that or something else."""
+    dims = zip(geometry.structure.dims, geometry.vector, strict=True)
+    return next((vector for dim, vector in dims if index == as_index(dim[-1])), 1)
+
+
+def carried_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours of a staged tile threads carry and store at once, 1 where they carry none."""
+    if not np.any(tile.carried):
+        return np.int64(1)
+    used, whole = expr_variables(expr), WIDEST_BYTES // tile.size
+    dims = zip(geometry.structure.dims, geometry.block, strict=True)
+    inner = [block for dim, block in dims if used.intersection(dim) and any(a.extent > 1 for a in dim)]
+    width = np.gcd(np.gcd(inner[-1] if inner else 1, geometry.pad), whole)
+    return np.where(np.logical_and(tile.carried, np.logical_not(tile.halo)), width, 1)
+
+
+def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many neighbours along the depth of a tile that is turned round a thread loads at once."""
+    whole = WIDEST_BYTES // tile.size
+    depth = innermost_chunk(expr, tile, geometry)
+    return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
+
+
+def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return how many elements of each row of a tile that is turned round a thread holds at once: vectors along the
+    depth are used up by the innermost loop, or kept while the loops inside of theirs run.
+    """
+    steps = product([geometry.chunk[k] for k in used_loops(expr, tile, geometry)])
+    vector = depth_vector(expr, tile, geometry)
+    return np.where(np.greater(vector, 1), vector * (steps // innermost_chunk(expr, tile, geometry)), 1)
+
+
+def main_read(expr: Expr) -> Read:
+    """Return the read of an operand that depends on most axes."""
+    return max(reads(expr), key=lambda r: len(expr_variables(r)))
+
+
+def used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:
+    """Return the loops of a tile's reduction that it has coordinates for."""
+    used = expr_variables(expr)
+    return [k for k in geometry.structure.reduces[tile.reduction] if used.intersection(geometry.structure.loops[k])]
+
+
+def innermost_chunk(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the extent of the innermost coordinate of a tile that is turned round: the first loop's of several
+    elements.
+    """
+    found: Count = 1
+    for k in reversed(used_loops(expr, tile, geometry)):
+        found = np.where(np.greater(geometry.chunk[k], 1), geometry.chunk[k], found)
+    return found

@@ -1,0 +1,110 @@
+"""The work of staged operands: what filling their tiles takes, what loading from them does, and the rounds of the loop
+that does both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from ....ir import Expr, Read, dtype_of, expr_variables, reads, vector_widths
+from ...lowering import NARROWEST_COPY
+from ..access import APART, divides, wavefronts
+from ..copies import copied_width, copy_cost, walks_evenly
+from ..footprint import Count, is_scattered, least, segments_of
+from ..geometry import Geometry
+from ..least_work import node_cost, nodes
+from ..places import Place
+from ..tile_access import tile_vector
+from ..tiles import StagedTile
+from .totals import Totals
+
+#: Bytes of sectors that L1 certainly keeps from one trip of a loop to the next, beside what shared memory takes.
+KEPT = 32768.0
+
+
+def fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
+    """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
+    size = dtype_of(expr, totals.group.tensors).size
+    main = fill(totals, expr, tile, place, geometry)
+    used = expr_variables(expr)
+    once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
+    loads = once * place.repeats(frozenset(used)) * 1.0
+    widest = totals.target.vector_bytes // size
+    vector = least(tile_vector(expr, tile, geometry), widest)
+    totals.add("thread_loads", loads)
+    totals.at_least(used, loads, widest, size, geometry, place.threads)
+    totals.add("shared_loads", loads / vector * place.threads)
+    totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
+
+
+def fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
+    """Count what fetching a staged operand takes; return the read that tells where its elements lie."""
+    moved = tile.count * place.all_trips * 1.0
+    for node in nodes(expr):
+        work = node_cost(node)
+        totals.add("flops", moved * work.flops)
+        totals.add("issue", moved * work.issue)
+    size = dtype_of(expr, totals.group.tensors).size
+    together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
+    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    # The constants of the estimate were fitted to scalar kernels of f32, whose copies count as wide ones everywhere.
+    atom, narrow = bool(geometry.structure.atom), size < NARROWEST_COPY
+    looked_at = totals.target.lockstep and (atom or narrow)
+    shape = totals.group.tensors[main.tensor].shape
+    width = copied_width(main, shape, geometry, together) if looked_at else None
+    cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
+    past = (
+        np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
+        if totals.target.async_copy
+        else np.bool_(False)
+    )
+    for read in reads(expr):
+        kind = totals.group.tensors[read.tensor].dtype
+        narrow = totals.target.async_copy or bool(vector_widths(kind))
+        at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
+        totals.add("global_loads", moved / at_once)
+        totals.add("certain", moved / at_once)
+        more = np.maximum(0.0, _sectors(read, place, totals) - moved * kind.size)
+        totals.add("fetched", moved * kind.size + more)
+        once = totals.block_traffic(read, place)
+        totals.add("streamed", np.where(past, once, 0.0))
+        totals.add("missed", more / 2.0)  # with what is asked for, as many bytes through L2
+        if totals.target.lockstep and is_scattered(read):
+            totals.add("lines", APART * moved)
+        if atom:
+            totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
+    totals.add("copies", moved * cost)
+    if looked_at:
+        carried = narrow & np.greater(cost * NARROWEST_COPY, size) | (atom and not isinstance(expr, Read))
+        totals.add("carried", np.where(carried, moved * cost, 0.0))
+    totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
+    totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
+    totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)
+    divided = moved * (cost if atom else np.where(tile.turned, cost, 1.0))
+    if not atom:
+        even = walks_evenly(main, shape, tile, geometry)
+        divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
+    totals.add("divided", divided * divides(main, geometry))
+    return main
+
+
+def _sectors(read: Read, place: Place, totals: Totals) -> Count:
+    """Return the bytes of the sectors that a fetch touches in all trips: those of which it takes parts come again in
+    later trips, unless L1 keeps a whole trip's.
+    """
+    kind = totals.group.tensors[read.tensor]
+    unit = max(1, totals.target.sector_bytes // kind.dtype.size)
+    touched = segments_of(read, kind.shape, place.block, unit) * float(totals.target.sector_bytes)
+    return np.where(np.greater(touched, KEPT), touched * place.all_trips, 0.0)
+
+
+def wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
+    """Count the rounds of a loop, and how often threads meet in it."""
+    if staged:
+        refilled = np.where(
+            np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
+        )  # a buffer that is read before it is filled again
+        totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
+    totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)

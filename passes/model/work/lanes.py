@@ -1,0 +1,46 @@
+"""The work of a row that lanes hold: combining what they have, and sorting it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..footprint import Count
+from ..geometry import Geometry
+from .totals import Totals
+
+#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, at least.
+WORD_COMPARED, WORD_MOVED = 3.0, 3.0
+
+
+def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
+    """Count the reduction across lanes: shuffles within a warp, one exchange between warps for as many instances as a
+    warp has lanes; a tree for each where a warp is no warp.
+    """
+    steps = np.log2(geometry.lanes)
+    warp = totals.target.warp_size
+    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
+    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.lanes, warp), 2.0, 0.0)
+    several = np.greater(geometry.lanes, 1)
+    totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
+    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
+    totals.add("chain", np.where(several, parallel * steps, 0.0))
+
+
+def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
+    """Count a network of comparisons over rows, of which a thread holds so many words: each step compares all of them,
+    with words of its own, of its warp, or of another warp, through shared memory.
+    """
+    bits, near = np.log2(row), np.log2(geometry.row_vector)
+    inside = np.log2(np.minimum(geometry.lanes, totals.target.warp_size))
+    steps = bits * (bits + 1) / 2
+    # Step d of a stage compares at bit d: what lies at bits `first` to `last` is compared once in each later stage.
+    across = _steps_between(near + inside, near + np.log2(geometry.lanes), bits)
+    shuffled = _steps_between(near, near + inside, bits)
+    totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
+    totals.add("chain", steps * WORD_COMPARED)
+    totals.add("barriers", 2.0 * held * across)
+
+
+def _steps_between(first: Count, last: Count, bits: Count) -> Count:
+    """Return how many steps of a network of so many bits compare at a bit from `first` on, before `last`."""
+    return (last - first) * bits - (last * (last - 1) - first * (first - 1)) / 2

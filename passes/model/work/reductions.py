@@ -1,0 +1,65 @@
+"""Adding up the work of a reduction as a point schedules it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ir import ORDERS, Call, Expr, Reduction, Segment, reads
+from ..footprint import Count, product
+from ..geometry import Geometry
+from ..least_work import memory_reads
+from ..places import Place
+from ..tile_access import depth_vector
+from ..tiles import StagedTile
+from .atoms import add_atoms
+from .fetches import fetch, wait
+from .lanes import combine_lanes, sort_lanes
+from .totals import Totals
+
+#: What a multiply-add counts for beside others of `alike` where both factors come from vectors along the depth: an
+#: eighth, not a quarter, have three operands in one bank; filter gradients take no longer so than with tiles turned.
+BOTH = 0.6
+
+
+def add_reduction(
+    totals: Totals,
+    segment: Segment,
+    reduction: Reduction,
+    place: Place,
+    staged: dict[Expr, StagedTile],
+    geometry: Geometry,
+    own: Sequence[str],
+) -> None:
+    """Add up one reduction."""
+    if geometry.structure.atom:
+        add_atoms(totals, segment, place, staged, geometry)
+        return
+    body = reduction.body
+    fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
+    parallel = product(place.thread.sizes[: place.parallel]) * 1.0
+    reduced = product(place.thread.sizes[place.parallel :]) * 1.0
+    steps = parallel * reduced * place.all_trips
+    totals.add("flops", steps * place.threads)
+    totals.add("thread_flops", steps)
+    totals.add("issue", steps * place.threads)
+    totals.add("body", parallel * reduced)
+    totals.add("chain", reduced * place.all_trips)
+    totals.compute(body, place, tuple(staged), fused)
+    alike: Count = 0.0
+    for expr, tile in staged.items():
+        fetch(totals, expr, tile, place, geometry)
+        alike = alike + (np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
+    totals.add("alike", np.where(np.greater(alike, 1), BOTH, alike) * steps * place.threads)
+    held = {r for e in staged for r in reads(e)}
+    for read in memory_reads(body, own):
+        if read not in held:
+            totals.load(read, place, geometry)
+    wait(totals, staged, place, geometry)
+    if geometry.structure.lanes:
+        stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
+        if reduction.along in ORDERS:
+            sort_lanes(totals, parallel * reduced, reduced * geometry.lanes, geometry)
+        else:
+            combine_lanes(totals, parallel * stretches, geometry)

@@ -1,0 +1,185 @@
+"""Sums that are gathered while a group is walked: arithmetic, loads, traffic of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables, variables
+from ...lowering import kept_reads
+from ..access import access_vector, decoding_cost, divides, passed_vector, row_ways, unmoved, warp_lines, wavefronts
+from ..counts import SUMS
+from ..footprint import Count, ceil_div, runs_of, scattered
+from ..geometry import Geometry
+from ..least_work import node_cost, nodes
+from ..meetings import VISITED, combining
+from ..places import Place
+from ..registers import resident_row
+
+
+class Totals:
+    """Sums that are gathered while walking a group; one instance per call of `count_features`."""
+
+    def __init__(self, group: FusedGroup, target: Target) -> None:
+        self.group = group
+        self.target = target
+        self.sums: dict[str, Count] = dict.fromkeys(SUMS, 0)
+        self.traffic: dict[Read, Count] = {}
+        self.seen: set[Expr] = set()
+        self.repeat: Count = 1
+        self.kept: dict[Read, Count] = {}
+        self.copied: set[Read] = set()
+        self.left: Count = 1
+
+    def add(self, name: str, value: Count) -> None:
+        """Add to the sum of a count that `counts.py` declares."""
+        before = self.sums[name]
+        self.sums[name] = value if type(before) is int and not before else before + value
+
+    def begin(self, geometry: Geometry, again: bool, shared: bool = False) -> None:
+        """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
+        and compute, and so does one whose loop is `shared` with the statement before.
+        """
+        resident = resident_row(geometry)
+        if not shared and (not again or not np.any(resident)):
+            self.seen = set()
+        self.repeat = np.where(resident | shared, 0, 1) if again else 1
+        self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
+
+    def combine(self, segment: Segment, geometry: Geometry) -> None:
+        """Count what a segment combines in memory, behind its values; where they meet in shared memory, tiles come in
+        turns, and only what is left of them is stored.
+        """
+        found = combining(segment, self.group, geometry, self.target)
+        if geometry.structure.meets >= 0:
+            self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
+            self.sums["stored"] = found.nbytes
+            self.add("barriers", 2.0)
+            self.add("wavefronts", found.wavefronts)
+            self.add("issue", VISITED * found.bins)
+            self.add("stores", found.bins)
+        self.add("combined", found.sectors)
+
+    def keep(self, segment: Segment, geometry: Geometry) -> None:
+        """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
+        self.kept, self.copied = {}, set()
+        if geometry.structure.keeps:
+            part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
+            reads_ = kept_reads(segment, (*self.group.shared, *self.group.constants))
+            self.kept = dict.fromkeys(reads_, part)
+
+    def weight(self, node: Expr) -> Count:
+        """Return how much of a node's cost a statement bears: none of what an earlier statement of its phase did."""
+        return self.repeat if node in self.seen else 1
+
+    def since(self, name: str, before: dict[str, Count]) -> Count:
+        """Return how much a sum has grown since a copy of the sums was taken."""
+        return self.sums[name] - before[name]
+
+    def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
+        """Count the arithmetic of an expression in every thread;
+        `fused` makes the top node one half of a multiply-add.
+        """
+        for node in nodes(expr, stop):
+            work = node_cost(node)
+            if not work.issue:
+                continue
+            used = expr_variables(node)
+            once = place.thread.dependent(used)
+            times = once * place.repeats(used) * self.weight(node) * 1.0
+            self.seen.add(node)
+            self.add("thread_flops", times * work.flops)
+            self.add("flops", times * work.flops * place.threads)
+            if not (fused and node == expr):
+                self.add("issue", times * work.issue * place.threads)
+                self.add("body", once * 1.0)
+
+    def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
+        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared
+        memory.
+
+        `lattices` says for how many disjoint sets of elements the read's traffic stands, 0 where another one's stands
+        for it.
+        """
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        kind = self.group.tensors[read.tensor]
+        again = place.repeats(used) * self.weight(read) * 1.0
+        times = place.loads(read, kind.shape) * again
+        self.seen.add(read)
+        widest = self.target.vector_bytes // kind.dtype.size
+        vector = access_vector(read, geometry, widest, place.rows)
+        if read.tensor in self.group.shared:
+            vector = np.maximum(vector, passed_vector(self.group, read, geometry, widest))
+        self.add("thread_loads", times)
+        least_times = place.distinct(read, kind.shape) * again
+        self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
+        cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
+        if read.tensor in self.group.shared and geometry.structure.passes_rows:
+            cycles = cycles * row_ways(geometry, self.target)
+        self.add("wavefronts", cycles)
+        if read.tensor in self.group.shared:
+            self.add("shared_loads", times / vector * place.threads)
+            return
+        part, left = self.kept.get(read, 0.0), 1.0
+        if read in self.kept:
+            self.add("shared_loads", part * times / vector * place.threads)
+        if read in self.copied:
+            left, times = 1.0 - part, times * (1.0 - part)
+        elif read in self.kept:
+            self.add("wavefronts", part * cycles)
+            self.copied.add(read)
+        self.add("global_loads", times / vector * place.threads)
+        self.add("direct", times / vector)
+        self.add("divided_direct", times / vector * divides(read, geometry))
+        self.add("fetched", times * place.threads * kind.dtype.size)
+        self.block_traffic(read, place, lattices, left)
+        self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
+        self.touch(read, times, vector, place, geometry)
+
+    def at_least(
+        self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
+    ) -> None:
+        """Count what loads take at least: a compiler may merge neighbours into vectors where the schedule does not ask
+        for it.
+        """
+        self.add("certain", loads / widest * threads)
+        self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
+
+    def touch(self, read: Read, elements: Count, vector: Count, place: Place, geometry: Geometry) -> None:
+        """Count the memory lines that a thread's accesses to so many elements touch, with its warp, and what of their
+        sectors they do not move.
+        """
+        if not self.target.lockstep:
+            return
+        kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
+        unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
+        self.add("lines", elements / vector * warps * warp_lines(read, kind.shape, unit, place, geometry, self.target))
+        if geometry.structure.atom:
+            sector = max(1, self.target.sector_bytes // kind.dtype.size)
+            left = unmoved(read, kind.shape, sector, geometry, self.target)
+            self.add("partial", elements / vector * left * warps * kind.dtype.size)
+
+    def block_traffic(self, read: Read, place: Place, lattices: int = 1, left: Count = 1.0) -> Count:
+        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors, but for the
+        part `left` of it only where it reads it once more; return the bytes.
+        """
+        kind = self.group.tensors[read.tensor]
+        size = kind.dtype.size
+        runs, run = runs_of(read, kind.shape, place.whole)
+        self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
+        unit = max(1, self.target.sector_bytes // size)
+        moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
+        before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
+        self.traffic[read] = np.maximum(before, moved)
+        self.add("bytes", more := self.traffic[read] - before)
+        apart = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        self.add("missed", np.maximum(0.0, apart - moved) * self.repeat * left)
+        self.add("again", np.minimum(before, moved) * self.repeat * left)
+        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
+        if not outer:
+            self.add("columns", more)
+        elif not any(inner):
+            self.add("rows", more)
+        return more
