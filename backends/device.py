@@ -142,6 +142,12 @@ class Device(ABC):
         """
         return run
 
+    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+        """Return what tells the cache, of launches that are recorded inside, that the bytes from a place on are read
+        once: others need not make room for them.
+        """
+        return nullcontext()
+
     def describe(self) -> dict[str, object]:
         """Return what `cuts device` shows."""
         return {"name": self.name, "target": self.target.name, "dialect": self.target.dialect, "arch": self.target.arch}

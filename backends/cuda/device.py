@@ -172,6 +172,12 @@ class CudaDevice(Device):
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
+    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+        """Let launches that are recorded on our stream read bytes that pass through the L2 cache."""
+        from .passing import passing_on
+
+        return passing_on(self.stream_handle, _address(place), nbytes)
+
     def synchronize(self) -> None:
         """Wait for our stream."""
         self._checked(self._stream.synchronize)
