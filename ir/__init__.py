@@ -116,6 +116,7 @@ from .kernel import (
     phases,
 )
 from .launch import WAITING, Argument, KernelFunction, Storage
+from .parts import axis_in_parts, sizes_depend
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
@@ -321,6 +322,7 @@ __all__ = [
     "at_turn",
     "attribute_of",
     "attributes_key",
+    "axis_in_parts",
     "call",
     "clamp",
     "confined",
@@ -387,6 +389,7 @@ __all__ = [
     "row_slice",
     "rows_touched",
     "runs",
+    "sizes_depend",
     "substitute",
     "substitute_expr",
     "substitute_guards",

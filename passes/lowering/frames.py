@@ -34,6 +34,7 @@ from ...ir import (
     TileDim,
     Var,
     as_index,
+    axis_in_parts,
     delinearise,
     reads,
     row_major,
@@ -100,7 +101,7 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
             starts = _shared_starts(layout, segment, chosen)
         layout.frames.insert(0, _frame(layout, segment, chosen, f"s{number}", starts))
     _place_shared(layout)
-    if layout.part is not None:
+    if layout.part is not None and len(group.segments) > 2:
         rows, chosen = next(zip(group.segments[1:], schedule.segments[1:], strict=True))
         dtype = group.tensors[rows.reductions[0].name].dtype
         layout.buffers[SCALES] = SharedBuffer(SCALES, dtype, prod(d.block for d in chosen.dims))
@@ -155,9 +156,12 @@ def row_length(schedule: SegmentSchedule) -> int:
 
 
 def parts_of(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
-    """Return what numbers the parts in which rows come that segments pass on, and how long one is; nothing where whole
-    rows do.
+    """Return what numbers the parts in which rows come that segments pass on, or tiles do of an axis that is added up
+    along, and how long one is; nothing where it is all there at once.
     """
+    if (place := axis_in_parts(group)) is not None:
+        tile = schedule.segments[0].dims[place]
+        return (Var("part", tile.blocks), tile.block) if tile.blocks > 1 else (None, 0)
     for segment, chosen in zip(group.segments, schedule.segments, strict=True):
         if any(o.extra and o.tensor in group.shared for o in segment.outputs):
             dim = chosen.reductions[0].dims[0]
@@ -175,7 +179,7 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
     found = [r for body in frame.segment.expressions for r in reads(body) if r.tensor == tensor]
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
-    if layout.part is not None:  # the only row of either segment behind the first
+    if layout.part is not None:  # what segments behind the first walk along is one row, the one that comes in parts
         inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows}
         places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
         rows = {*inside.values()}

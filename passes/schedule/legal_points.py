@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from attrs import evolve
 
 from ...ir import (
     MATRIX_ATOMS,
@@ -20,6 +21,7 @@ from ...ir import (
     TileDim,
     Var,
     as_index,
+    axis_in_parts,
     dtype_of,
     operands,
 )
@@ -134,7 +136,11 @@ def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     """Return the sizes of a schedule's segments in the form that the models count from."""
-    return tuple(_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True))
+    found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
+    if (axis := axis_in_parts(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
+        parted = evolve(found[-1].structure, parts=axis)
+        found[-1] = evolve(found[-1], structure=parted, part=found[0].block[axis])
+    return tuple(found)
 
 
 def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:
