@@ -46,10 +46,12 @@ from ...ir import (
     is_tiled,
     reads,
     rebuild,
+    rename_statement,
     substitute,
     substitute_expr,
     variables,
 )
+from ...ops.language import unused_name
 from .normalise import Illegal, normalise
 from .solve import solve
 
@@ -144,10 +146,14 @@ def chain_level(
     parts: Sequence[Sequence[Statement]],
     tensors: Mapping[str, TensorType],
     live: Sequence[Sequence[str]],
+    kept: Sequence[str],
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy,
 ) -> FusedGroup | Illegal:
-    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves."""
+    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves,
+    `kept` those of rows that others need, too, and find in memory.
+    """
+    parts, tensors, live = _kept_apart(parts, tensors, live, kept)
     if reason := _statement_reason(parts, tensors, live, policy):
         return Illegal(reason)
     known, segments = dict(tensors), []
@@ -163,17 +169,20 @@ def chain_level(
         segments.append(form.segments[0])
     first, rows, last = segments
     (tensor,) = live[0]
+    passed = tuple(t for t in live[1] if t not in kept)
     producer = axis_per_dim(first, tensors[tensor])
     if isinstance(producer, Illegal):
         return producer
-    if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, live[1]):
+    if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, passed):
         return Illegal(reason)
+    if wide := [o.tensor for o in rows.outputs if o.tensor in kept and o.extra]:
+        return Illegal(f"{wide[0]} is in shared memory but needed outside")
     known.update({r.name: TensorType(known[r.name].dtype, tuple(a.extent for a in producer.axes))
                   for r in producer.reductions})  # fmt: skip
-    shared = (tensor, *live[1])
+    shared = (tensor, *passed)
     written = [t for s in (producer, rows, last) for t in (*s.tensors_read, *(r.name for r in s.reductions))]
-    used = dict.fromkeys((*written, *shared, *live[2]))
-    outputs = tuple(dict.fromkeys(o.tensor for o in last.outputs))
+    used = dict.fromkeys((*written, *shared, *kept, *live[2]))
+    outputs = (*kept, *dict.fromkeys(o.tensor for o in last.outputs))
     return FusedGroup(
         (producer, rows, last),
         {t: known[t] for t in used},
@@ -182,6 +191,25 @@ def chain_level(
         shared,
         constants,
     )
+
+
+def _kept_apart(
+    parts: Sequence[Sequence[Statement]],
+    tensors: Mapping[str, TensorType],
+    live: Sequence[Sequence[str]],
+    kept: Sequence[str],
+) -> tuple[list[Sequence[Statement]], Mapping[str, TensorType], list[Sequence[str]]]:
+    """Return the parts of a chain in which the last one reads copies of what is also kept in memory."""
+    types, every, left = dict(tensors), list(parts), list(live)
+    for tensor in (t for t in kept if any(t in s.tensors_read for s in parts[2])):
+        name, shape = unused_name(f"{tensor}.passed", types), tensors[tensor].shape
+        types[name] = tensors[tensor]
+        axes = tuple(Var(f"d{n}", extent) for n, extent in enumerate(shape))
+        place = tuple(map(as_index, axes))
+        every[1] = [*every[1], Statement(name, axes, place, Read(tensor, place))]
+        every[2] = [rename_statement(s, {tensor: name}) for s in every[2]]
+        left[1] = (*left[1], name)
+    return every, types, left
 
 
 def _statement_reason(

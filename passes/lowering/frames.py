@@ -38,6 +38,7 @@ from ...ir import (
     delinearise,
     reads,
     row_major,
+    variables,
 )
 from .atoms import AtomFrame, lanes_along, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
@@ -147,6 +148,15 @@ def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSched
                 raise PassError("shared-memory-level fusion: what is read of several tensors begins at several places")
         layout.boxes[output.tensor] = Box(box.base, tuple(extents))
     return tuple(starts.get(n, Index()) for n in range(len(segment.axes)))
+
+
+def written_once(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
+    """Return what holds for the first of the blocks that compute the same rows, of which it writes some to memory."""
+    if frame.segment is layout.group.segments[-1]:
+        return ()
+    places = (Var(f"b{d}", dim.blocks) for d, dim in enumerate(layout.schedule.segments[-1].dims) if dim.blocks > 1)
+    used = frozenset[object]().union(*(variables(start) for start in frame.starts))
+    return tuple(Guard(as_index(place), 0, 1) for place in places if place not in used)
 
 
 def row_length(schedule: SegmentSchedule) -> int:

@@ -21,7 +21,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from .frames import axis_places
+from .frames import axis_places, written_once
 from .index_values import resolve, strides_of, value_of
 from .rows import row_parts
 from .segment_state import SegmentState, row_share
@@ -83,7 +83,7 @@ def _store(
     places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
-    every = (*binding.valid.values(), *guards, *written)
+    every = (*binding.valid.values(), *guards, *written, *written_once(state.layout, state.frame))
     return Store("global", output.tensor, address, value, dtype, every, output.into)
 
 
