@@ -116,7 +116,7 @@ from .kernel import (
     phases,
 )
 from .launch import WAITING, Argument, KernelFunction, Storage
-from .parts import axis_in_parts, sizes_depend
+from .parts import axis_in_parts, sizes_depend, takes_parts
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
@@ -394,6 +394,7 @@ __all__ = [
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
+    "takes_parts",
     "tensor_words",
     "tensors_read",
     "tolerance",

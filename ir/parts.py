@@ -16,12 +16,23 @@ from .index import Var, as_index
 from .segment import FusedGroup, Output, Reduction, Segment
 from .walk import reads, variables
 
+#: Elements of an axis between two products from which on tiles come in parts of it, whatever the products are.
+LONG_AXIS = 1024
+
 
 def axis_in_parts(group: FusedGroup) -> int | None:
     """Return the position of the axis of the first of two segments along which the last one adds up whatever it reads
     of that segment; None where there is no such axis, or are not two segments.
     """
     return _axis(group.segments, group.shared) if len(group.segments) == 2 else None
+
+
+def takes_parts(group: FusedGroup) -> int | None:
+    """Return that axis where tiles are to come in parts of it: of several products, or where no tile has all of it."""
+    axis = axis_in_parts(group)
+    if axis is None or (not sizes_depend(group) and group.segments[0].axes[axis].extent <= LONG_AXIS):
+        return None
+    return axis
 
 
 def sizes_depend(group: FusedGroup) -> bool:

@@ -13,10 +13,20 @@ from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .settle import settle
 from .solve import solve
-from .sums import centre_means, compute_again, divide_behind, divide_moments, share_sums, sum_rows_first
+from .sums import (
+    Family,
+    centre_means,
+    compute_again,
+    divide_behind,
+    divide_moments,
+    products_again,
+    share_sums,
+    sum_rows_first,
+)
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "Family",
     "Forms",
     "FusionError",
     "Group",
@@ -53,6 +63,7 @@ __all__ = [
     "natural",
     "neighbours",
     "partition",
+    "products_again",
     "put_back",
     "rename_group",
     "reorder",

@@ -38,7 +38,6 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
-    axis_in_parts,
     expr_indirects,
     expr_variables,
     factors,
@@ -49,6 +48,7 @@ from ...ir import (
     rename_statement,
     substitute,
     substitute_expr,
+    takes_parts,
     variables,
 )
 from ...ops.language import unused_name
@@ -135,7 +135,7 @@ def shared_level(
     )
     constants = {**before.constants, **after.constants}
     found = FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, tuple(passed), constants)
-    reasons = (_box_reason(after, tensor, policy, axis_in_parts(found) is not None) for tensor in passed)
+    reasons = (_box_reason(after, tensor, policy, takes_parts(found) is not None) for tensor in passed)
     return next((Illegal(reason) for reason in reasons if reason), found)
 
 

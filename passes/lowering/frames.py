@@ -134,7 +134,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
 def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Find the boxes that later segments read of what this one leaves: their bases are where its tiles begin."""
     starts: dict[int, Index] = {}
-    for output in segment.outputs:
+    for output in (o for o in segment.outputs if o.tensor in layout.group.shared):
         box = _box_read(layout, output.tensor)
         row = layout.part_length or row_length(schedule)
         extents = extents_of(segment, output.tensor, [d.block for d in schedule.dims], row)

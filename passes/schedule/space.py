@@ -22,13 +22,13 @@ from ...ir import (
     Segment,
     Target,
     Var,
-    axis_in_parts,
     is_affine,
     is_contraction,
     longest_vector,
     operands,
     reads,
     sizes_depend,
+    takes_parts,
     variables,
 )
 from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
@@ -39,8 +39,6 @@ from .legal_points import whole_loops
 
 #: Elements of a row that a thread always has registers for, besides what it computes with.
 HELD_IN_REGISTERS = 8
-#: Elements of an axis between two products from which on tiles come in parts of it.
-LONG_AXIS = 1024
 
 
 @frozen
@@ -123,14 +121,9 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
         return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
                                  streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
-    if (axis := axis_in_parts(group)) is not None and position and (sizes_depend(group) or _is_long(group, axis)):
+    if position and (axis := takes_parts(group)) is not None:
         found = [evolve(structure, parts=axis) for structure in found]
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
-
-
-def _is_long(group: FusedGroup, axis: int) -> bool:
-    """Whether few tiles of a block could have all of an axis of the first segment."""
-    return group.segments[0].axes[axis].extent > LONG_AXIS
 
 
 def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentStructure]:

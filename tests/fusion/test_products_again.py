@@ -1,5 +1,5 @@
-"""Products that are computed again in front of those behind them: what the statements mean stays, and no tensor as large
-as scores is left to be stored; where something else reads scores, they stay.
+"""Products that are computed again in front of those behind them: what the statements mean stays, and no tensor as
+large as scores is left to be stored; where something else reads scores, they stay.
 """
 
 from __future__ import annotations
