@@ -1,0 +1,85 @@
+"""Gradients of attention with limited memory: no kernel stores scores, and all that they compute is the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuts
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.compile.plan import CompiledPlan
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph, Node
+from cuts.ir.types import DType, TensorType
+
+from ..needs import needs_opencl
+
+#: Shapes of (batch, heads, queries, keys, width), attributes, and a mask.
+CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None]] = {
+    "even": ((1, 2, 128, 128, 8), {}, None),
+    "odd": ((1, 1, 157, 157, 6), {}, None),
+    "other lengths": ((1, 1, 96, 203, 8), {}, None),
+    "causal": ((1, 2, 130, 130, 8), {"causal": True}, None),
+    "masked": ((2, 1, 128, 128, 8), {}, TensorType(DType.BOOL, (2, 1, 1, 128))),
+    "biased": ((1, 1, 128, 128, 8), {}, TensorType(DType.F32, (1, 1, 128, 128))),
+    "softcap": ((1, 1, 128, 128, 8), {"softcap": 2.0}, None),
+}
+
+
+def gradient(
+    shape: tuple[int, ...], attributes: dict[str, Any], mask: TensorType | None, dtype: DType = DType.F32
+) -> tuple[Graph, Spec]:
+    """Return the gradients of attention and its result as a graph, with the declarations."""
+    b, h, m, n, e = shape
+    shapes = {"q": (b, h, m, e), "k": (b, h, n, e), "v": (b, h, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
+    types = {t: TensorType(dtype, dims) for t, dims in shapes.items()} | ({"mask": mask} if mask else {})
+    operands = ("q", "k", "v", "mask") if mask else ("q", "k", "v")
+    node = Node("a", "attention", operands, ("y",), attributes)
+    made = cuts.grad(Graph("a", (*operands, "dy"), ("y",), types, (node,)), loss="y", wrt=["q", "k", "v"], given="dy")
+    graph = evolve(made.graph, inputs=(*operands, "dy"), outputs=(*made.gradients.values(), "y"))
+    return graph, made.spec
+
+
+def built(graph: Graph, spec: Spec, memory: int | None) -> CompiledPlan:
+    """Return a plan whose blocks have threads that work side by side, as a GPU's do."""
+    small = evolve(find_target("opencl"), lockstep=True, NUM_SM=8, MAX_thread=64, MAX_shared=49152, l2_bytes=1 << 30)
+    return build_graph(graph, spec, small, CompileOptions(memory=memory))
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_without_scores_are_the_reference(name: str) -> None:
+    shape, attributes, mask = CASES[name]
+    graph, spec = gradient(shape, attributes, mask)
+    scores = 4 * shape[0] * shape[1] * shape[2] * shape[3]
+    values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
+    plan = built(graph, spec, values + scores)
+    assert plan.plan.arena <= values + scores // 4
+    assert all(result.ok for result in plan.verify())
+
+
+def test_without_a_limit_scores_that_caches_hold_are_kept() -> None:
+    graph, spec = gradient(*CASES["even"])
+    assert built(graph, spec, None).plan.arena > 4 * 2 * 128 * 128
+
+
+@needs_opencl
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_spreads_as_it_does_in_the_reference(value: float) -> None:
+    """Of an infinite factor, an exchanged sum may be infinite that was infinite terms of both signs."""
+    graph, spec = gradient((1, 2, 64, 96, 8), {}, None)
+    rng = np.random.default_rng(0)
+    inputs = {t: rng.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs}
+    inputs["v"][0, 1, 5, 3] = value
+    inputs["dy"][0, 0, 7, 2] = value
+    limit = sum(array.nbytes for array in inputs.values()) * 2 + 4 * 2 * 64 * 96
+    plan = built(graph, spec, limit)
+    found, expected = plan.run(inputs), plan.reference(inputs)
+    for tensor, array in expected.items():
+        np.testing.assert_array_equal(np.isfinite(found[tensor]), np.isfinite(array), err_msg=tensor)
+        kept = np.isfinite(array) if np.isinf(value) else np.ones(array.shape, bool)
+        np.testing.assert_allclose(found[tensor][kept], array[kept], rtol=1e-3, atol=1e-4, err_msg=tensor)
