@@ -4,8 +4,8 @@
       ->   y[i, c] = sum_j w[i, j] * v[j, c];    d[i] = sum_c x[i, c] * y[i, c]
 
 Both add up the same terms. What d is then made of is as long as a row of x, and y is often there: weights w of rows v
-are what attention returns, and d what its gradient takes off every score. With an infinite x, terms of both signs were no number, and d may be
-infinite now.
+are what attention returns, and d what its gradient takes off every score. With an infinite x, terms of both signs were
+no number, and d may be infinite now.
 """
 
 from __future__ import annotations
