@@ -116,7 +116,6 @@ from .kernel import (
     phases,
 )
 from .launch import WAITING, Argument, KernelFunction, Storage
-from .parts import axis_in_parts, sizes_depend, takes_parts
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
@@ -140,11 +139,15 @@ from .segment import (
     Output,
     Reduction,
     Segment,
+    axis_in_parts,
     factors,
     is_contraction,
     is_tiled,
     narrow,
     operands,
+    parted_rows,
+    sizes_depend,
+    takes_parts,
 )
 from .source import Source, Span
 from .statement import Program, Statement, rename_axes, rename_statement, runs
@@ -367,6 +370,7 @@ __all__ = [
     "pace",
     "parse_graph",
     "parse_ir",
+    "parted_rows",
     "parts_of",
     "phases",
     "post_order",

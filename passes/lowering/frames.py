@@ -36,6 +36,7 @@ from ...ir import (
     as_index,
     axis_in_parts,
     delinearise,
+    parted_rows,
     reads,
     row_major,
     variables,
@@ -189,10 +190,11 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
     found = [r for body in frame.segment.expressions for r in reads(body) if r.tensor == tensor]
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
-    if layout.part is not None:  # what segments behind the first walk along is one row, the one that comes in parts
-        inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows}
+    if layout.part is not None:
+        along = parted_rows(layout.group) or rows  # rows that lanes hold are all that segments behind them walk along
+        inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows & along}
         places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
-        rows = {*inside.values()}
+        rows = (rows - along) | {*inside.values()}
     box = needed_box(found, places, frozenset(frame.tiles) | rows)
     if isinstance(box, str):
         raise PassError(f"shared-memory-level fusion: {box}")

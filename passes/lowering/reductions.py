@@ -36,6 +36,7 @@ from ...ir import (
     is_tiled,
     longest_vector,
     narrow,
+    parted_rows,
     reads,
 )
 from .frames import holds_rows, in_rows, row_dim, writer_of
@@ -92,12 +93,13 @@ def looped_reduction(
 def chunks(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str, part: int = 0
 ) -> list[Item]:
-    """Return the loop over the chunks of reductions; of a `part` of so many elements of the only dim, where rows come
-    in parts.
+    """Return the loop over the chunks of reductions; of a `part` of so many elements of the dim that comes in parts,
+    where there is one.
     """
     reduction = shared[0]
-    total = part // schedule.dims[0].chunk if part else prod(dim.trips for dim in schedule.dims)
-    step = Var(f"{prefix}it", total)
+    parted = parted_rows(state.group)
+    trips = [part // dim.chunk if part and (not parted or parted & {*dim.axes}) else dim.trips for dim in schedule.dims]
+    step = Var(f"{prefix}it", prod(trips))
     lanes = state.frame.schedule.lanes
     row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
     locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
@@ -105,10 +107,14 @@ def chunks(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    starts = _chunk_starts(schedule, as_index(step))
+    starts = tuple(p * dim.chunk for p, dim in zip(delinearise(as_index(step), trips), schedule.dims, strict=True))
     if part:
         assert state.layout.part is not None
-        starts = (as_index(state.layout.part) * part + as_index(step) * schedule.dims[0].chunk,)
+        begin = as_index(state.layout.part) * part
+        starts = tuple(
+            begin + start if not parted or parted & {*dim.axes} else start
+            for start, dim in zip(starts, schedule.dims, strict=True)
+        )
     binding = state.bind(schedule.dims, locals_, starts)
     tiles = staged_tiles(state, reduction, schedule, binding, prefix)
     width = 1 if row else _reduced_vector(state, reduction, tiles, binding, locals_[-1])
@@ -269,8 +275,3 @@ def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
     group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
     value = as_index(group) * width + element
     return Share(local, value, value), (group, element)
-
-
-def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]:
-    places = delinearise(step, [d.trips for d in schedule.dims])
-    return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))

@@ -126,7 +126,7 @@ def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
     """
     last = geometry[-1]
     if last.structure.parts >= 0:
-        (row,) = {axis.extent for (axis,) in last.structure.loops}
+        row = max(last.extents(last.structure.parted))
         part = np.where(np.equal(last.part, 0), row, last.part)
         return len(geometry) - 1, ceil_div(row, part)
     found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)

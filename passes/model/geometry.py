@@ -223,8 +223,8 @@ def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int
         if geometry.structure.passes_rows:
             loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
             local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
-        if geometry.structure.parts >= 0:
-            for (axis,) in geometry.structure.loops:
+        for k in geometry.structure.parted:
+            for axis in geometry.structure.loops[k]:
                 local[axis] = np.where(np.equal(geometry.part, 0), axis.extent, least(geometry.part, axis.extent))
         for d in range(rank):
             base = found[0].indices[d]

@@ -35,7 +35,7 @@ class SegmentStructure:
     `whole` are held by lanes in one trip. Where values that are combined in memory meet in shared memory first, blocks
     take tiles in turns along the dim at position `meets`, -1 where none do. Where it `streams`, rows that it passes on
     may come in parts; so may what it reads of the segment before, along the axis of that at position `parts`, if there
-    is one.
+    is one, which the loops at positions `parted` run along.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -53,6 +53,7 @@ class SegmentStructure:
     meets: int = -1
     streams: bool = False
     parts: int = -1
+    parted: tuple[int, ...] = ()
 
     @property
     def passes_rows(self) -> bool:

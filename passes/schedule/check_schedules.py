@@ -27,6 +27,7 @@ from ...ir import (
     TileDim,
     axis_in_parts,
     operands,
+    parted_rows,
 )
 from ..lowering import BlockLayout, atom_faults, atom_operands, comes_in_parts, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
@@ -243,8 +244,11 @@ def check_parts_whole(case: Scheduled) -> Iterator[str]:
     if axis is None or len(case.schedule.segments) < 2:
         return
     tile, last = case.schedule.segments[0].dims[axis], case.schedule.segments[-1]
-    chunks = [d.chunk for r in last.reductions for d in r.dims]
-    if tile.blocks > 1 and (any(tile.block % chunk for chunk in chunks) or last.lanes > 1):
+    rows = parted_rows(case.group)
+    along = [d for r in last.reductions for d in r.dims if rows & {*d.axes}]
+    chunks = [d.chunk for d in along]
+    broken = any(tile.block % d.chunk or len(d.axes) > 1 for d in along)
+    if tile.blocks > 1 and (broken or last.lanes > 1):
         yield f"parts of {tile.block} elements are no whole chunks of {chunks}"
 
 

@@ -228,8 +228,8 @@ def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
 def _uneven_turns(first: Geometry, last: Geometry) -> Count:
     """Return where a part of what the last segment reads is no tile of the first one, or no whole number of chunks."""
     uneven: Count = np.not_equal(first.block[last.structure.parts], last.part)
-    for chunk in last.chunk:
-        uneven = uneven | np.not_equal(last.part % chunk, 0)
+    for k in last.structure.parted:
+        uneven = uneven | np.not_equal(last.part % last.chunk[k], 0)
     return uneven & np.greater(last.part, 0)
 
 

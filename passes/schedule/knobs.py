@@ -91,7 +91,7 @@ def segment_knobs(
             _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse),
         )
     if structure.parts >= 0:
-        extent = max(prod(a.extent for a in loop) for loop in structure.loops)
+        extent = max(prod(a.extent for a in structure.loops[k]) for k in structure.parted)
         yield _single(f"{prefix}part", (0, *(n for n in (PARTS[:3] if coarse else PARTS) if n < extent)))
     if structure.lanes:
         yield _lanes(structure, prefix, target, widest)

@@ -14,7 +14,7 @@ from itertools import groupby
 from itertools import product as cartesian
 from math import prod
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from ...ir import (
     FusedGroup,
@@ -35,7 +35,7 @@ from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
 from ..model import Knob, SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
 from .atom_structures import atom_structures
 from .knobs import fitting, launch_knobs, segment_knobs, thinned
-from .legal_points import whole_loops
+from .legal_points import parted, whole_loops
 
 #: Elements of a row that a thread always has registers for, besides what it computes with.
 HELD_IN_REGISTERS = 8
@@ -122,7 +122,7 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
                                  streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
     if position and (axis := takes_parts(group)) is not None:
-        found = [evolve(structure, parts=axis) for structure in found]
+        found = [parted(structure, group, axis) for structure in found]
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
 

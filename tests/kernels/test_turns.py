@@ -12,9 +12,8 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import spec_of_texts
 from cuts.ir.graph import Graph, Node
-from cuts.ir.parts import axis_in_parts
 from cuts.ir.schedule import Schedule
-from cuts.ir.segment import FusedGroup
+from cuts.ir.segment import FusedGroup, axis_in_parts
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.passes.fusion.groups import Group, Workshop
@@ -64,12 +63,28 @@ op tiles "products of what is made of two products, along its columns" {
   y[b, j, c] = sum[i < M] e[b, i, j] * g[b, i, c]
 }
 """
+IN_GROUPS = """
+op tiles "products of what is made of two products, of rows in groups along their columns" {
+  type T: float
+  in q: T[B, M, E], k: T[G, N, E], g: T[B, M, F], v: T[G, N, F], m: T[B, M], d: T[B, M]
+  temp s: T[B, M, N], r: T[B, M, N], e: T[B, M, N], w: T[B, M, N]
+  out x: T[G, N, E], y: T[G, N, F]
+  let H = B // G
+  s[b, i, j] = sum[c < E] q[b, i, c] * k[b // H, j, c]
+  r[b, i, j] = sum[c < F] g[b, i, c] * v[b // H, j, c]
+  e[b, i, j] = tanh(s[b, i, j] - m[b, i])
+  w[b, i, j] = e[b, i, j] * (r[b, i, j] - d[b, i])
+  x[a, j, c] = sum[h < H, i < M] w[a * H + h, i, j] * q[a * H + h, i, c]
+  y[a, j, c] = sum[h < H, i < M] e[a * H + h, i, j] * g[a * H + h, i, c]
+}
+"""
 
 
-def tiles(text: str, shape: tuple[int, ...], dtype: DType = DType.F32) -> FusedGroup:
+def tiles(text: str, shape: tuple[int, ...], dtype: DType = DType.F32, groups: int = 0) -> FusedGroup:
     """Return the two segments of a declaration over (batch, rows, columns, width, other width)."""
     b, m, n, e, f = shape
-    shapes = {"q": (b, m, e), "k": (b, n, e), "g": (b, m, f), "v": (b, n, f), "m": (b, m), "d": (b, m)}
+    a = groups or b
+    shapes = {"q": (b, m, e), "k": (a, n, e), "g": (b, m, f), "v": (a, n, f), "m": (b, m), "d": (b, m)}
     registry = spec_of_texts({"tiles.cuts": text}).registry
     types = {name: TensorType(dtype, dims) for name, dims in shapes.items()}
     made = registry["tiles"].instantiate(list(types.values()), {})
@@ -90,6 +105,8 @@ CASES: dict[str, FusedGroup] = {
     "columns": tiles(ALONG_COLUMNS, (2, 96, 32, 8, 8)),
     "columns, odd": tiles(ALONG_COLUMNS, (1, 77, 21, 7, 7)),
     "halves": tiles(ALONG_ROWS, (1, 16, 80, 8, 8), DType.F16),
+    "groups": tiles(IN_GROUPS, (4, 72, 24, 8, 8), groups=2),
+    "one group, odd": tiles(IN_GROUPS, (3, 70, 13, 5, 5), groups=1),
     "bf16, odd": tiles(ALONG_COLUMNS, (1, 67, 19, 6, 6), DType.BF16),
 }
 
@@ -100,7 +117,7 @@ def points_of(group: FusedGroup, parts: bool, count: int) -> list[Schedule]:
     for structure in space.structures:
         numbers = np.random.default_rng(5).integers(0, structure.size, size=1 << 14)
         columns = columns_at(structure, numbers)
-        part = np.broadcast_to(np.asarray(columns["s1.part"]), numbers.shape)
+        part = np.broadcast_to(np.asarray(columns.get("s1.part", 0)), numbers.shape)
         legal = evaluate(space, structure, columns, 0, numbers).legal & ((part > 0) == parts)
         for n in np.flatnonzero(legal)[:count]:
             values = {name: int(np.broadcast_to(column, numbers.shape)[n]) for name, column in columns.items()}

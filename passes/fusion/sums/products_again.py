@@ -44,7 +44,7 @@ MOST_TERMS, MOST_BETWEEN = 256, 16
 
 
 @frozen
-class Reader:
+class TileReader:
     """A product that reads what is computed again: which products that comes of, along which of its dims they are added
     up, and all statements that make it.
     """
@@ -54,7 +54,7 @@ class Reader:
     along: frozenset[int]
     made: tuple[Statement, ...]
 
-    def like(self, other: Reader) -> bool:
+    def like(self, other: TileReader) -> bool:
         """Whether another reader may share what is computed for this one."""
         extents = ([v.extent for v in r.statement.axes] for r in (self, other))
         return self.along == other.along and next(extents) == next(extents)
@@ -66,8 +66,8 @@ class Family:
     is kept of rows.
     """
 
-    behind: tuple[Reader, ...]
-    sums: tuple[Reader, ...]
+    behind: tuple[TileReader, ...]
+    sums: tuple[TileReader, ...]
 
     @property
     def products(self) -> frozenset[str]:
@@ -98,14 +98,14 @@ class _Writer(Tracing):
         """Return the families of the programs before anything was written."""
         every = [s for u in self.programs.units if u.repeat is None for s in u.statements]
         behind = [r for s in every if _multiplies(s) and (r := self._reader(s)) is not None]
-        found: list[list[Reader]] = []
+        found: list[list[TileReader]] = []
         for reader in behind:
             alike = [f for f in found if any(reader.products & other.products for other in f)]
             found = [f for f in found if f not in alike] + [[r for f in alike for r in f] + [reader]]
         complete = (self._family(readers, every) for readers in found if len(readers) > 1)
         return [family for family in complete if family is not None]
 
-    def _reader(self, statement: Statement) -> Reader | None:
+    def _reader(self, statement: Statement) -> TileReader | None:
         """Return what a statement reads that products of small sums are made into, element by element."""
         for read in statement.reads:
             along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
@@ -113,7 +113,7 @@ class _Writer(Tracing):
             products = frozenset(s.target for s in made or () if s.combine is not None)
             if made and products and len(products) <= Policy().together:
                 order = {s.target: n for n, s in enumerate(made)}
-                return Reader(statement, products, along, tuple(sorted(made, key=lambda s: order[s.target])))
+                return TileReader(statement, products, along, tuple(sorted(made, key=lambda s: order[s.target])))
         return None
 
     def _made(self, tensor: str) -> list[Statement] | None:
@@ -148,11 +148,11 @@ class _Writer(Tracing):
         few = prod(v.extent for v in product.reduce) <= MOST_TERMS
         return few and _multiplies(product) and all(self.types[t].size <= size for t in product.tensors_read)
 
-    def _family(self, behind: Sequence[Reader], every: Iterable[Statement]) -> Family | None:
+    def _family(self, behind: Sequence[TileReader], every: Iterable[Statement]) -> Family | None:
         """Return a family, None where something else needs what would be computed again."""
         made = {s.target: s for reader in behind for s in reader.made}
         inside = {*made.values(), *(reader.statement for reader in behind)}
-        sums: list[Reader] = []
+        sums: list[TileReader] = []
         for statement in every:
             if statement in inside or not any(t in made for t in statement.tensors_read):
                 continue
@@ -163,7 +163,7 @@ class _Writer(Tracing):
         units = [u for u in self.units if any(s in inside for s in u.statements)]
         return Family(tuple(behind), tuple(sums)) if all(u.repeat is None for u in units) else None
 
-    def _kept(self, statement: Statement, made: dict[str, Statement]) -> Reader | None:
+    def _kept(self, statement: Statement, made: dict[str, Statement]) -> TileReader | None:
         """Return a sum over rows of what is computed again, None where a statement is something else."""
         found = [r for r in statement.reads if r.tensor in made]
         small = all(self.types[statement.target].size * SMALL <= self.types[r.tensor].size for r in found)
@@ -173,7 +173,7 @@ class _Writer(Tracing):
         parts = [self._made(r.tensor) for r in found]
         whole = {s.target: s for part in parts for s in part or ()}
         products = frozenset(s.target for s in whole.values() if s.combine is not None)
-        return Reader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
+        return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
 
     # ---- what becomes of it
 
@@ -188,7 +188,7 @@ class _Writer(Tracing):
             return
         for total, (new, replaced) in divided:
             self._exchange(total.statement, new, replaced)
-        groups: list[list[Reader]] = []
+        groups: list[list[TileReader]] = []
         for reader in (r for r in family.behind if r not in first):
             alike = next((g for g in groups if g[0].like(reader)), None)
             groups.append([reader]) if alike is None else alike.append(reader)
@@ -197,7 +197,7 @@ class _Writer(Tracing):
         self.found = True
         self._settle(family)
 
-    def _exchanged(self, total: Reader, behind: Sequence[Reader]) -> tuple[Statement | None, Statement] | None:
+    def _exchanged(self, total: TileReader, behind: Sequence[TileReader]) -> tuple[Statement | None, Statement] | None:
         """Return a sum over rows of several products as one over rows of what these read, with the statement of the
         weighted sums that this takes, if no product behind is that already.
         """
@@ -226,7 +226,7 @@ class _Writer(Tracing):
             ]
         self.units[place : place + 1] = [*front, changed]
 
-    def _again(self, group: Sequence[Reader]) -> None:
+    def _again(self, group: Sequence[TileReader]) -> None:
         """Have what some products read computed again in front of them."""
         made = {s.target: s for reader in group for s in reader.made}
         names = {t: self.tensor(f"{t}.again", self.types[t]) for t in made}
