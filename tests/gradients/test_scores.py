@@ -18,15 +18,17 @@ from cuts.ir.types import DType, TensorType
 
 from ..needs import needs_opencl
 
-#: Shapes of (batch, heads, queries, keys, width), attributes, and a mask.
+#: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, and a mask.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None]] = {
-    "even": ((1, 2, 128, 128, 8), {}, None),
-    "odd": ((1, 1, 157, 157, 6), {}, None),
-    "other lengths": ((1, 1, 96, 203, 8), {}, None),
-    "causal": ((1, 2, 130, 130, 8), {"causal": True}, None),
-    "masked": ((2, 1, 128, 128, 8), {}, TensorType(DType.BOOL, (2, 1, 1, 128))),
-    "biased": ((1, 1, 128, 128, 8), {}, TensorType(DType.F32, (1, 1, 128, 128))),
-    "softcap": ((1, 1, 128, 128, 8), {"softcap": 2.0}, None),
+    "even": ((1, 2, 2, 128, 128, 8), {}, None),
+    "odd": ((1, 1, 1, 157, 157, 6), {}, None),
+    "other lengths": ((1, 1, 1, 96, 203, 8), {}, None),
+    "causal": ((1, 2, 2, 130, 130, 8), {"causal": True}, None),
+    "masked": ((2, 1, 1, 128, 128, 8), {}, TensorType(DType.BOOL, (2, 1, 1, 128))),
+    "biased": ((1, 1, 1, 128, 128, 8), {}, TensorType(DType.F32, (1, 1, 128, 128))),
+    "in groups": ((1, 4, 2, 128, 128, 8), {}, None),
+    "one head of keys, causal": ((2, 3, 1, 132, 132, 6), {"causal": True}, None),
+    "softcap": ((1, 1, 1, 128, 128, 8), {"softcap": 2.0}, None),
 }
 
 
@@ -34,8 +36,8 @@ def gradient(
     shape: tuple[int, ...], attributes: dict[str, Any], mask: TensorType | None, dtype: DType = DType.F32
 ) -> tuple[Graph, Spec]:
     """Return the gradients of attention and its result as a graph, with the declarations."""
-    b, h, m, n, e = shape
-    shapes = {"q": (b, h, m, e), "k": (b, h, n, e), "v": (b, h, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
+    b, h, g, m, n, e = shape
+    shapes = {"q": (b, h, m, e), "k": (b, g, n, e), "v": (b, g, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
     types = {t: TensorType(dtype, dims) for t, dims in shapes.items()} | ({"mask": mask} if mask else {})
     operands = ("q", "k", "v", "mask") if mask else ("q", "k", "v")
     node = Node("a", "attention", operands, ("y",), attributes)
@@ -55,7 +57,7 @@ def built(graph: Graph, spec: Spec, memory: int | None) -> CompiledPlan:
 def test_gradients_without_scores_are_the_reference(name: str) -> None:
     shape, attributes, mask = CASES[name]
     graph, spec = gradient(shape, attributes, mask)
-    scores = 4 * shape[0] * shape[1] * shape[2] * shape[3]
+    scores = 4 * shape[0] * shape[1] * shape[3] * shape[4]
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
     plan = built(graph, spec, values + scores)
     assert plan.plan.arena <= values + scores // 4
@@ -71,7 +73,7 @@ def test_without_a_limit_scores_that_caches_hold_are_kept() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_spreads_as_it_does_in_the_reference(value: float) -> None:
     """Of an infinite factor, an exchanged sum may be infinite that was infinite terms of both signs."""
-    graph, spec = gradient((1, 2, 64, 96, 8), {}, None)
+    graph, spec = gradient((1, 2, 2, 64, 96, 8), {}, None)
     rng = np.random.default_rng(0)
     inputs = {t: rng.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs}
     inputs["v"][0, 1, 5, 3] = value
