@@ -28,6 +28,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None, bo
     "behind the forward pass": ((1, 2, 2, 96, 96, 64), {}, None, True),
     "other lengths": ((2, 1, 1, 80, 112, 4), {}, None, False),
     "causal": ((1, 2, 2, 96, 96, 64), {"causal": True}, None, True),
+    "heads in groups": ((1, 4, 2, 96, 96, 64), {}, None, True),
     "softcap": ((1, 1, 1, 96, 96, 4), {"softcap": 3.0}, None, False),
     "masked": ((1, 2, 2, 96, 96, 4), {}, TensorType(DType.BOOL, (1, 1, 1, 96)), False),
     "biased": ((1, 1, 1, 96, 96, 4), {}, TensorType(DType.F32, (1, 1, 96, 96)), False),

@@ -10,6 +10,7 @@ no number, and d may be infinite now.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
@@ -24,7 +25,7 @@ from ....ir import (
     as_index,
     expr_variables,
     factors,
-    rename_axes,
+    substitute,
     substitute_expr,
 )
 from ..solve import solve
@@ -60,28 +61,31 @@ def exchange(total: Statement, product: Statement, name: str) -> Exchanged | Non
     if not apart or not moved or any(not expr_variables(p) & {*inner.values()} for p in moved):
         return None
     rest = [p for p in parts if p is not read]
-    axes = (*total.axes, *inner.values())
-    place = tuple(map(as_index, axes))
-    weighted = Statement(name, axes, place, _product([*rest, *moved]), total.reduce, "sum")
+    place = (*total.write, *map(as_index, inner.values()))
+    weighted = Statement(name, (*total.axes, *inner.values()), place, _product([*rest, *moved]), total.reduce, "sum")
     again = _product([*apart, Read(name, place)])
     return Exchanged(weighted, evolve(total, body=again, reduce=tuple(inner.values())))
 
 
-def same_sum(weighted: Statement, statements: Sequence[Statement]) -> tuple[Statement, Mapping[Var, Var]] | None:
-    """Return a statement that adds up what another one does for each of its elements, and which axis of it is which."""
+def same_sum(weighted: Statement, statements: Sequence[Statement]) -> Read | None:
+    """Return where some statement leaves what another one adds up for each of its elements, by that one's axes; dims of
+    one element may be there or not.
+    """
+    single = {v: Index() for v in weighted.axes if v.extent == 1}
+    place = [i for w in weighted.write if (i := substitute(w, single)).terms]
+    wanted = Counter(factors(substitute_expr(weighted.body, single)))
     for known in statements:
-        if known.combine != "sum" or known.into or known.step or known.along or len(known.axes) != len(weighted.axes):
+        plain = known.combine == "sum" and not (known.into or known.step or known.along)
+        alone = {v: Index() for v in known.axes if v.extent == 1}
+        there = [i for w in known.write if (i := substitute(w, alone)).terms]
+        alike = len(there) == len(place) and [v.extent for v in known.reduce] == [v.extent for v in weighted.reduce]
+        found = solve(list(zip(there, place, strict=True)), known.axes) if plain and alike else None
+        if found is None or found.free or found.guards:
             continue
-        if [v.extent for v in known.axes] == [v.extent for v in weighted.axes] and _means(known) == _means(weighted):
-            return known, dict(zip(known.axes, weighted.axes, strict=True))
+        rows = dict(zip(known.reduce, map(as_index, weighted.reduce), strict=True))
+        if Counter(factors(substitute_expr(known.body, {**found.values, **rows}))) == wanted:
+            return Read(known.target, tuple(substitute(w, found.values) for w in known.write))
     return None
-
-
-def _means(statement: Statement) -> tuple[frozenset[tuple[Expr, int]], tuple[int, ...]]:
-    """Return the terms that a sum of products adds up, whatever the order of their factors, and over how many."""
-    plain = rename_axes(statement, "s")
-    parts = factors(plain.body)
-    return frozenset((p, parts.count(p)) for p in parts), tuple(v.extent for v in plain.reduce)
 
 
 def _values(product: Statement, read: Read) -> Mapping[Var, Index] | None:

@@ -24,11 +24,9 @@ from ....ir import (
     Read,
     Reduction,
     Statement,
-    as_index,
     is_contraction,
     rebuild,
     rename_statement,
-    substitute,
     variables,
 )
 from ....ops.language import unused_name
@@ -208,9 +206,7 @@ class _Writer(Tracing):
             known = same_sum(found.weighted, [r.statement for r in behind])
             if known is None:
                 return found.weighted, found.total
-            there, axes = known
-            place = tuple(substitute(i, {a: as_index(b) for a, b in axes.items()}) for i in there.write)
-            return None, _reading(found.total, found.weighted.target, Read(there.target, place))
+            return None, _reading(found.total, found.weighted.target, known)
         return None
 
     def _exchange(self, old: Statement, weighted: Statement | None, new: Statement) -> None:
@@ -219,8 +215,8 @@ class _Writer(Tracing):
         changed = evolve(unit, statements=tuple(new if s == old else s for s in unit.statements))
         front: list[Unit] = []
         if weighted is not None:
-            shape = tuple(v.extent for v in weighted.axes)
-            self.types[weighted.target] = evolve(self.types[old.target], shape=shape)
+            kind, rows = self.types[old.target], (v.extent for v in new.reduce)
+            self.types[weighted.target] = evolve(kind, shape=(*kind.shape, *rows))
             front = [
                 evolve(unit, name=self._unit_name(f"{unit.name}.weighted"), statements=(weighted,), reads=(), writes=())
             ]
