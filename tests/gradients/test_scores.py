@@ -64,6 +64,16 @@ def test_gradients_without_scores_are_the_reference(name: str) -> None:
     assert all(result.ok for result in plan.verify())
 
 
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+def test_halves_without_scores_are_the_reference(dtype: DType) -> None:
+    graph, spec = gradient((1, 2, 2, 128, 128, 8), {}, None, dtype)
+    values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
+    plan = built(graph, spec, values + 2 * 2 * 128 * 128)
+    assert plan.plan.arena <= values + 2 * 2 * 128 * 128 // 4
+    assert all(result.ok for result in plan.verify())
+
+
 def test_without_a_limit_scores_that_caches_hold_are_kept() -> None:
     graph, spec = gradient(*CASES["even"])
     assert built(graph, spec, None).plan.arena > 4 * 2 * 128 * 128

@@ -17,6 +17,7 @@ from cuts.ir.segment import FusedGroup, axis_in_parts
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
@@ -29,8 +30,13 @@ from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.legal_points import features_of, shared_bytes, staged_tiles_of
 from cuts.passes.schedule.space import make_space
+from cuts.search import oracle
+from cuts.tests.amounts import examples
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ..needs import needs_opencl, needs_toolchain
+from .cases import arrays, points
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:h200")
@@ -137,6 +143,37 @@ def test_points_compute_the_reference(name: str, parts: bool) -> None:
         assert check_schedule(group, schedule, SMALL) == []
         assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
         check(_device("opencl"), SMALL, group, schedule)
+
+
+@st.composite
+def tiled(draw: st.DrawFn) -> FusedGroup:
+    """Draw the sides of a tile, what is added up, types and groups."""
+    text = draw(st.sampled_from([ALONG_ROWS, ALONG_COLUMNS, IN_GROUPS]))
+    b, m, n, e = (draw(st.integers(2, most)) for most in (3, 90, 90, 9))
+    dtype = draw(st.sampled_from([DType.F32, DType.F16, DType.BF16]))
+    return tiles(text, (b, m, n, e, e), dtype, 1 if text is IN_GROUPS else 0)
+
+
+@needs_opencl
+@settings(max_examples=examples(8, 400), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_point_computes_the_reference(data: st.DataObject) -> None:
+    group = data.draw(tiled())
+    schedule = data.draw(points(group, SMALL))
+    assume(schedule is not None)
+    assert check_schedule(group, schedule, SMALL) == []
+    assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
+    check(_device("opencl"), SMALL, group, schedule)
+
+
+@pytest.mark.parametrize("name", ["rows, odd", "columns, odd", "one group, odd"])
+def test_samples_of_tiles_are_their_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "WHOLE", 0)
+    group = CASES[name]
+    values = arrays(group, 3)
+    whole = interpret(group, values)
+    for tensor, sample in oracle.expected(group, values, count=64).items():
+        np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", CASES)
