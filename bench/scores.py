@@ -2,11 +2,13 @@
 
     python bench/scores.py --out scores.json
 
-A case is the graph of a training step's attention: its result and the gradients of its three operands. Both plans are
-made by the model (`passes/fusion/sums/products_again.py` in one of them); of each kernel the model's best points are
-timed, `--count` of those with several products, half of them with blocks of other sizes. Then the best kernels of each
-plan, one after another, take turns with PyTorch's memory-efficient and plain attention, forward and backward. Caches
-are cold (`bench/timing.py`). Results are compared with float64, and points of a kernel with one another.
+A case is the graph of a training step's attention: its result and the gradients of its three operands. All plans are
+made by the model: `kept` has scores in memory, `once` computes them again once for all gradients, and `again` in front
+of each side's, so that no kernel stores any (`passes/fusion/sums/products_again.py`). Of each kernel the model's best
+points are timed, `--count` of those with several segments, half of them with blocks of other sizes. Then the best
+kernels of each plan, one after another, take turns with PyTorch's memory-efficient and plain attention, forward and
+backward. Caches are cold (`bench/timing.py`). Results are compared with float64, and points of a kernel with one
+another.
 """
 
 from __future__ import annotations
@@ -71,15 +73,14 @@ def training_graph(name: str) -> tuple[Graph, Any, tuple[str, ...]]:
     return evolve(made.graph, inputs=(*OPERANDS, "dy"), outputs=outputs), made.spec.registry, outputs
 
 
-def both_plans(name: str, target: Target) -> dict[str, list[Group]]:
-    """Return the kernels of a case that keep scores, and of those that compute them again; run in a process of its
-    own.
-    """
+def all_plans(name: str, target: Target) -> dict[str, list[Group]]:
+    """Return the kernels of a case by each of the ways; run in a process of its own."""
     graph, registry, _ = training_graph(name)
     kept = share_sums(drop_unused(build_programs(graph, registry)))
     policy, evaluator = Policy(shared_bytes=target.MAX_shared), Remembered(Modelled(target))
     plans = {}
-    for plan, programs in (("kept", kept), ("again", products_again(kept))):
+    once = products_again(kept, lambda family: "once")
+    for plan, programs in (("kept", kept), ("once", once), ("again", products_again(kept))):
         workshop = Workshop(find_views(divide_behind(programs)), policy)
         plans[plan] = partition(Partitioner(workshop, evaluator), "mixed")
     return plans
@@ -321,7 +322,7 @@ def main() -> None:
     target = find_target(options.target)
     names = options.only or list(CASES)
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        asked = {name: pool.submit(both_plans, name, target) for name in names}
+        asked = {name: pool.submit(all_plans, name, target) for name in names}
         plans, pending = {}, {}
         for name in names:
             plans[name] = asked[name].result()

@@ -21,6 +21,7 @@ from .fusion import (
     Policy,
     Programs,
     Remembered,
+    Way,
     Workshop,
     divide_behind,
     find_views,
@@ -41,13 +42,13 @@ def compute_products_again(work: Compilation) -> Programs:
     if not work.target.lockstep or options.mode == "no-fusion":
         return programs
     chosen = _Choices(work)
-    found = products_again(programs, chosen.is_faster)
+    found = products_again(programs, chosen.way)
     room = None if options.memory is None else options.memory * (1 - BETWEEN)
     if room is None or peak(found, chosen.passing(found)) <= room:
         return found
     for size in sorted({_largest(family, programs) for family in chosen.asked}, reverse=True):
         chosen.least = size
-        found = products_again(programs, chosen.is_faster)
+        found = products_again(programs, chosen.way)
         if peak(found, chosen.passing(found)) <= room:
             break
     _LOG.info("cuts: products whose results take %.4g MB or more are computed again", chosen.least / 2**20)
@@ -77,36 +78,37 @@ class _Choices:
 
     def __init__(self, work: Compilation) -> None:
         self.work, self.least = work, float("inf")
-        self.asked: dict[Family, bool] = {}
-        self.known: dict[Hashable, bool] = {}
+        self.asked: dict[Family, Way] = {}
+        self.known: dict[Hashable, Way] = {}
         policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math, chains=work.target.lockstep)
         self.settings = _Settings(policy, Remembered(Modelled(work.target)))
 
-    def is_faster(self, family: Family) -> bool:
-        """Whether a family is to be computed again."""
+    def way(self, family: Family) -> Way:
+        """Return what becomes of a family."""
         size = _largest(family, self.work.programs)
         if family not in self.asked:
-            self.asked[family] = size > self.work.target.l2_bytes and self._saves(family)
-        return self.asked[family] or size >= self.least
+            self.asked[family] = self._fastest(family) if size > self.work.target.l2_bytes else "keep"
+        return "each" if size >= self.least else self.asked[family]
 
     def passing(self, programs: Programs) -> frozenset[str]:
         """Return the tensors of programs that pass from product to product in shared memory: what families made that
-        are computed again, and what was written in its place.
+        are computed again for each side, and what was written in its place.
         """
         before = self.work.programs.types
-        made = {t for family in self.asked if self.is_faster(family) for t in family.made}
+        made = {t for family in self.asked if self.way(family) == "each" for t in family.made}
         alike = {before[t] for t in made}
         return frozenset(made | {t for t, kind in programs.types.items() if t not in before and kind in alike})
 
-    def _saves(self, family: Family) -> bool:
-        """Whether the kernels of a family take less by more than the model may err, if nothing is kept."""
+    def _fastest(self, family: Family) -> Way:
+        """Return the way whose kernels take least, by more than the model may err."""
         kept = only(self.work.programs, family)
         key = _key(kept)
         if key not in self.known:
-            again = products_again(kept)
-            before, after = self._seconds(kept), self._seconds(again)
-            _LOG.debug("cuts: products kept %.4g us, computed again %.4g us", before * 1e6, after * 1e6)
-            self.known[key] = after < UNMEASURED * before
+            seconds: dict[Way, float] = {"keep": UNMEASURED * self._seconds(kept)}
+            seconds["once"] = self._seconds(products_again(kept, lambda _: "once"))
+            seconds["each"] = self._seconds(products_again(kept))
+            _LOG.debug("cuts: products again, us: %s", {way: round(s * 1e6, 1) for way, s in seconds.items()})
+            self.known[key] = min(seconds, key=lambda way: seconds[way])
         return self.known[key]
 
     def _seconds(self, programs: Programs) -> float:

@@ -15,6 +15,7 @@ from .settle import settle
 from .solve import solve
 from .sums import (
     Family,
+    Way,
     centre_means,
     compute_again,
     divide_behind,
@@ -41,6 +42,7 @@ __all__ = [
     "Remembered",
     "Unit",
     "Views",
+    "Way",
     "Workshop",
     "addressed",
     "along_row",

@@ -17,7 +17,7 @@ from cuts.passes.fusion.fold_units import drop_unused
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.divisors import divide_behind
 from cuts.passes.fusion.sums.exchange import exchange
-from cuts.passes.fusion.sums.products_again import products_again
+from cuts.passes.fusion.sums.products_again import Way, products_again
 from cuts.passes.fusion.sums.share_sums import share_sums
 from cuts.passes.verify import verify_programs
 
@@ -66,11 +66,12 @@ def stored(programs: Programs) -> int:
     return max(programs.types[t].size for t in left if t not in programs.graph.outputs)
 
 
+@pytest.mark.parametrize("way", ["once", "each"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_it_means_stays(name: str) -> None:
+def test_what_it_means_stays(name: str, way: Way) -> None:
     graph, registry = gradient(name)
     before = prepared(graph, registry)
-    after = products_again(before)
+    after = products_again(before, lambda family: way)
     assert after is not before
     verify_programs(after)
     verify_programs(divide_behind(after))
@@ -96,13 +97,21 @@ def test_each_side_has_products_of_its_own(name: str) -> None:
     assert stored(after) in {b * h * m * n, b * h * m * e}  # scores within the chain, which pass through no memory
 
 
+def test_all_sides_may_share_what_is_computed_again() -> None:
+    graph, registry = gradient("behind the forward pass")
+    after = products_again(prepared(graph, registry), lambda family: "once")
+    again = [u for u in after.units if u.name.endswith("tiles")]
+    assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2]
+    assert [len(u.writes) for u in again] == [2]  # the weights, and the gradients of scores
+
+
 def test_all_stays_where_scores_are_stored_anyway() -> None:
     graph, registry = gradient("alone")
     programs = prepared(graph, registry)
     scores = next(s.target for u in programs.units for s in u.statements if s.target.endswith("d_z"))
     kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
     assert products_again(kept) is kept
-    assert products_again(programs, lambda family: False) is programs
+    assert products_again(programs, lambda family: "keep") is programs
 
 
 def test_terms_of_an_exchanged_sum_are_the_same() -> None:

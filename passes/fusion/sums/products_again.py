@@ -7,16 +7,18 @@ written once and read by whatever needs them; computed again, they pass from pro
       ->   s.1 = q k;   g.1 = x v;   d.1 = exp(s.1 - m) / t * (g.1 - h);               a = d.1 k
            s.2 = q k;   g.2 = x v;   w.2 = exp(s.2 - m) / t;   d.2 = w.2 * (g.2 - h);   b = d.2' q;   c = w.2' x
 
-Readers that add up along the same side of the tile share what is computed for them, if their results are alike. What
-is kept are sums over rows of one product's results (m and t), made where these are first multiplied, and sums over
+Readers that add up along the same side of the tile share what is computed for them, if their results are alike. Or
+everything is computed again once, for all of them, and d and w are stored: then at least s and g are not. What is kept
+are sums over rows of one product's results (m and t), made where these are first multiplied, and sums over
 several products' (h), which become sums over rows of what those read (`exchange`). Where any other statement reads what
 would be computed again, it is stored anyway, and everything stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from typing import Literal
 
 from attrs import evolve, frozen
 
@@ -78,12 +80,16 @@ class Family:
         return frozenset(s.target for reader in (*self.behind, *self.sums) for s in reader.made)
 
 
-def products_again(programs: Programs, wanted: Callable[[Family], bool] = lambda family: True) -> Programs:
-    """Return programs in which products of some families are computed again in front of each product behind them."""
+#: What becomes of a family: its products are kept, computed again once, or in front of each side's readers.
+Way = Literal["keep", "once", "each"]
+
+
+def products_again(programs: Programs, way: Callable[[Family], Way] = lambda family: "each") -> Programs:
+    """Return programs in which products of some families are computed again in front of what reads them."""
     writer = _Writer(programs)
     for family in writer.families():
-        if wanted(family):
-            writer.compute_again(family)
+        if (chosen := way(family)) != "keep":
+            writer.compute_again(family, chosen == "each")
     return writer.result
 
 
@@ -175,8 +181,8 @@ class _Writer(Tracing):
 
     # ---- what becomes of it
 
-    def compute_again(self, family: Family) -> None:
-        """Write a family's products again in front of each product behind them."""
+    def compute_again(self, family: Family, each: bool) -> None:
+        """Write a family's products again in front of the products behind them, of `each` side or of all."""
         several = [s for s in family.sums if len(s.products) > 1]
         alone = [s for s in family.sums if len(s.products) == 1]
         first = [r for r in family.behind if any(s.products == r.products and s.along == r.along for s in alone)]
@@ -188,10 +194,10 @@ class _Writer(Tracing):
             self._exchange(total.statement, new, replaced)
         groups: list[list[TileReader]] = []
         for reader in (r for r in family.behind if r not in first):
-            alike = next((g for g in groups if g[0].like(reader)), None)
+            alike = next((g for g in groups if not each or g[0].like(reader)), None)
             groups.append([reader]) if alike is None else alike.append(reader)
         for group in groups:
-            self._again(group)
+            self._again(group, each)
         self.found = True
         self._settle(family)
 
@@ -222,30 +228,32 @@ class _Writer(Tracing):
             ]
         self.units[place : place + 1] = [*front, changed]
 
-    def _again(self, group: Sequence[TileReader]) -> None:
-        """Have what some products read computed again in front of them."""
+    def _again(self, group: Sequence[TileReader], joined: bool) -> None:
+        """Have what some products read computed again in front of them, which are one unit if they are `joined`."""
         made = {s.target: s for reader in group for s in reader.made}
         names = {t: self.tensor(f"{t}.again", self.types[t]) for t in made}
         place = min(n for n, u in enumerate(self.units) if any(r.statement in u.statements for r in group))
         ready = max((n for n, u in enumerate(self.units) if self._makes(u, made)), default=-1)
-        unit = self.units[place]
-        parted: list[Statement] = []
+        front = self._new_unit(self.units[place], "tiles", made.values(), names)
+        behind: list[tuple[Unit, list[Statement]]] = []
         for n, each in enumerate(self.units):
-            taken = _connected(each.statements, [r.statement for r in group])
-            parted += [rename_statement(s, names) for s in taken]
-            self.units[n] = evolve(each, statements=tuple(s for s in each.statements if s not in taken))
-        front = tuple(rename_statement(s, names) for s in made.values())
-        units = [
-            evolve(unit, name=self._unit_name(f"{unit.name}.{kind}"), statements=part, reads=(), writes=())
-            for kind, part in (("tiles", front), ("products", tuple(parted)))
-        ]
+            if taken := _connected(each.statements, [r.statement for r in group]):
+                self.units[n] = evolve(each, statements=tuple(s for s in each.statements if s not in taken))
+                behind = [(behind[0][0], [*behind[0][1], *taken])] if joined and behind else [*behind, (each, taken)]
         at = max(place, ready + 1)
-        self.units[at:at] = units
+        self.units.insert(at, front)
+        for n, (unit, taken) in enumerate(behind):
+            self.units.insert(at + 1 + n, self._new_unit(unit, "products", taken, names))
 
     def _makes(self, unit: Unit, made: dict[str, Statement]) -> bool:
         """Whether a unit leaves what is computed again reads besides."""
         needed = {t for s in made.values() for t in s.tensors_read} - {*made}
         return any(s.target in needed for s in unit.statements)
+
+    def _new_unit(self, unit: Unit, kind: str, statements: Iterable[Statement], names: Mapping[str, str]) -> Unit:
+        """Return a unit like another one, of statements over other tensors."""
+        renamed = tuple(rename_statement(s, names) for s in statements)
+        return evolve(unit, name=self._unit_name(f"{unit.name}.{kind}"), statements=renamed, reads=(), writes=())
 
     def _unit_name(self, name: str) -> str:
         return unused_name(name, {u.name for u in self.units})
