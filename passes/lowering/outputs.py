@@ -83,8 +83,9 @@ def _store(
     places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
-    every = (*binding.valid.values(), *guards, *written, *written_once(state.layout, state.frame))
-    return Store("global", output.tensor, address, value, dtype, every, output.into)
+    every = (*binding.valid.values(), *guards, *written)
+    once = written_once(state.layout, state.frame)
+    return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into)
 
 
 def passed_on(

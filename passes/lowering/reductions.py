@@ -98,7 +98,8 @@ def chunks(
     """
     reduction = shared[0]
     parted = parted_rows(state.group)
-    trips = [part // dim.chunk if part and (not parted or parted & {*dim.axes}) else dim.trips for dim in schedule.dims]
+    coming = [bool(part) and (not parted or bool(parted & {*dim.axes})) for dim in schedule.dims]
+    trips = [part // d.chunk if comes else d.trips for d, comes in zip(schedule.dims, coming, strict=True)]
     step = Var(f"{prefix}it", prod(trips))
     lanes = state.frame.schedule.lanes
     row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
@@ -107,14 +108,11 @@ def chunks(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    starts = tuple(p * dim.chunk for p, dim in zip(delinearise(as_index(step), trips), schedule.dims, strict=True))
+    starts = _chunk_starts(schedule, as_index(step), trips)
     if part:
         assert state.layout.part is not None
         begin = as_index(state.layout.part) * part
-        starts = tuple(
-            begin + start if not parted or parted & {*dim.axes} else start
-            for start, dim in zip(starts, schedule.dims, strict=True)
-        )
+        starts = tuple(begin + s if comes else s for s, comes in zip(starts, coming, strict=True))
     binding = state.bind(schedule.dims, locals_, starts)
     tiles = staged_tiles(state, reduction, schedule, binding, prefix)
     width = 1 if row else _reduced_vector(state, reduction, tiles, binding, locals_[-1])
@@ -275,3 +273,8 @@ def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
     group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
     value = as_index(group) * width + element
     return Share(local, value, value), (group, element)
+
+
+def _chunk_starts(schedule: ReductionSchedule, step: Index, trips: Sequence[int]) -> tuple[Index, ...]:
+    places = delinearise(step, trips)
+    return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))
