@@ -51,6 +51,7 @@ def compute_products_again(work: Compilation) -> Programs:
         found = products_again(programs, chosen.way)
         if peak(found, chosen.passing(found)) <= room:
             break
+    work.passing |= chosen.passing(found)
     _LOG.info("cuts: products whose results take %.4g MB or more are computed again", chosen.least / 2**20)
     return found
 

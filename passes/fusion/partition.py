@@ -27,6 +27,8 @@ from .siblings import kinship, sibling_pairs
 
 #: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
+#: Seconds that a tensor in memory counts for which there is no room.
+STORED = 1.0
 
 
 class GroupEvaluator(Protocol):
@@ -57,6 +59,7 @@ class Partitioner:
     """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
 
     Groups that are `kept` are there from the beginning; none of them is merged with another one.
+    Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
     `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
     are asked for next, of none at the end.
     """
@@ -69,6 +72,7 @@ class Partitioner:
     foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
     kept: Sequence[Group] = ()
+    unwanted: frozenset[str] = frozenset()
     settled: frozenset[Group] = field(init=False)
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
@@ -108,7 +112,8 @@ class Partitioner:
         key = form_key(group.form)
         if key not in self.costs:
             self.costs[key] = self.evaluator.cost(group.form)
-        return self.costs[key]
+        left = self.unwanted.intersection(group.tensors[t] for t in group.form.outputs) if self.unwanted else ()
+        return self.costs[key] + STORED * len(left)
 
     def singletons(self) -> list[Group]:
         """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is

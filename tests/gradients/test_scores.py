@@ -16,7 +16,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 
-from ..needs import needs_opencl
+from ..needs import needs_cuda, needs_opencl
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, and a mask.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None]] = {
@@ -71,6 +71,26 @@ def test_halves_without_scores_are_the_reference(dtype: DType) -> None:
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
     plan = built(graph, spec, values + 2 * 2 * 128 * 128)
     assert plan.plan.arena <= values + 2 * 2 * 128 * 128 // 4
+    assert all(result.ok for result in plan.verify())
+
+
+def test_no_kernel_stores_scores_though_one_that_does_is_faster() -> None:
+    """Of four heads, kernels that compute all of it for each side have fewer blocks than the machine has room for."""
+    graph, spec = gradient((1, 4, 2, 600, 600, 64), {}, None)
+    values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
+    target, limit = find_target("cuda:h100"), values + 4 * 4 * 600 * 600
+    plan = build_graph(graph, spec, target, CompileOptions(memory=limit))
+    assert plan.plan.arena <= values + 600 * 600
+    assert build_graph(graph, spec, target, CompileOptions()).plan.arena > limit
+
+
+@needs_cuda
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_gradients_without_scores_are_the_reference_on_a_gpu(causal: bool) -> None:
+    graph, spec = gradient((1, 4, 2, 600, 600, 64), {"causal": causal}, None)
+    values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
+    plan = build_graph(graph, spec, find_target("cuda"), CompileOptions(memory=values + 4 * 4 * 600 * 600))
+    assert plan.plan.arena <= values + 600 * 600
     assert all(result.ok for result in plan.verify())
 
 

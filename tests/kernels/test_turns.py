@@ -35,7 +35,7 @@ from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import arrays, points
 from .test_points import SMALL_GPU, _device, check
 
@@ -143,6 +143,13 @@ def test_points_compute_the_reference(name: str, parts: bool) -> None:
         assert check_schedule(group, schedule, SMALL) == []
         assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
         check(_device("opencl"), SMALL, group, schedule)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", CASES)
+def test_first_points_compute_the_reference_on_a_gpu(name: str) -> None:
+    for candidate in choose(CASES[name], GPU, count=4):
+        check(_device("cuda"), GPU, CASES[name], candidate.schedule)
 
 
 @st.composite
