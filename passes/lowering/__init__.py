@@ -6,6 +6,7 @@ from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .lower import lower
+from .masked_parts import Edge, edge_of
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .outputs import ROW_STEPS
 from .races import check_barriers
@@ -21,6 +22,7 @@ __all__ = [
     "ROW_STEPS",
     "AxisBinding",
     "BlockLayout",
+    "Edge",
     "Frame",
     "Meeting",
     "Tile",
@@ -31,6 +33,7 @@ __all__ = [
     "bins_of",
     "check_barriers",
     "comes_in_parts",
+    "edge_of",
     "extents_of",
     "extract",
     "in_place",

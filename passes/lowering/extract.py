@@ -57,7 +57,7 @@ def extract(kernel: Kernel) -> Kernel:
 
 def _item(item: Item) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i) for i in item.body))
+        return evolve(item, body=tuple(_item(i) for i in item.body))
     return extract_phase(item) if isinstance(item, Phase) else item
 
 

@@ -21,7 +21,7 @@ def spread_copies(kernel: Kernel) -> Kernel:
 
 
 def _item(item: Item) -> Item:
-    return Loop(item.var, tuple(_spread(item.body))) if isinstance(item, Loop) else item
+    return evolve(item, body=tuple(_spread(item.body))) if isinstance(item, Loop) else item
 
 
 def _spread(body: Sequence[Item]) -> list[Item]:

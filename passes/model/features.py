@@ -21,6 +21,7 @@ from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
+from .masked import masked
 from .meetings import bins_needed
 from .places import output_place, place_of
 from .registers import Registers, register_limit, thread_registers
@@ -69,13 +70,18 @@ def count_features(
         more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
         totals.add("barriers", 3.0 * more)
         totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
+    grid = _grid(geometry[-1])
+    blocks = product(n * 1.0 for n in grid)
+    spared = masked(group, geometry, blocks, target) if streamed else None
+    useful, unique = work or group_work(group)
+    if spared is not None:
+        totals.spare(spared, geometry[-1].threads)
+        unique = unique * spared.seen
     threads = _most(part.threads for part in geometry)
     instances = _most(product(part.thread) for part in geometry)
     stages = _most(part.stages for part in geometry)
-    grid = _grid(geometry[-1])
-    useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
-    return Features(grid=product(n * 1.0 for n in grid), outer=grid[0] if grid else 1, threads=threads, shared=shared,
+    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=threads, shared=shared,
                     registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
                     limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks,
                     instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),

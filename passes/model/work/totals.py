@@ -13,6 +13,7 @@ from ..counts import SUMS
 from ..footprint import Count, ceil_div, runs_of, scattered
 from ..geometry import Geometry
 from ..least_work import node_cost, nodes
+from ..masked import Masked
 from ..meetings import VISITED, combining
 from ..places import Place
 from ..registers import resident_row
@@ -60,6 +61,11 @@ class Totals:
             self.add("issue", VISITED * found.bins)
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
+
+    def spare(self, masked: Masked, threads: Count) -> None:
+        """Count only what blocks do of parts of rows that a mask leaves something of, and what they look at besides."""
+        self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
+        self.add("issue", masked.looked * threads)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
