@@ -15,7 +15,7 @@ blocks that have most to do begin first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import gcd, inf
 
@@ -35,6 +35,7 @@ from ...ir import (
     Item,
     Loop,
     Output,
+    Phase,
     Read,
     Reduction,
     Segment,
@@ -49,6 +50,7 @@ from ...ir import (
 )
 from .frames import BlockLayout
 from .reductions import accumulate
+from .ring import left_out
 from .segment_state import SegmentState
 
 #: Elements of what is left out that a thread looks at in one turn.
@@ -162,6 +164,13 @@ def end_of_parts(layout: BlockLayout, last: SegmentState) -> Var | None:
         _longest_first(layout, place)
     layout.defines.append(Define(until, parts))
     return until
+
+
+def if_taken(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:
+    """Return copies of a part, left out where the part is."""
+    if until is None:
+        return [*items]
+    return [left_out(i, as_index(until) - at - 1, until.extent) if isinstance(i, Phase) else i for i in items]
 
 
 def _longest_first(layout: BlockLayout, place: int) -> None:

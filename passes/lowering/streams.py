@@ -54,7 +54,7 @@ from ...ir import (
 )
 from .frames import SCALES, BlockLayout, axis_places
 from .index_values import value_of
-from .masked_parts import end_of_parts, left_out_terms
+from .masked_parts import end_of_parts, if_taken, left_out_terms
 from .outputs import emit_output, passed_on
 from .reductions import chunks
 from .ring import first_copies, left_out
@@ -130,10 +130,11 @@ def lower_stream(
     # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
     ahead, product = first_copies(first.items)
     until = end_of_parts(layout, last)
-    following = [_of_part(item, part, as_index(part) + 1, until) for item in ahead]
+    following = if_taken([_of_part(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
     early, sums = first_copies(sums)
     turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
-    items = [*begin, *(_of_part(item, part, Index(), until) for item in ahead), Loop(part, tuple(turn), until)]
+    copied = if_taken([_of_part(item, part, Index()) for item in ahead], Index(), until)
+    items = [*begin, *copied, Loop(part, tuple(turn), until)]
     if until is not None:
         items += [i for n, r in enumerate(last.frame.segment.reductions) for i in left_out_terms(last, n, r, until)]
     for state in (rows, last):
@@ -146,12 +147,9 @@ def lower_stream(
     return [*items, *rows.items, *between, *last.items]
 
 
-def _of_part(item: Item, part: Var, at: Index, until: Var | None) -> Item:
-    """Return the copies of a part by its number, left out where there is no such part, or none that is taken."""
-    if not isinstance(item, Phase):
-        return item
-    moved = left_out(substitute_phase(item, {part: at}), at, part.extent)
-    return moved if until is None else left_out(moved, as_index(until) - at - 1, part.extent)
+def _of_part(item: Item, part: Var, at: Index) -> Item:
+    """Return the copies of a part by its number, left out where there is no such part."""
+    return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
 
 
 def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
