@@ -27,7 +27,7 @@ BUGS = (
         "guard = Guard(flat, 0, dim.extent)", "guard = Guard(flat, 0, dim.extent + 1)"),
     Bug("guard", "the ends of flattened dims are not guarded", "passes.lowering.staging:bind_dims",
         "if not guard.always:", "if not guard.always and len(dim.axes) == 1:"),
-    Bug("guard", "missing elements of a ragged chunk are accumulated", "passes.lowering.reductions:_accumulate",
+    Bug("guard", "missing elements of a ragged chunk are accumulated", "passes.lowering.reductions:accumulate",
         "if missing:", "if missing and len(missing) > 1:"),
     Bug("guard", "missing elements vanish in every reduction", "passes.lowering.reductions:_vanishes",
         'if reduction.combine != "sum":', "if False:"),
