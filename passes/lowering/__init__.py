@@ -13,7 +13,7 @@ from .races import check_barriers
 from .rows import kept_reads, may_share
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
 from .streams import comes_in_parts
-from .windows import LARGEST
+from .threads import LARGEST
 
 __all__ = [
     "FRAGMENT_SETS",

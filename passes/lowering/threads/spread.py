@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ...ir import AtomAccumulate, Barrier, Commit, Index, Item, Kernel, Loop, Phase
-from .fetch import TRIP
-from .substitute_phase import substitute_phase
+from ....ir import AtomAccumulate, Barrier, Commit, Index, Item, Kernel, Loop, Phase
+from ..fetch import TRIP
+from ..substitute_phase import substitute_phase
 
 
 def spread_copies(kernel: Kernel) -> Kernel:

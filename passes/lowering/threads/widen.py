@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Guard,
     Item,

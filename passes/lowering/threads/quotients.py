@@ -19,7 +19,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Item,
     Keep,

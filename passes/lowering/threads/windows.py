@@ -17,7 +17,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Guard,
     Index,
