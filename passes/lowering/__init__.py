@@ -1,12 +1,12 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
+from .edges import Edge, edge_of
 from .extract import extract
 from .fetch import NARROWEST_COPY
 from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .lower import lower
-from .masked_parts import Edge, edge_of
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
 from .outputs import ROW_STEPS
 from .races import check_barriers

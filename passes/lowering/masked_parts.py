@@ -8,37 +8,36 @@ Where scores are -inf, the greatest of a row stays what it is, and the exponenti
 are is looked at behind the loop, without scores: each column of results gets the sum of 0 times its elements of the
 parts that were left out, the same for all rows of a block, which is 0 but for infinities and NaN.
 
-Only a condition that chooses -inf makes it so: what it chooses against takes no part, be it no number, where 0 or -inf
-that is added would let that pass. The bound is an index of the block's place alone, the same for all its threads, and
-blocks that have most to do begin first.
+The bound is an index of the block's place alone, the same for all its threads, and blocks that have most to do begin
+first. What ends rows is found in `edges.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from math import gcd, inf
+from collections.abc import Sequence
+from math import gcd, prod
 
 from attrs import evolve, frozen
 
 from ...ir import (
     Accumulate,
-    Call,
+    Barrier,
     Const,
     Define,
     Expr,
-    FusedGroup,
     Guard,
     Held,
     Index,
-    InRange,
+    Initialise,
     Item,
+    Load,
     Loop,
-    Output,
     Phase,
     Read,
     Reduction,
-    Segment,
+    Share,
+    SharedBuffer,
+    Store,
     Var,
     as_index,
     call,
@@ -46,105 +45,17 @@ from ...ir import (
     delinearise,
     expr_variables,
     factors,
-    reads,
+    linearise,
+    row_major,
 )
+from .edges import edge_of
 from .frames import BlockLayout
 from .reductions import accumulate
 from .ring import left_out
 from .segment_state import SegmentState
 
-#: Elements of what is left out that a thread looks at in one turn.
+#: Elements of what is left out that a thread looks at in one turn, at most.
 LOOKED_AT = 16
-
-
-@frozen
-class Edge:
-    """Where rows of scores end: of the row that `row`, an axis of the last segment, numbers, all that is not -inf lies
-    before `(slope * row + const) // step + 1`.
-    """
-
-    row: Var
-    slope: int
-    const: int
-    step: int
-
-    def end(self, first: Index, rows: int) -> Index:
-        """Return where rows of a block end that begins at a row."""
-        last = first + (rows - 1) if self.slope > 0 else first
-        return (last * self.slope + self.const) // self.step + 1
-
-
-def edge_of(group: FusedGroup) -> Edge | None:
-    """Return where rows of a chain end by their number, None where they do not, or where what lies behind is more than
-    weights that are 0.
-    """
-    return _edge_of(group.segments) if len(group.segments) == 3 else None
-
-
-@lru_cache(maxsize=4096)
-def _edge_of(segments: tuple[Segment, ...]) -> Edge | None:
-    first, rows, last = segments
-    greatest, *others = rows.reductions
-    scores = greatest.body
-    wide = [o for o in rows.outputs if o.extra]
-    weights = (*(r.body for r in others), *(o.body for o in wide))
-    if not isinstance(scores, Read) or len(wide) != 1 or not all(_is_weight(body, scores) for body in weights):
-        return None
-    (masked,) = (o for o in first.outputs if o.tensor == scores.tensor)
-    at = _followed(masked, scores)
-    key = next((axis for axis, index in at.items() if index == as_index(greatest.reduce[0])), None)
-    (weight,) = {r for body in last.expressions for r in reads(body) if r.tensor == wide[0].tensor}
-    behind = _followed(wide[0], weight)
-    for edge in (_edge(guard, key) for guard in _masks(masked.body) if key is not None):
-        rows_axis = _axis(at.get(edge.row)) if edge is not None else None
-        row = _axis(behind.get(rows_axis)) if rows_axis is not None else None
-        if edge is not None and row is not None:
-            return evolve(edge, row=row)
-    return None
-
-
-def _followed(output: Output, read: Read) -> dict[Var, Index]:
-    """Return for axes that number a dim of what a segment leaves what a later one reads there."""
-    pairs = zip(map(_axis, output.write), read.indices, strict=True)
-    return {axis: index for axis, index in pairs if axis is not None}
-
-
-def _axis(index: Index | None) -> Var | None:
-    """Return the variable that an index is, None where it is anything else."""
-    primary = index.terms[0][0] if index is not None and len(index.terms) == 1 else None
-    return primary if isinstance(primary, Var) and index == as_index(primary) else None
-
-
-def _is_weight(body: Expr, scores: Read) -> bool:
-    """Whether a body is the exponential of a difference from a score, and nothing besides."""
-    return isinstance(body, Call) and body.fn == "exp" and isinstance(b := body.args[0], Call) and b.args[0] == scores
-
-
-def _masks(body: Expr) -> Iterator[Guard]:
-    """Yield conditions on indices without which a score is -inf, whatever else it is made of."""
-    while isinstance(body, Call) and body.fn == "select":
-        condition, body, other = body.args
-        if not isinstance(other, Const) or other.value != -inf:
-            return
-        if isinstance(condition, InRange):
-            yield from condition.guards
-
-
-def _edge(guard: Guard, key: Var) -> Edge | None:
-    """Return the edge that a condition on a row and a key makes."""
-    terms = dict(guard.index.terms)
-    step = terms.pop(key, 0)
-    if not step or len(terms) != 1:
-        return None
-    ((row, factor),) = terms.items()
-    if not isinstance(row, Var):
-        return None
-    if step > 0:
-        return Edge(row, -factor, guard.high - 1 - guard.index.const, step)
-    return Edge(row, factor, guard.index.const - guard.low, -step)
-
-
-# ---- lowering
 
 
 def end_of_parts(layout: BlockLayout, last: SegmentState) -> Var | None:
@@ -185,35 +96,98 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
 
 
-def left_out_terms(state: SegmentState, number: int, reduction: Reduction, until: Var) -> list[Item]:
+def left_out_terms(state: SegmentState, until: Var) -> list[Item]:
     """Return what adds to the sums of the last segment 0 times what the parts that are left out hold."""
-    length, at_once = state.layout.part_length, gcd(state.layout.part_length, LOOKED_AT)
-    shared = state.group.shared
-    others = [p for p in factors(reduction.body) if not (isinstance(p, Read) and p.tensor in shared)]
-    dtype = state.group.tensors[reduction.name].dtype
-    body: Expr = Const(0.0, dtype)
-    for part in others:
-        body = call("mul", body, part)
-    prefix = f"{state.frame.prefix}n{number}"
-    (dim,) = state.frame.schedule.reductions[number].dims
-    dim = evolve(dim, chunk=at_once)
-    local, turn = Var(f"{prefix}k", at_once), Var(f"{prefix}it", dim.trips)
-    binding = state.bind((dim,), (local,), (as_index(turn) * at_once,))
-    used = [bool({*d.axes} & expr_variables(body)) for d in state.frame.schedule.dims]
-    tiles = tuple(as_index(t) if use else Index() for t, use in zip(state.frame.tiles, used, strict=True))
-    begin = state.initialise(reduction)
-    shape = tuple(size if use else 1 for size, use in zip(begin.shape, used, strict=True))
-    name = f"{reduction.name}.none"
-    shares = {s.var: s for s in state.frame.shares}
-    added = evolve(accumulate(state, evolve(reduction, body=body), binding, (local,), {}, {}), name=name, at=tiles)
-    looked = state.phase("compute", f"none{number}", [added], (local,), shares)
-    behind = Guard(as_index(turn) - as_index(until) * (length // at_once), 0, dim.trips)
-    looked = evolve(looked, when=(*looked.when, behind))
-    end = Accumulate(
-        reduction.name, tuple(map(as_index, state.frame.tiles)), "sum", Held(name, tiles, dtype), (), dtype
-    )
-    return [
-        state.phase("compute", f"nothing{number}", [evolve(begin, name=name, shape=shape)], (), shares),
-        Loop(turn, (looked,)),
-        state.phase("compute", f"rest{number}", [end], (), shares),
-    ]
+    found: list[Item] = []
+    for number, reduction in enumerate(state.frame.segment.reductions):
+        found += _Terms(state, until, number, reduction).items()
+    return found
+
+
+@frozen
+class _Terms:
+    """What is left out of one reduction: its threads that have the same columns divide the keys, and add up in shared
+    memory what they found, where scores lay.
+    """
+
+    state: SegmentState
+    until: Var
+    number: int
+    reduction: Reduction
+
+    def items(self) -> list[Item]:
+        """Return what a thread does."""
+        state, frame = self.state, self.state.frame
+        name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
+        used, length = self._used(), state.layout.part_length
+        threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
+        together = prod(threads) if self._fits(prod(threads)) else 1
+        each = gcd(length // together, LOOKED_AT)
+        prefix = f"{frame.prefix}n{self.number}"
+        (dim,) = frame.schedule.reductions[self.number].dims
+        dim = evolve(dim, chunk=together * each)
+        key, turn, own = Var(f"{prefix}k", dim.chunk), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
+        places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
+        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+        shares = {s.var: s for s in frame.shares}
+        share = Share(key, as_index(own) * together + lane, as_index(own))
+        tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
+        begin = state.initialise(self.reduction)
+        begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
+        binding = state.bind((dim,), (key,), (as_index(turn) * dim.chunk,))
+        terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
+        looked = state.phase(
+            "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
+        )
+        behind = Guard(as_index(turn) - as_index(self.until) * (length // dim.chunk), 0, dim.trips)
+        found: list[Item] = [
+            state.phase("compute", f"nothing{self.number}", [begin], (), shares),
+            Loop(turn, (evolve(looked, when=(*looked.when, behind)),)),
+        ]
+        if together > 1:
+            found += self._exchanged(begin, tiles, lane, together)
+        every, held = tuple(map(as_index, frame.tiles)), Held(name, tiles, dtype)
+        added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
+        return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
+
+    def _exchanged(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+        """Return what adds up what threads found that have the same columns."""
+        state, buffer = self.state, self._buffer()
+        sizes = tuple(d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used(), strict=True))
+        column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
+        other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
+        kept = Store("shared", buffer.name, lane * columns + column, Held(begin.name, tiles, begin.dtype), begin.dtype)
+        there = Load("shared", buffer.name, as_index(other) * columns + column, begin.dtype)
+        total = Accumulate(begin.name, tiles, "sum", there, (other,), begin.dtype)
+        return [
+            *([Barrier()] if self.number else []),
+            state.phase("exit", f"kept{self.number}", [kept], (), shares),
+            Barrier(),
+            state.phase("compute", f"all{self.number}", [begin, total], (other,), shares),
+        ]
+
+    def _fits(self, together: int) -> bool:
+        """Whether so many threads may divide the keys of a part, and what they find has room where scores lay."""
+        sizes = (d.block for d, use in zip(self.state.frame.schedule.dims, self._used(), strict=True) if use)
+        buffer, dtype = self._buffer(), self.state.group.tensors[self.reduction.name].dtype
+        whole = self.state.layout.part_length % together == 0
+        return whole and buffer.dtype is dtype and together * prod(sizes) <= buffer.elements
+
+    def _buffer(self) -> SharedBuffer:
+        """Return where scores lie."""
+        scores = self.state.group.segments[1].reductions[0].body
+        assert isinstance(scores, Read), "what has an edge"
+        return self.state.layout.buffers[scores.tensor]
+
+    def _body(self) -> Expr:
+        """Return 0 times what weights are multiplied with."""
+        body: Expr = Const(0.0, self.state.group.tensors[self.reduction.name].dtype)
+        for part in factors(self.reduction.body):
+            if not (isinstance(part, Read) and part.tensor in self.state.group.shared):
+                body = call("mul", body, part)
+        return body
+
+    def _used(self) -> tuple[bool, ...]:
+        """Return along which dims what weights are multiplied with differs."""
+        found = expr_variables(self._body())
+        return tuple(bool(found.intersection(dim.axes)) for dim in self.state.frame.schedule.dims)

@@ -136,7 +136,7 @@ def lower_stream(
     copied = if_taken([_of_part(item, part, Index()) for item in ahead], Index(), until)
     items = [*begin, *copied, Loop(part, tuple(turn), until)]
     if until is not None:
-        items += [i for n, r in enumerate(last.frame.segment.reductions) for i in left_out_terms(last, n, r, until)]
+        items += left_out_terms(last, until)
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
         for number, output in enumerate(state.frame.segment.outputs):

@@ -87,11 +87,13 @@ def _taken(edge: Edge, block: Count, length: Count, parts: Count) -> Count:
 
 
 def _columns(group: FusedGroup, last: Geometry) -> Count:
-    """Return how many elements of what weights are multiplied with a thread has of each key."""
+    """Return how many elements of what weights are multiplied with a thread looks at of each key, on average: those
+    that have the same columns divide the keys.
+    """
     total: Count = 0.0
     for reduction in group.segments[-1].reductions:
         others = [p for p in factors(reduction.body) if not (isinstance(p, Read) and p.tensor in group.shared)]
         used = frozenset[object]().union(*map(expr_variables, others))
-        sizes = zip(last.structure.dims, last.thread, strict=True)
-        total = total + product(size for dim, size in sizes if used.intersection(dim))
+        sizes = zip(last.structure.dims, last.thread, last.counts, strict=True)
+        total = total + product(size if used.intersection(dim) else 1.0 / count for dim, size, count in sizes)
     return total
