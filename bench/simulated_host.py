@@ -208,13 +208,15 @@ class SimulatedWorkers:
         self._assign()
         return [done for done in found if done.job is not None]
 
-    def drop(self, lasting: bool = False) -> None:
+    def drop(self, lasting: bool = False) -> list[Job]:
         """Forget what is queued, and what comes of what is under way."""
-        self.queue = [] if lasting else [entry for entry in self.queue if entry[-1].lasting]
+        lasts = [entry for entry in self.queue if entry[-1].lasting]
+        self.queue = [] if lasting else lasts
         heapq.heapify(self.queue)
         for slot in self.slots:
             if slot.done is not None and slot.done.job is not None and not slot.done.job.lasting:
                 slot.done = Done(None)  # type: ignore[arg-type]
+        return [entry[-1] for entry in lasts] if lasting else []
 
     def close(self) -> None:
         """Forget all jobs."""

@@ -154,7 +154,8 @@ class Compilation:
         over = self.budget.overdue if self.selector is None else self.selector.overdue
         kept = () if self.kept is None else tuple(self.kept.groups.values())
         made = Partitioner(workshop, evaluator or self.evaluator, over=over, least=self.least, kept=kept)
-        return made if self.foreseeing is None else evolve(made, foresee=self.foreseeing.foresee)
+        ahead = self.foreseeing
+        return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
 
     @property
     def unmeasured(self) -> Splitting:

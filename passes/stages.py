@@ -143,9 +143,10 @@ def fit_memory(work: Compilation) -> Graph:
 
 def partition_alone(work: Compilation) -> list[Group]:
     """Return the groups that are best by the model, whatever was measured."""
-    return work.known(
-        "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
-    )
+    with work.limited.unbudgeted():
+        return work.known(
+            "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
+        )
 
 
 def order_dims(work: Compilation) -> Programs:

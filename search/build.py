@@ -36,8 +36,6 @@ COMPILE_LIMIT = 30.0
 DRAW_LIMIT = 300.0
 #: What may be asked again where it was dropped, as one search follows another.
 AGAIN = ("rank", "refer", "simple", "build")
-#: Points of a kernel that are tried until one is ready which the compiler does not refuse.
-TRIED = 3
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
 
@@ -70,17 +68,6 @@ class Built:
         return hashlib.sha256(self.kernel.source.encode()).hexdigest() if self.kernel else ""
 
 
-@frozen
-class Readied:
-    """A kernel of the first of a problem's best points that the compiler did not refuse, as the device gets it: so many
-    were `refused` before, and it took so many `seconds` to be built.
-    """
-
-    refused: int
-    built: Built
-    seconds: float
-
-
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
@@ -106,17 +93,6 @@ class Factory:
             return self.rank(problem, model, count, correction)
         except CutsError:
             return []
-
-    def ready(self, problem: Problem, ranked: Sequence[Scored]) -> Readied | None:
-        """Return a kernel of the first of a problem's best points that the compiler does not refuse; nothing where it
-        refuses several.
-        """
-        for number, scored in enumerate(ranked[:TRIED]):
-            begun = time.monotonic()
-            built = self.build(problem, scored.candidate.schedule)
-            if built.outcome == "ok":
-                return Readied(number, built, time.monotonic() - begun)
-        return None
 
     def soon(self, problem: Problem) -> list[Scored]:
         """Return the best of a few points of a problem by the model.
@@ -256,9 +232,9 @@ class CandidateBuilder(Protocol):
         """Jobs queued or under way."""
         ...
 
-    def drop(self, lasting: bool = False) -> None:
-        """Forget every job that is queued or under way, but those that are `lasting` only where that is said: none of
-        them is answered any more, unless it is asked again.
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget every job that is queued or under way, but those that are `lasting` only where that is said, and where
+        no worker is at them: none of them is answered any more, unless it is asked again. Return the lasting ones.
         """
         ...
 
@@ -330,14 +306,18 @@ class Workers:
         done, self._done = self._done, []
         return done
 
-    def drop(self, lasting: bool = False) -> None:
-        """Forget what is queued; workers that are at something finish it for nobody, what is lasting for whom it is."""
-        self._queue = [] if lasting else [entry for entry in self._queue if entry[-1].lasting]
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget what is queued, and return what of it is lasting; workers that are at something finish it for nobody,
+        what is lasting for whom it is.
+        """
+        lasts = [entry for entry in self._queue if entry[-1].lasting]
+        self._queue = [] if lasting else lasts
         heapq.heapify(self._queue)
         self._left.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
         self._done = [done for done in self._done if done.job.lasting]
         for slot in self._slots:
             slot.dropped = slot.job is not None and not slot.job.lasting
+        return [entry[-1] for entry in lasts] if lasting else []
 
     def close(self) -> None:
         """End all workers."""

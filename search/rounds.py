@@ -24,7 +24,7 @@ from .trials import Trials
 RANKED = Settings().first
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
-#: Seconds behind the end of a budget in which spaces are ranked that nothing is known of.
+#: Seconds in which spaces are ranked that nothing is known of, however late it is.
 LATE = 2.0
 #: Seconds that this process takes for the best of a few points of a space: workers are waited for as long (105 of them
 #: took it 7 s on an H200's host).
@@ -32,6 +32,11 @@ SOON = 0.07
 #: Seconds that a core takes to rank a space, at most LATE for all of them however late it is: what no clock has seen is
 #: then what it is where nothing is measured.
 RANKING = 0.5
+
+
+def ranking_seconds(spaces: int) -> float:
+    """Return the seconds that workers have to rank some spaces, however late it is."""
+    return min(LATE, RANKING * spaces / cores())
 
 
 class Rounds:
@@ -100,8 +105,7 @@ class Rounds:
                 wishes = (problem, self._settings.model, RANKED, self._settings.correction)
                 self._resources.builder.submit(Job(key, "soon", (problem,), (-1.0,)))
                 self._resources.builder.submit(Job(key, "rank", wishes, (0.0,)))
-            end = self._resources.budget.seconds - self._resources.budget.promised + LATE
-            end = max(end, self._resources.elapsed + min(LATE, RANKING * len(missing) / cores()))
+            end = max(self._resources.budget.latest, self._resources.elapsed + ranking_seconds(len(missing)))
             latest = max(end + LATE, self._resources.elapsed + SOON * len(missing))
             while missing and not self._resources.interrupted:
                 if self._resources.elapsed >= (end if soon.keys() >= missing.keys() else latest):

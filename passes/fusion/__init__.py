@@ -7,11 +7,11 @@ from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
-from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
+from .partition import neighbours, partition, settle, with_parts
+from .partitioner import GroupEvaluator, Partitioner, Remembered
 from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
-from .settle import settle
 from .solve import solve
 from .sums import centre_means, compute_again, divide_behind, divide_moments, share_sums, sum_rows_first
 from .views import Views, addressed, find_views

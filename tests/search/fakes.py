@@ -92,8 +92,10 @@ class Inline:
             value = self.refuse(value.kernel) or value
         return [Done(job, value)]
 
-    def drop(self, lasting: bool = False) -> None:
-        self.queue = [job for job in self.queue if job.lasting and not lasting]
+    def drop(self, lasting: bool = False) -> list[Job]:
+        lasts = [job for job in self.queue if job.lasting]
+        self.queue = [] if lasting else lasts
+        return lasts if lasting else []
 
     def close(self) -> None:
         self.queue.clear()

@@ -378,15 +378,20 @@ def test_a_model_that_used_its_part_of_the_budget_gives_way_to_the_roofline(slow
     assert limited.expired
 
 
-def test_however_late_it_begins_the_model_has_its_part_of_the_budget() -> None:
+def test_the_plan_that_there_is_without_a_budget_is_the_models_until_that_is_overdue() -> None:
     clock = FakeClock()
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     group = group_of("matmul", ((32, 32), (32, 32)))
-    for moment, asked in ((10.0, 1), (10.0 + 1.1 * GRACE, 1)):
+    for moment, asked in ((0.9 * GRACE + 10.0, 1), (1.1 * GRACE + 10.0, 1)):
         clock.pass_by(moment - clock())
-        limited.cost(group)
+        with limited.unbudgeted():
+            limited.cost(group)
         assert limited.expired
         assert len(limited.ratios) == asked
+    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock := FakeClock()))
+    clock.pass_by(9.0)
+    limited.cost(group)
+    assert (limited.expired, len(limited.ratios)) == (True, 0), "of what else is weighed the roofline says enough"
 
 
 def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
