@@ -1,9 +1,10 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
+from .early import EARLY, fits_at_once
 from .extract import extract
-from .fetch import NARROWEST_COPY
-from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
+from .fetch import BUSY, NARROWEST_COPY
+from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, passed_pitches
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .lower import lower
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
@@ -15,6 +16,8 @@ from .streams import comes_in_parts
 from .windows import LARGEST
 
 __all__ = [
+    "BUSY",
+    "EARLY",
     "FRAGMENT_SETS",
     "LARGEST",
     "NARROWEST_COPY",
@@ -33,6 +36,7 @@ __all__ = [
     "comes_in_parts",
     "extents_of",
     "extract",
+    "fits_at_once",
     "in_place",
     "in_rows",
     "joined_places",
@@ -49,7 +53,7 @@ __all__ = [
     "meeting_of",
     "mixed_atoms",
     "own_axes",
-    "row_pitch",
+    "passed_pitches",
     "stage",
     "written_side",
 ]
