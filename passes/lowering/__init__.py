@@ -1,10 +1,11 @@
 """From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
 
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
+from .early import EARLY, fits_at_once
 from .edges import Edge, edge_of
 from .extract import extract
-from .fetch import NARROWEST_COPY
-from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, row_pitch
+from .fetch import BUSY, NARROWEST_COPY
+from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, passed_pitches
 from .join_warps import joined_places, joined_shares, joined_vector, written_side
 from .lower import lower
 from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
@@ -16,6 +17,8 @@ from .streams import comes_in_parts
 from .threads import LARGEST
 
 __all__ = [
+    "BUSY",
+    "EARLY",
     "FRAGMENT_SETS",
     "LARGEST",
     "NARROWEST_COPY",
@@ -36,6 +39,7 @@ __all__ = [
     "edge_of",
     "extents_of",
     "extract",
+    "fits_at_once",
     "in_place",
     "in_rows",
     "joined_places",
@@ -52,7 +56,7 @@ __all__ = [
     "meeting_of",
     "mixed_atoms",
     "own_axes",
-    "row_pitch",
+    "passed_pitches",
     "stage",
     "written_side",
 ]
