@@ -49,7 +49,7 @@ BUGS = (
     Bug("tile", "a shared tensor is written with the pitches of its transpose", "passes.lowering.outputs:passed_on",
         "linearise(places, layout.pitches[output.tensor])",
         "linearise(places, sorted(layout.pitches[output.tensor]))"),
-    Bug("share", "the last trip of a fetch runs past the tile", "passes.lowering.fetch:_division",
+    Bug("share", "the last trip of a fetch runs past the tile", "passes.lowering.fetch:_placed",
         "valid if n == 0 else ()", "()"),
     Bug("share", "a fetch makes one trip less", "passes.lowering.fetch:_division",
         "trips = -(-tile.count // per_trip)", "trips = max(1, tile.count // per_trip)"),
