@@ -20,7 +20,7 @@ from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, 
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, cut_fragments, needed
-from .fusion import GroupEvaluator, Order
+from .fusion import GroupEvaluator, Order, remember_foldings
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
@@ -273,7 +273,9 @@ class ChooseAlgorithms:
         return {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
 
     def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
-        """Take in the kernels of new parts."""
+        """Take in the kernels of new parts, and what was folded for them: the same is in the whole graph."""
+        for each in (*whole.values(), *found.values()):
+            remember_foldings(() if each is None else each.foldings)
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 

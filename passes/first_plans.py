@@ -27,8 +27,10 @@ from .stages import order_dims, partition_alone, place_programs, workloads_of
 from .structure import node_marks
 from .workload import Selector
 
-#: Part of what it takes to plan a graph that it takes to plan it again.
-KNOWN = 0.5
+#: Part of what it takes to plan a graph that it takes to plan it again, and the kernels that stand for what takes the
+#: place of a node then. (In seconds of a simulated host: Inception-v3 3.4 for 62 kernels, 2.3 with two nodes replaced;
+#: ResNet-50 at batch 64 2.3 for 40, 3 with nine; GoogLeNet at batch 16 3.5 for 77, 4 with ten.)
+KNOWN, STEPS = 0.5, 4
 
 
 def choose_algorithms(work: Compilation) -> Graph:
@@ -83,12 +85,12 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
         step.begin(graph)
     if chosen is not graph:
         different = len({(step.keys[node], algorithm) for node, algorithm in step.replaced.items()})
-        changed = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
-        with selector.foreseen(kernels, again(seconds, different, selector.cutting)):
-            late = selector.overdue()
-        if not late:
+        needed = again(seconds, kernels, different)
+        changed = None if _late(selector, kernels, needed) else _canonical(work, graph, chosen)
+        if changed is not None and not _late(selector, kernels, needed):
             with selector.foreseen(kernels, 0.0):
-                found, kernels, seconds = _planned(work, changed)
+                asked = FirstPlan(changed, dict(step.used), dict(step.replaced))
+                found, kernels, seconds = _planned(work, asked)
                 best = best if selector.overdue() else found
     work.first = best if work.options.memory is None else None
     if not work.budget.over(ALGORITHMS_SHARE):
@@ -99,13 +101,18 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     return _leave(work, graph, best)
 
 
-def again(seconds: float, replaced: int, cutting: float) -> float:
+def _late(selector: Selector, kernels: int, seconds: float) -> bool:
+    """Whether it is too late for a plan of so many kernels that takes so many seconds."""
+    with selector.foreseen(kernels, seconds):
+        return selector.overdue()
+
+
+def again(seconds: float, kernels: int, replaced: int) -> float:
     """Return about the seconds that it takes to plan a graph of which some different nodes were replaced: part of what
-    it took without, as what groups are in normal form and cost is known of all others, and for each of these about as
-    long as it takes to cut one into kernels. (On one core: 2.8 s where two of Inception-v3's 3.5 s were replaced, 7.6
-    where ten of GoogLeNet's 3.4 s were at batch 16, a fragment in 0.6 s.)
+    it took without, as what groups are in normal form and cost is known of all others, and for those in the place of
+    each node as long as it took for some kernels.
     """
-    return KNOWN * seconds + replaced * cutting
+    return (KNOWN + STEPS * replaced / max(1, kernels)) * seconds
 
 
 def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float]:

@@ -201,7 +201,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         found = work.groups
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, found), PARTITION_SHARE):
+    while selector is not None and mode == "mixed" and selector.learn(*_questions(work, found)):
         partitioner = work.partitioner(workshop)
         found = partition(partitioner, mode)
         if work.budget.overdue():  # it was not brought to its end
@@ -227,6 +227,12 @@ def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[
     work.graph, work.algorithms, work.replaced = first.graph, first.algorithms, first.replaced
     place_programs(work)
     return _workshop(work), partition_alone(work)
+
+
+def _questions(work: Compilation, groups: Sequence[Group]) -> tuple[list[list[FusedGroup]], float]:
+    """Return what is to be learnt of groups and until when, nothing where that has passed."""
+    late = work.budget.over(PARTITION_SHARE)
+    return [] if late else _deciding(work, groups), PARTITION_SHARE
 
 
 def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:

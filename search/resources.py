@@ -159,8 +159,6 @@ class Resources:
         gave it.
         """
         self.answering = True
-        if done.job.method == "plan" and done.value is not None:
-            self.statistics.note_cut(done.seconds)
         asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
         if not isinstance(asking, Asking):
             return False

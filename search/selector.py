@@ -205,12 +205,6 @@ class MeasuredSelector:
         keys = [form_key(form) for form in forms]
         return sum(key not in self._measured and not self._preparation.has_built(key) for key in keys)
 
-    @property
-    def cutting(self) -> float:
-        """About the seconds that it takes to cut a small graph into kernels; nothing where none was."""
-        seconds, count = self.tuner.statistics.cutting
-        return seconds / max(1, count)
-
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
         """Keep back of the budget in a block what a plan of so many kernels takes whose groups are found in so many

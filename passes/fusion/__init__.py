@@ -1,6 +1,7 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .cutting import copied
+from .fold_tables import Folding, noted_foldings, remember_foldings
 from .fold_units import drop_unused, fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
@@ -17,6 +18,7 @@ from .sums import centre_means, compute_again, divide_behind, divide_moments, sh
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "Folding",
     "Forms",
     "FusionError",
     "Group",
@@ -52,8 +54,10 @@ __all__ = [
     "issue_slots",
     "natural",
     "neighbours",
+    "noted_foldings",
     "partition",
     "put_back",
+    "remember_foldings",
     "rename_group",
     "reorder",
     "reorder_unit",

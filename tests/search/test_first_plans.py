@@ -180,8 +180,8 @@ def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_othe
 
 
 def test_another_plan_is_foreseen_to_take_what_is_new_in_it() -> None:
-    assert first_plans.again(4.0, 0, 0.6) == pytest.approx(2.0)
-    assert first_plans.again(4.0, 10, 0.6) == pytest.approx(8.0)
+    assert first_plans.again(4.0, 80, 0) == pytest.approx(2.0)
+    assert first_plans.again(4.0, 80, 10) == pytest.approx(4.0)
 
 
 def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_of() -> None:
