@@ -90,6 +90,7 @@ class Rounds:
         for task in tasks:
             if task.idle:
                 self._advance(task)
+                self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
