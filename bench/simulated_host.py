@@ -28,9 +28,11 @@ from cuts.search.data import Reference
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, digest, schedule_text
 
-#: Seconds until a worker and a device answer, and those that the device's process takes to check a kernel, the first of
-#: a problem, and to time a run besides the run itself.
-WORKER_START, DEVICE_START = 2.0, 3.0
+#: Seconds until a program that imports the package answers where others do so beside it, until workers do that are
+#: copied from one (1.6 times what the import takes here, 0.5 to 0.85, and the copies), and until a device does.
+PROGRAM_START, WORKER_START, DEVICE_START = 2.0, 1.4, 3.0
+#: Seconds that the device's process takes to check a kernel, the first of a problem, and to time a run besides the run
+#: itself.
 CHECK, FIRST_CHECK, RUN = 1.5e-3, 15e-3, 0.25e-3
 #: Seconds that timing adds to a kernel.
 OVERHEAD = 4e-6
