@@ -231,6 +231,11 @@ class CandidateBuilder(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """How many jobs run at once."""
+        ...
+
+    @property
     def load(self) -> int:
         """Jobs queued or under way."""
         ...
