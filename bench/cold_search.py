@@ -59,11 +59,10 @@ class SimulatedSearch:
 
     def tuner(self, cores: int, devices: int) -> Tuner:
         """Return what searches: in this process with one device, else in one for each."""
-        own = cores if devices == 1 else cores // (devices + 1)
 
         def crew() -> SimulatedWorkers:
             assert resources.bench is not None  # the device starts beside the workers
-            self.workers.append(SimulatedWorkers(self.clock, own, self.memory, self.options.slower))
+            self.workers.append(SimulatedWorkers(self.clock, cores, self.memory, self.options.slower))
             return self.workers[-1]
 
         def device() -> SimulatedGPU:
