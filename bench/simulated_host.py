@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import count
 from math import exp
 from pathlib import Path
@@ -89,6 +90,16 @@ class Clock:
         return self.watch.running(self)
 
 
+@cache
+def _tree() -> str:
+    """Return a digest of what workers run: what another tree answered says nothing, and may not be readable."""
+    root, found = Path(__file__).parent.parent, hashlib.sha256()
+    for folder in ("backends", "ir", "ops", "passes", "search"):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".cuts", ".lark")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 @define
 class JobMemory:
     """What jobs answered, and what they took; kernels' estimates by the digests of their sources."""
@@ -112,7 +123,7 @@ class JobMemory:
     def _known(self, job: Job) -> tuple[Any, float]:
         key = hashlib.sha256(pickle.dumps((job.method, job.arguments))).hexdigest()
         if key not in self.answers:
-            path = self.folder / "answers" / key
+            path = self.folder / "answers" / _tree() / key
             if path.exists():
                 self.answers[key] = pickle.loads(path.read_bytes())
             else:
