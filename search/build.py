@@ -23,10 +23,10 @@ from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
+from .copies import Nursery
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
 from .memory import collect_seldom
-from .nursery import Nursery
 from .problem import Problem, schedule_text
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw

@@ -3,7 +3,7 @@ another.
 
 A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and
 so that a script that uses the library needs no guard around its main part; or by copying a process that was started
-like that (`nursery.py`), where there are many. It ends when the connection closes.
+like that (`copies/`), where there are many. It ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..ir import BackendError, CutsError
-from .nursery import Copied, Nursery
+from .copies import Nursery, ProcessCopy
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
@@ -61,7 +61,7 @@ class Child:
         self.arguments = arguments
         self.starts = 0
         self._fresh = False
-        self._process: subprocess.Popen[bytes] | Copied | None = None
+        self._process: subprocess.Popen[bytes] | ProcessCopy | None = None
         self._connection: Connection | None = None
 
     @property
@@ -89,7 +89,7 @@ class Child:
         self._fresh = True
         self.connection.send((self.service, self.arguments))
 
-    def _made(self, service: int) -> subprocess.Popen[bytes] | Copied:
+    def _made(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
         """Return a process that serves on a connection, whose number here is given."""
         if self.nursery is not None:
             try:

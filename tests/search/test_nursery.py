@@ -13,7 +13,7 @@ from cuts.ir.errors import BackendError
 from cuts.search import build
 from cuts.search.build import Done, Job, Workers
 from cuts.search.child import Child, Lost
-from cuts.search.nursery import Nursery
+from cuts.search.copies import Nursery
 
 pytestmark = pytest.mark.skipif(not Nursery.possible(), reason="processes are copied on Linux only")
 

@@ -1,8 +1,9 @@
 """A process that imports once what many children need, and makes them by copying itself: sixteen that import it side by
 side take all cores for two seconds.
 
-It is started as a program of its own, as single children are (`child.py`), and does nothing but import and copy: it has
-no GPU context and no threads, so that a copy begins where it is. Its libraries get one thread each for the same reason.
+It is started as a program of its own, as single children are (`../child.py`), and does nothing but import and copy: it
+has no GPU context and no threads, so that a copy begins where it is. Its libraries get one thread each for the same
+reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COPYING = f"{__package__}.copying"
 NUMBER = 12
 
 
-class Copied:
+class ProcessCopy:
     """A process that a nursery made, with what `subprocess.Popen` has of one: `status` says first which it is, then how
     it ended.
     """
@@ -98,7 +99,7 @@ class Nursery:
         theirs.close()
         self._control = ours
 
-    def copy(self, service: int) -> Copied:
+    def copy(self, service: int) -> ProcessCopy:
         """Have a process made that serves on a connection, whose number here is given.
 
         Raises `OSError` where the nursery is gone.
@@ -114,7 +115,7 @@ class Nursery:
             raise
         finally:
             theirs.close()
-        return Copied(ours, self.kill)
+        return ProcessCopy(ours, self.kill)
 
     def kill(self) -> None:
         """End it at once: what is not born yet never will be."""

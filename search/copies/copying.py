@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 
 from attrs import define, field
 
-from .child import serve
+from ..child import serve
 
 #: Bytes of a request, and the connections that it brings: the one to serve on, and the one to say how that ended.
 REQUEST, CONNECTIONS = 16, 2
