@@ -70,7 +70,7 @@ BANKED = 0.17
 RING, ALONE = 5.0, 1.5
 #: Latencies of memory that a round of a loop takes which stages nothing, as far as its work is shorter, and what of
 #: that work counts: all warps of an SM begin such a round together, and none has its loads ahead.
-LOOPED, LOOPED_WORK = 1.0, 0.5
+LOOPED, LOOPED_WORK = 1.0, 1.0
 #: Latencies for which each segment waits that asks memory for more behind its reductions.
 ASKED = 1.5
 #: Clocks for which a word that lanes pass one another keeps the path to shared memory.
