@@ -2,7 +2,7 @@
 
 from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied
-from .device import Array, Buffer, Device, Launch, Pointer, Timing
+from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
@@ -21,6 +21,7 @@ __all__ = [
     "Device",
     "KernelStore",
     "Launch",
+    "MemoryPart",
     "Pointer",
     "Timing",
     "Transfers",

@@ -32,11 +32,13 @@ class Copied:
 class Called:
     """A kernel, by number, and where its arguments lie at each turn of its loop (one, where it is in none).
 
-    An argument is in the same block at each turn.
+    An argument is in the same block at each turn. The one of number `passing` begins a number of bytes that nothing
+    else reads (`Device.passing`).
     """
 
     kernel: int
     turns: tuple[tuple[BlockPlace, ...], ...]
+    passing: tuple[int, int] | None = None
 
 
 @frozen

@@ -34,6 +34,10 @@ class Pointer:
     offset: int = 0
 
 
+#: Bytes of memory: where they begin, and how many they are.
+MemoryPart: TypeAlias = tuple[Pointer, int]
+
+
 @frozen
 class Timing:
     """Seconds of repeated runs: all samples in order, and what a report shows of them."""
@@ -112,8 +116,12 @@ class Device(ABC):
         """Wait until everything launched so far has finished."""
 
     @abstractmethod
-    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
-        """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each."""
+    def time(
+        self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
+    ) -> Timing:
+        """Time `run` alone, `repeats` times after `warmup` runs; `cold` empties the L2 cache before each, of all but
+        the `warm` parts of memory.
+        """
 
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
         """Time each of several launches in a row, with caches as those before it leave them; here with the host's
@@ -141,6 +149,12 @@ class Device(ABC):
         cheaply.
         """
         return run
+
+    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+        """Return what tells the cache, of launches that are recorded inside, that the bytes from a place on are read
+        once: others need not make room for them.
+        """
+        return nullcontext()
 
     def describe(self) -> dict[str, object]:
         """Return what `cuts device` shows."""

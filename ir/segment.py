@@ -102,7 +102,9 @@ class FusedGroup:
 
     `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
     only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
-    memory. `constants` holds small tables that lowering folds, row-major.
+    memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that no kernel writes, as
+    weights; the others are taken to lie in the cache, as whoever left them did so a moment ago. That is no part of what
+    a group computes: equal groups may differ in it.
     """
 
     segments: tuple[Segment, ...]
@@ -111,6 +113,7 @@ class FusedGroup:
     outputs: tuple[str, ...]
     shared: tuple[str, ...] = ()
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
+    fixed: tuple[str, ...] = field(default=(), eq=False)
 
     @property
     def adds_to_memory(self) -> bool:

@@ -109,8 +109,8 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector; divisions by one number share its reciprocal",
-          ("lowering/extract.py", "lowering/quotients.py", "lowering/windows.py", "lowering/widen.py",
-           "lowering/spread.py")),
+          ("lowering/extract.py", "lowering/threads/quotients.py", "lowering/threads/windows.py",
+           "lowering/threads/widen.py", "lowering/threads/spread.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

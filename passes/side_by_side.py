@@ -413,6 +413,7 @@ def joined(forms: Sequence[FusedGroup]) -> FusedGroup:
         tuple(tensor for form in renamed for tensor in form.outputs),
         tuple(tensor for form in renamed for tensor in form.shared),
         {tensor: table for form in renamed for tensor, table in form.constants.items()},
+        tuple(tensor for form in renamed for tensor in form.fixed),
     )
 
 

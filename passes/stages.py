@@ -232,18 +232,17 @@ def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[
 def _questions(work: Compilation, groups: Sequence[Group]) -> tuple[list[list[FusedGroup]], float]:
     """Return what is to be learnt of groups and until when, nothing where that has passed."""
     late = work.budget.over(PARTITION_SHARE)
-    return [] if late else _deciding(work, groups), PARTITION_SHARE
+    return [] if late else deciding(work, groups), PARTITION_SHARE
 
 
-def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
-    """Return what groups rest on: the kernels that compute them, what else they may be split into, and what they were
-    made of.
+def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
+    """Return what groups of the statements as they lie rest on: the kernels that compute them, what else they may be
+    split into, and what they were made of.
     """
-    assert work.workshop is not None, "it made the groups"
     held = () if work.kept is None else work.kept.groups.values()
     groups, split = [group for group in groups if group not in held], work.evaluator
     forms = [group.form for group in groups]
-    parts = with_parts(groups, work.workshop)[len(forms) :]
+    parts = with_parts(groups, _workshop(work))[len(forms) :]
     for form in (*forms, *parts):
         split.cost(form)  # only what was asked for is measured
     kernels = [kernel for form in forms for kernel in split.kernels(form)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, open_devi
 from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
+from .passing import passing_tensors
 from .plan import Plan, extent_bytes
 
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
@@ -166,8 +167,16 @@ class Session:
         with self._alone():
             if self._replay is None:
                 long = len(self._launches) > LONGEST_RECORDING
-                self._replay = self.launch if long else self.device.capture(self.launch)
+                self._replay = self.launch if long else self.device.capture(self._recorded)
             return self._replay
+
+    def _recorded(self) -> None:
+        """Launch every step for a recording, which keeps what passes through the cache."""
+        passing = passing_tensors(self.plan)
+        for step, turn, launch in self._launches:
+            tensor, nbytes = passing.get(step, ("", 0))
+            with self.device.passing(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
+                launch()
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay on the device."""

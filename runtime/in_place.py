@@ -17,6 +17,7 @@ from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
 from ..backends.library import DIALECT
 from ..ir import DType
 from .memory import Lifetime, aligned, place_buffers
+from .passing import passing_tensors
 from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
 
 CONSTANTS, SCRATCH = 0, 1
@@ -143,10 +144,12 @@ def _calls(plan: Plan, places: Mapping[BufferKey, BlockPlace]) -> tuple[Called, 
         start = places["tensor", 0, storage.buffer]
         return evolve(start, offset=start.offset + storage.start(turn) * plan.types[tensor].dtype.size)
 
+    passing = passing_tensors(plan)
     return tuple(
         Called(
             step.kernel,
             tuple(tuple(place(n, a, turn) for a in range(len(step.tensors))) for turn in range(plan.turns(n))),
+            (step.tensors.index(passing[n][0]), passing[n][1]) if n in passing else None,
         )
         for n, step in enumerate(plan.steps)
     )

@@ -23,6 +23,7 @@ from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
+from .copies import Nursery
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
 from .memory import collect_seldom
@@ -36,6 +37,8 @@ COMPILE_LIMIT = 30.0
 DRAW_LIMIT = 300.0
 #: What may be asked again where it was dropped, as one search follows another.
 AGAIN = ("rank", "refer", "simple", "build")
+#: Workers from which on it is faster to copy one process than to start each as a program.
+MANY = 2
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
 
@@ -228,6 +231,11 @@ class CandidateBuilder(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """How many jobs run at once."""
+        ...
+
+    @property
     def load(self) -> int:
         """Jobs queued or under way."""
         ...
@@ -258,7 +266,9 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
-        self._slots = [_Slot(Child(service)) for _ in range(max(1, count or cores()))]
+        count = max(1, count or cores())
+        self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
+        self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
         for slot in self._slots:
             slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
@@ -324,6 +334,8 @@ class Workers:
         self._queue.clear()
         for slot in self._slots:
             slot.child.kill()
+        if self._nursery is not None:
+            self._nursery.close()
 
     def _assign(self) -> None:
         for slot in self._slots:

@@ -191,8 +191,10 @@ class Preparation:
         """Whether a kernel of a group was made ready, which is told by its form."""
         return form in self._built
 
-    def begin(self, problems: Sequence[Problem]) -> None:
-        """Have problems made ready that are not, those in front first."""
+    def begin(self, problems: Sequence[Problem], whole: bool = True) -> None:
+        """Have problems made ready that are not, those in front first; only ranked, where they are not to be ready
+        as a `whole`.
+        """
         ranked = self.resources.ranked
         missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
         self.unranked.update(p.key for p in missing)
@@ -200,7 +202,7 @@ class Preparation:
         wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
-            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some))
+            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some, whole))
 
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""
@@ -234,17 +236,18 @@ class Preparation:
     ) -> None:
         self.resources.builder.submit(Job(take, method, arguments, priority, lasting=True))
 
-    def _keep_ranked(self, problems: Sequence[Problem], done: Done) -> None:
+    def _keep_ranked(self, problems: Sequence[Problem], whole: bool, done: Done) -> None:
         """Keep the best points of problems, and have a kernel of the first of each built; not of those that need none
         any more.
         """
         self.unranked.difference_update(p.key for p in problems)
         found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
+        building = {p.key for p, _ in found if whole}
         for problem, ranked in found:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(ranked))
-            if problem.key in self.unbuilt:
+            if problem.key in building & self.unbuilt:
                 self._build(problem, ranked[:TRIED])
-        self.unbuilt.difference_update({p.key for p in problems} - {p.key for p, _ in found})
+        self.unbuilt.difference_update({p.key for p in problems} - building)
 
     def _build(self, problem: Problem, ranked: Sequence[Scored]) -> None:
         """Have the kernel of the first of some points built, or of the next one where the compiler refuses it."""

@@ -16,8 +16,11 @@ from attrs import field, frozen
 from ..backends.cuda import toolchains
 from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
 
-#: Changed whenever a stored time would no longer mean what it meant: the way of timing, the text forms.
-FORMAT = 1
+#: Changed whenever a stored time would no longer mean what it meant: the way of timing, the text forms. Until format 2,
+#: no input was in the cache.
+FORMAT = 2
+#: Formats whose times were longer, and whose schedules hold.
+EARLIER = ("1",)
 
 
 @frozen(eq=False)

@@ -178,10 +178,10 @@ class MeasuredSelector:
 
     def ahead(self, workloads: Sequence[Workload]) -> None:
         """Have the kernels of a plan made ready by workers that nothing else is asked of, those first that take
-        longest: not where they are searched for at several places.
+        longest. Where they are searched for at several places, only their spaces are ranked.
         """
-        if self._prepares:
-            self._preparation.begin(self._longest_first(map(self._problem, workloads)))
+        if self.budget.limited and not self.tuner.frozen and self.evaluate:
+            self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
 
     @property
     def _prepares(self) -> bool:

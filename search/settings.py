@@ -19,7 +19,7 @@ from .proof import Proof
 ENDLESS = {"frugal": "bayes"}
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
-CHUNK, LEAST_CHUNK = 64, 8
+CHUNK, LEAST_CHUNK = 96, 8
 #: Groups per second that are measured together, until it is known.
 PACE = 4.0
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not

@@ -145,7 +145,7 @@ class CudaChain(Chain):
             call = plan.calls[number]
             kernel = kernels[call.kernel]
             if 0 not in kernel.grid:
-                self._nodes.append(node_of(chains, loaded[call.kernel], kernel, call.turns[turn]))
+                self._nodes.append(node_of(chains, loaded[call.kernel], kernel, call.turns[turn], call.passing))
         self._nodes += [CopyNode(chains, copied) for copied in plan.after]
         self._touching: dict[int, list[ChainNode]] = defaultdict(list)
         for node in self._nodes:

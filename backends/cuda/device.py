@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import BackendError, GraphError, KernelFunction, Target
-from ..device import Array, Buffer, Device, Launch, Pointer, Timing
+from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
 from .compile import compile_kernels
 from .query import current_device, driver, primary_context
@@ -172,6 +172,12 @@ class CudaDevice(Device):
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
+    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+        """Let launches that are recorded on our stream read bytes that pass through the L2 cache."""
+        from .passing import passing_on
+
+        return passing_on(self.stream_handle, _address(place), nbytes)
+
     def synchronize(self) -> None:
         """Wait for our stream."""
         self._checked(self._stream.synchronize)
@@ -184,8 +190,12 @@ class CudaDevice(Device):
         """Make the primary context current in this thread, where it is not."""
         return primary_context()
 
-    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
-        """Time with events around each run; `cold` writes twice the L2 cache's size before each."""
+    def time(
+        self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
+    ) -> Timing:
+        """Time with events around each run; `cold` writes twice the L2 cache's size before each, and reads the `warm`
+        parts behind that.
+        """
         begin, end = self._driver.Event(), self._driver.Event()
         for _ in range(warmup):
             run()
@@ -193,6 +203,8 @@ class CudaDevice(Device):
         for _ in range(repeats):
             if cold:
                 self._empty_cache()
+                for place, nbytes in warm:
+                    self._driver.memcpy_dtod_async(int(self._flush), _address(place), nbytes, self._stream)
             begin.record(self._stream)
             run()
             end.record(self._stream)

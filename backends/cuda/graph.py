@@ -4,12 +4,16 @@ context.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
 from ...ir import BackendError
 from ..device import Launch
 from .overlap import overlap_launches
+
+#: The bindings by which a graph is recorded now, in this thread.
+RECORDING: ContextVar[Any] = ContextVar("RECORDING", default=None)
 
 
 def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
@@ -30,9 +34,11 @@ def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
     stream = cu.CUstream(stream_handle)
     # Relaxed: other threads of the process may allocate while we capture.
     checked(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    recording = RECORDING.set(cu)
     try:
         run()
     finally:
+        RECORDING.reset(recording)
         graph = checked(cu.cuStreamEndCapture(stream))
     overlap_launches(graph, cu, checked, arch)
     executable = checked(cu.cuGraphInstantiate(graph, 0))

@@ -14,6 +14,7 @@ from ..chains import BlockPlace, Copied
 from ..device import Buffer, Pointer
 from ..library import Routine
 from .device import CudaDevice, Foreign
+from .passing import pass_through
 
 
 class NodeDriver(Protocol):
@@ -30,8 +31,15 @@ class NodeDriver(Protocol):
 class KernelNode:
     """A launch whose arguments can be set: the driver reads them from memory of ours when it is told of a change."""
 
-    def __init__(self, driver: NodeDriver, function: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> None:
-        self.places = tuple(places)
+    def __init__(
+        self,
+        driver: NodeDriver,
+        function: Any,
+        kernel: KernelFunction,
+        places: Sequence[BlockPlace],
+        passing: tuple[int, int] | None = None,
+    ) -> None:
+        self.places, self.passing = tuple(places), passing
         self.values = (ctypes.c_uint64 * max(len(places), 1))()
         size, start = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self.values)
         self.pointers = (ctypes.c_void_p * max(len(places), 1))(*(start + n * size for n in range(len(places))))
@@ -58,6 +66,9 @@ class KernelNode:
         self.handle = self.driver.checked(
             self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
         )
+        if self.passing is not None:
+            argument, nbytes = self.passing
+            pass_through(self.driver.cu, self.handle, self.values[argument], nbytes)
 
     def update(self, executable: Any, addresses: Sequence[int]) -> None:
         self.set(addresses)
@@ -153,8 +164,16 @@ class RoutineNode:
 ChainNode: TypeAlias = KernelNode | CopyNode | RoutineNode
 
 
-def node_of(driver: NodeDriver, loaded: Any, kernel: KernelFunction, places: Sequence[BlockPlace]) -> ChainNode:
-    """Return the node that calls a loaded kernel, or a routine, with its arguments at some places."""
+def node_of(
+    driver: NodeDriver,
+    loaded: Any,
+    kernel: KernelFunction,
+    places: Sequence[BlockPlace],
+    passing: tuple[int, int] | None = None,
+) -> ChainNode:
+    """Return the node that calls a loaded kernel, or a routine, with its arguments at some places; the argument and the
+    bytes that pass through the cache, if any.
+    """
     if isinstance(loaded, Routine):
         return RoutineNode(driver, loaded, kernel, places)
-    return KernelNode(driver, loaded, kernel, places)
+    return KernelNode(driver, loaded, kernel, places, passing)

@@ -24,7 +24,7 @@ from attrs import frozen
 
 from ...ir import BackendError, KernelFunction, Target
 from ..cache import cache_root, private_folder
-from ..device import Array, Buffer, Device, Launch, Pointer, Timing
+from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..host_memory import require_host_memory
 from ..refused import refused
 from .pocl_cache import set_damaged_aside, set_programs_aside
@@ -357,17 +357,23 @@ class OpenCLDevice(Device):
         """Wait for the queue."""
         self._queue.finish()
 
-    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
+    def time(
+        self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
+    ) -> Timing:
         """Time with the host's clock; a CPU has no cache to empty that `cold` could mean here but its last level, which
-        we stream over.
+        we stream over, and then over the `warm` parts.
         """
         flush = np.zeros(2 * self.target.l2_bytes if cold else 0, np.uint8)
+        aside = Pointer(self.allocate(max((nbytes for _, nbytes in warm), default=0) if cold else 0))
         for _ in range(warmup):
             run()
         self.synchronize()
         samples = []
         for _ in range(repeats):
             flush += 1
+            for place, nbytes in warm if cold else ():
+                self.copy(aside, place, nbytes)
+            self.synchronize()
             start = time.perf_counter()
             run()
             self.synchronize()

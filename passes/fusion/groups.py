@@ -132,7 +132,8 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     inputs, outputs, shared = (tuple(names[t] for t in each) for each in (group.inputs, group.outputs, group.shared))
     tensors = {names.get(t, t): type_ for t, type_ in group.tensors.items()}
     constants = {names[t]: table for t, table in group.constants.items()}
-    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants)
+    fixed = tuple(names[t] for t in group.fixed)
+    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants, fixed)
 
 
 def form_key(form: FusedGroup) -> Hashable:
@@ -193,6 +194,7 @@ class Workshop:
             u.writes[0]: u for u in programs.units if u.free and u.writes and u.writes[0] in views.sources
         }
         self._graph_outputs = set(programs.graph.outputs)
+        self._constants = programs.graph.constants.keys()
         self._pattern_of: dict[str, int] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, Workshop] = {}
@@ -317,6 +319,8 @@ class Workshop:
             form = chain_level(halves, tensors, kept, tables, policy or self.policy)
         if isinstance(form, Illegal):
             return form
+        constants = {names[t] for t in numbers if self.sources(t) in self._constants}
+        form = evolve(form, fixed=tuple(t for t in form.inputs if t in constants))
         named, canonical = canonical_names(in_math(form, self.policy.math))
         return _SAME.setdefault(form_key(named), named), canonical
 

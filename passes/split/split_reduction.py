@@ -171,7 +171,8 @@ def _group(
     tables = {t: v for t, v in group.constants.items() if t in read}
     inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)
     names = dict.fromkeys((*inputs, *tables, *outputs, *(r.name for r in segment.reductions)))
-    return FusedGroup((segment,), {n: types.get(n) or group.tensors[n] for n in names}, inputs, outputs, (), tables)
+    kept = {n: types.get(n) or group.tensors[n] for n in names}
+    return FusedGroup((segment,), kept, inputs, outputs, (), tables, tuple(t for t in group.fixed if t in inputs))
 
 
 # ---- which groups to split

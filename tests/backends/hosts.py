@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
-from cuts.backends.device import Array, Buffer, Device, Launch, Pointer, Timing
+from cuts.backends.device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Routine
 from cuts.ir.launch import KernelFunction
@@ -87,7 +87,9 @@ class HostDevice(Device):
     def synchronize(self) -> None:
         pass
 
-    def time(self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False) -> Timing:
+    def time(
+        self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
+    ) -> Timing:
         self._took = 0.0
         run()
         return Timing((self._took,) * repeats)

@@ -268,6 +268,23 @@ def test_equal_nodes_are_decided_once() -> None:
     assert len(step.plans) == 1
 
 
+def test_what_is_priced_is_foreseen() -> None:
+    """Others price the kernels of all plans side by side, before this process asks for any."""
+    graph, foreseen = convolution(2, 8, 8, 8, 8), list[object]()
+
+    class Asked(Words):
+        def cost(self, group: FusedGroup) -> float:
+            assert form_key(group) in foreseen
+            return super().cost(group)
+
+    def foresee(groups: Sequence[FusedGroup]) -> None:
+        foreseen.extend(map(form_key, groups))
+
+    step = ChooseAlgorithms(INSTANCES, Asked(0.0), TARGET, "mixed", foresee=foresee)
+    step.run(graph)
+    assert len(foreseen) > len(step.choices[0].seconds) > 1
+
+
 def test_larger_tiles_round_more() -> None:
     graph = convolution(1, 64, 64, 56, 56)
     node = graph.nodes[0]

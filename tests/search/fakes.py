@@ -73,6 +73,7 @@ class Inline:
         self.queue: list[Job] = []
         self.built = 0
         self.refuse = refuse
+        self.size = 1
 
     @property
     def load(self) -> int:

@@ -170,3 +170,22 @@ def test_a_file_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         import_results(there, tmp_path / "r.json")
     assert there.results() == ()
+
+
+def test_a_result_of_an_earlier_way_of_timing_counts_as_one_of_today(tmp_path: Path) -> None:
+    database = filled()
+    database.keep_answer(answer("graph", 1e-3, problems=(PROBLEM.key, "unknown")))
+    export_results(database, tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text())
+    for result in document["results"]:
+        said = json.loads(result["description"]) | {"format": "1"}
+        key, result["description"] = result["key"], json.dumps(said, indent=1, sort_keys=True)
+        result["key"] = digest(result["description"])
+        for each in document["answers"]:
+            each["problems"] = [result["key"] if known == key else known for known in each["problems"]]
+    document["format"] = 1  # which has no digest of its own
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    there = Database(None)
+    assert import_results(there, tmp_path / "r.json") == Imported(2, 0, 0, 1)
+    assert there.winner(PROBLEM) == WINNER
+    assert there.answers() == database.answers()

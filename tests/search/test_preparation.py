@@ -51,6 +51,18 @@ def test_what_was_made_ready_is_ranked_and_built_once() -> None:
     assert builder.load == 0, "all of them are ready"
 
 
+def test_where_others_search_only_spaces_are_ranked() -> None:
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    ahead = Preparation(tuner.resources, SETTINGS)
+    ahead.begin(PROBLEMS, whole=False)
+    assert ahead.missing == len(PROBLEMS)
+    while tuner.resources.builder.load:
+        tuner.resources.collect(0.0)
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == tuner.resources.ranked.keys()
+    assert not tuner.resources.ready
+    assert ahead.missing == 0
+
+
 def test_a_search_begins_with_what_is_ready_and_chooses_alike() -> None:
     plain = tuner_of(FakeBench(by_threads), Inline()).run(PROBLEMS, SETTINGS)
     builder = Inline()

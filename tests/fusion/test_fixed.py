@@ -1,0 +1,70 @@
+"""Which inputs of a group nothing writes: weights, whatever is looked at, packed, split or put side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.ir import Graph, Node, TensorType
+from cuts.ir.types import DType
+from cuts.ops import Registry
+from cuts.passes.fusion import Group, Policy, Workshop, build_programs, find_views, form_key
+from cuts.passes.side_by_side import joined
+from cuts.passes.split.split_reduction import split_reduction
+from cuts.search.measure import LEFT, _Data, _left_in_cache
+from cuts.search.problem import Problem
+
+REGISTRY = Registry.builtin()
+
+
+def groups(batch: int = 3) -> dict[str, Group]:
+    """Two products by weights, the second of which reads what the first one leaves, and a sum with the input."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.random((64, 64), np.float32), "u": rng.random((64, 64), np.float32)}
+    types = {
+        t: TensorType(DType.F32, (64, 64) if t in weights else (batch, 64)) for t in ("x", "w", "u", "h", "k", "y")
+    }
+    nodes = (
+        Node("a", "matmul", ("x", "w"), ("h",), {}),
+        Node("b", "matmul", ("h", "u"), ("k",), {}),
+        Node("c", "add", ("k", "x"), ("y",), {}),
+    )
+    graph = Graph("net", ("x",), ("y",), types, nodes, weights)
+    shop = Workshop(find_views(build_programs(graph, REGISTRY)), Policy())
+    return {unit: shop.single(unit) for unit in shop.units}
+
+
+def fixed(group: Group) -> set[str]:
+    """Return the tensors of the graph that a group holds to be fixed."""
+    return {group.tensors[tensor] for tensor in group.form.fixed}
+
+
+def test_weights_are_fixed_and_what_kernels_leave_is_not() -> None:
+    found = [fixed(group) for group in groups().values()]
+    assert found == [{"w"}, {"u"}, set()]
+
+
+def test_equal_groups_may_differ_in_it() -> None:
+    form = next(iter(groups().values())).form
+    other = evolve(form, fixed=())
+    assert form.fixed and form == other and form_key(form) == form_key(other)
+
+
+def test_parts_and_what_shares_a_launch_keep_it() -> None:
+    form = next(iter(groups().values())).form
+    divided = split_reduction(form, 4)
+    assert divided is not None
+    parts, rest = divided
+    assert len(parts.fixed) == 1 and not rest.fixed
+    both = joined([form, form])
+    assert len(both.fixed) == 2 and set(both.fixed) <= set(both.inputs)
+
+
+def test_inputs_that_kernels_leave_are_warm_where_they_are_small() -> None:
+    form, target = next(iter(groups().values())).form, find_target("cuda:h100")
+    (left,) = set(form.inputs) - set(form.fixed)
+    nbytes = form.tensors[left].nbytes
+    for l2_bytes, wanted in ((int(nbytes / LEFT), [("place", nbytes)]), (int(nbytes / LEFT) - 8, [])):
+        problem = Problem(form, {}, evolve(target, l2_bytes=l2_bytes), {})
+        data = _Data(problem, None, {left: "place"})  # type: ignore[arg-type, dict-item]
+        assert _left_in_cache(data) == wanted
