@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 
 from attrs import define, field
 from cuts.backends.cuda import compile as cuda_compile
@@ -28,7 +29,7 @@ from cuts.bench.lanes import Lane, Lanes
 from cuts.bench.records import Row, exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.simulated_host import (
-    WORKER_START,
+    PROGRAM_START,
     Clock,
     JobMemory,
     ProcessWatch,
@@ -58,11 +59,10 @@ class SimulatedSearch:
 
     def tuner(self, cores: int, devices: int) -> Tuner:
         """Return what searches: in this process with one device, else in one for each."""
-        own = cores if devices == 1 else cores // (devices + 1)
 
         def crew() -> SimulatedWorkers:
             assert resources.bench is not None  # the device starts beside the workers
-            self.workers.append(SimulatedWorkers(self.clock, own, self.memory, self.options.slower))
+            self.workers.append(SimulatedWorkers(self.clock, cores, self.memory, self.options.slower))
             return self.workers[-1]
 
         def device() -> SimulatedGPU:
@@ -78,7 +78,7 @@ class SimulatedSearch:
         return Tuner(resources, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
 
     def _lane(self, number: int, cores: int) -> Lane:
-        clock = Clock(self.watch, self.options.factor, WORKER_START)
+        clock = Clock(self.watch, self.options.factor, PROGRAM_START)
         workers = SimulatedWorkers(clock, cores, self.memory, self.options.slower)
         gpu = SimulatedGPU(clock, self.memory)
         self.workers.append(workers)
@@ -142,7 +142,9 @@ def main() -> None:
     options = parser.parse_args()
     cases = [c for c in all_cases() if c.kind == "conv" and c.batch == 1 and options.network in c.uses]
     cases = cases[: options.first or None]
-    print(json.dumps(simulated(cases, options.cores, options.devices, options), indent=1))
+    with TemporaryDirectory() as cache:  # what one search compiles is compiled once, as on the host
+        os.environ["CUTS_CACHE_DIR"] = f"{cache}/cuts"
+        print(json.dumps(simulated(cases, options.cores, options.devices, options), indent=1))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
     python bench/record_spaces.py --out spaces --limit 150
     python bench/record_spaces.py --out spaces --limit 240 --devices 0,1,2,3,4,5,6,7
+    python bench/record_spaces.py --out spaces --plans mobilenetv2:1 --points 80
 
+With `--plans`, the operations are the kernels of plans that the model makes without a measurement.
 Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
 whole. What the folder has is not recorded again; a space that is not whole is gone on with, on the same machine.
 Several devices of a host record a space each, with their share of the cores: compiling takes most of the time.
@@ -19,14 +21,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from cuts.backends.devices import find_target
+from cuts.bench.networks.ledger import parse_workload
+from cuts.bench.networks.systems import Case as PlannedCase
 from cuts.bench.records import exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.strategy_cases import strategy_cases
 from cuts.bench.tuned import group_of
+from cuts.compile import compile_model, load_model, load_spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
+from cuts.ir.text import parse_ir
+from cuts.passes.fusion import canonical_names
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
@@ -54,23 +64,42 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{re.sub('[^0-9a-z]+', '-', name.lower()).strip('-')}.json.gz"
 
 
+def problems_of_plan(workload: str, target: Target) -> list[Problem]:
+    """Return the kernels of the plan that the model makes of a workload, each form once."""
+    model = parse_workload(workload)
+    torch = import_module("torch")
+    case = PlannedCase(model, model.model.make(model.batch, False), torch, 0.0)
+    spec = load_spec([])
+    plan = compile_model(load_model(case.program, spec, None, ()), spec, target, CompileOptions())
+    found: dict[str, Problem] = {}
+    for number, group in enumerate(plan.groups):
+        form, ops = parse_ir(str(group["form"])), group["ops"]
+        assert isinstance(form, FusedGroup) and isinstance(ops, Sequence), "the record of a group"
+        title = f"{workload} {number} {'+'.join(ops)}"
+        problem = Problem(canonical_names(form)[0], {}, target, machine_of(target), title)
+        found.setdefault(problem.key, problem)
+    return list(found.values())
+
+
 def known_of(folder: Path, name: str) -> RecordedSpace | None:
     """Return what a folder has of a space."""
     path = file_of(folder, name)
     return read_spaces(path)[0] if path.exists() else None
 
 
-def missing(options: argparse.Namespace) -> list[Case]:
+def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
     """Return the operations that are wanted and not recorded whole."""
-    wanted = [c for c in strategy_cases()[options.skip :]
-              if not options.only or any(text in title_of(c) for text in options.only)]  # fmt: skip
-    known = {title_of(c): known_of(options.out, title_of(c)) for c in wanted}
-    return [c for c in wanted if (space := known[title_of(c)]) is None or not space.whole]
+    if options.plans:
+        every = [problem for workload in options.plans for problem in problems_of_plan(workload, target)]
+    else:
+        every = [problem_of(case, target) for case in strategy_cases()]
+    wanted = [p for p in every[options.skip :] if not options.only or any(text in p.label for text in options.only)]
+    known = {p.label: known_of(options.out, p.label) for p in wanted}
+    return [p for p in wanted if (space := known[p.label]) is None or not space.whole]
 
 
-def record(cases: Sequence[Case], target: Target, options: argparse.Namespace) -> None:
+def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> None:
     """Record operations one after another until time is over."""
-    problems = [problem_of(case, target) for case in cases]
     resources = Resources(
         Database(None),
         lambda: Workers(options.jobs, SERVICE),
@@ -132,6 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
+    parser.add_argument("--plans", nargs="*", default=[], metavar="MODEL:BATCH", help="kernels of plans of the model")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
     parser.add_argument("--points", type=int, default=1300, help="points of a pool")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
@@ -147,7 +177,8 @@ def main() -> int:
         return on_devices(options.devices.split(","), options)
     number, count = take_part(options.part)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
-    record(missing(options)[number::count], find_target(options.target), options)
+    target = find_target(options.target)
+    record(missing(target, options)[number::count], target, options)
     return 0
 
 

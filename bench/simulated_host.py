@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import count
 from math import exp
 from pathlib import Path
@@ -28,9 +29,11 @@ from cuts.search.data import Reference
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, digest, schedule_text
 
-#: Seconds until a worker and a device answer, and those that the device's process takes to check a kernel, the first of
-#: a problem, and to time a run besides the run itself.
-WORKER_START, DEVICE_START = 2.0, 3.0
+#: Seconds until a program that imports the package answers where others do so beside it, until workers do that are
+#: copied from one (1.6 times what the import takes here, 0.5 to 0.85, and the copies), and until a device does.
+PROGRAM_START, WORKER_START, DEVICE_START = 2.0, 1.4, 3.0
+#: Seconds that the device's process takes to check a kernel, the first of a problem, and to time a run besides the run
+#: itself.
 CHECK, FIRST_CHECK, RUN = 1.5e-3, 15e-3, 0.25e-3
 #: Seconds that timing adds to a kernel.
 OVERHEAD = 4e-6
@@ -87,6 +90,16 @@ class Clock:
         return self.watch.running(self)
 
 
+@cache
+def _tree() -> str:
+    """Return a digest of what workers run: what another tree answered says nothing, and may not be readable."""
+    root, found = Path(__file__).parent.parent, hashlib.sha256()
+    for folder in ("backends", "ir", "ops", "passes", "search"):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".cuts", ".lark")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 @define
 class JobMemory:
     """What jobs answered, and what they took; kernels' estimates by the digests of their sources."""
@@ -110,7 +123,7 @@ class JobMemory:
     def _known(self, job: Job) -> tuple[Any, float]:
         key = hashlib.sha256(pickle.dumps((job.method, job.arguments))).hexdigest()
         if key not in self.answers:
-            path = self.folder / "answers" / key
+            path = self.folder / "answers" / _tree() / key
             if path.exists():
                 self.answers[key] = pickle.loads(path.read_bytes())
             else:
@@ -208,13 +221,15 @@ class SimulatedWorkers:
         self._assign()
         return [done for done in found if done.job is not None]
 
-    def drop(self, lasting: bool = False) -> None:
+    def drop(self, lasting: bool = False) -> list[Job]:
         """Forget what is queued, and what comes of what is under way."""
-        self.queue = [] if lasting else [entry for entry in self.queue if entry[-1].lasting]
+        lasts = [entry for entry in self.queue if entry[-1].lasting]
+        self.queue = [] if lasting else lasts
         heapq.heapify(self.queue)
         for slot in self.slots:
             if slot.done is not None and slot.done.job is not None and not slot.done.job.lasting:
                 slot.done = Done(None)  # type: ignore[arg-type]
+        return [entry[-1] for entry in lasts] if lasting else []
 
     def close(self) -> None:
         """Forget all jobs."""

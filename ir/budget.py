@@ -20,8 +20,9 @@ SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
 LOOK_SHARE = 0.96
 #: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
-#: Seconds after which a budget is overdue, behind the moment in which only what is needed is left of it.
-GRACE = 1.0
+#: Seconds after which a budget is overdue, behind the moment in which only what is needed is left of it: so long the
+#: plan that there is without a budget may take more than one. The same where somebody waits for it to stop.
+GRACE, STOPPED = 3.0, 1.0
 #: Where Linux says how much of the processors a container gets: microseconds of them, in so many.
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -103,7 +104,12 @@ class Budget:
 
     def overdue(self) -> bool:
         """Whether no more than what is needed for an answer was left some time ago, so that all else is left out."""
-        return self.elapsed > self.seconds - self.promised + GRACE
+        return self.elapsed > self.latest
+
+    @property
+    def latest(self) -> float:
+        """The seconds since it began behind which it is overdue."""
+        return self.seconds - self.promised + (STOPPED if self.stopped else GRACE)
 
     def stop(self) -> None:
         """End it now: whoever looks at it takes the best so far."""

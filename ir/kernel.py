@@ -72,10 +72,13 @@ class Wait:
 
 @frozen(cache_hash=True)
 class Loop:
-    """`for var in [0, var.extent)`: the loop over reduction chunks."""
+    """`for var in [0, var.extent)`: the loop over reduction chunks; it ends before `until`, a definition that is the
+    same for all threads of a block, where there is one.
+    """
 
     var: Var
     body: tuple[Item, ...]
+    until: Var | None = None
 
 
 Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, Loop]
@@ -185,4 +188,12 @@ def phases(items: tuple[Item, ...]) -> list[Phase]:
             found.append(item)
         elif isinstance(item, Loop):
             found.extend(phases(item.body))
+    return found
+
+
+def loops(items: tuple[Item, ...]) -> list[Loop]:
+    """Return all loops, outer ones before those inside of them."""
+    found: list[Loop] = []
+    for loop in (item for item in items if isinstance(item, Loop)):
+        found += [loop, *loops(loop.body)]
     return found

@@ -119,7 +119,7 @@ FORMS: dict[type, Form] = {
     Bundle: Form("bundle", ("*kernels",)),
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
-    Loop: Form("loop <var>", ("*body",)),
+    Loop: Form("loop <var>{? until <until>?}", ("*body",)),
     Phase: Form(
         "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}",
         ("*shares", "*roots"),

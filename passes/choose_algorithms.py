@@ -20,7 +20,7 @@ from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, 
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, cut_fragments, needed
-from .fusion import GroupEvaluator, Order
+from .fusion import GroupEvaluator, Order, remember_foldings
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
@@ -104,6 +104,7 @@ class ChooseAlgorithms:
     small: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
     only: Collection[str] | None = None
+    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
@@ -133,15 +134,17 @@ class ChooseAlgorithms:
         if fresh:
             whole, others = self._planned(fresh)
             self._keep(fresh, whole, self._cut(others))
+        plans = (self.plans[self.keys[name]] for name in nodes)
+        self.foresee([form for each in plans for found in each.values() if found for form, _ in found.priced])
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
                 continue
-            plans = self.plans[self.keys[node.name]]
-            searched = {name: inf if found is None else found.searched for name, found in plans.items()}
-            choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in plans.items()}, searched)
+            kernels = self.plans[self.keys[node.name]]
+            searched = {name: inf if found is None else found.searched for name, found in kernels.items()}
+            choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in kernels.items()}, searched)
             self.choices.append(choice)
-            if best := self._decided(choice, plans, self.peaks[self.keys[node.name]]):
+            if best := self._decided(choice, kernels, self.peaks[self.keys[node.name]]):
                 self.replaced[node.name] = best
                 result = self.replace(result, node, best)
         return result
@@ -273,7 +276,9 @@ class ChooseAlgorithms:
         return {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
 
     def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
-        """Take in the kernels of new parts."""
+        """Take in the kernels of new parts, and what was folded for them: the same is in the whole graph."""
+        for each in (*whole.values(), *found.values()):
+            remember_foldings(() if each is None else each.foldings)
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 

@@ -6,7 +6,8 @@ sample of the group's parameter space under the `bound` model. Measured time tak
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product as cartesian
 from math import inf, prod
 from typing import Any
@@ -40,8 +41,6 @@ STRUCTURES, LEADING = 1, 8
 #: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
 #: taken to be.
 DOUBT = 0.75
-#: Part of a budget that the model may use however late it begins, and the seconds that this is at least.
-OWN_SHARE, OWN_SECONDS = 0.5, 3.0
 
 
 @frozen
@@ -173,32 +172,34 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. However late it
-    begins, a part of the budget is its own: the plan that the model makes is what measurements begin with.
-    `expired` says whether it was asked behind its share; `ratios` are costs over the roofline's, of the groups before;
-    `spent` are seconds of the model.
+    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. Not while the
+    plan is made that there is `without` a budget: until that is overdue, the model has the word.
+    `expired` says whether it was asked behind its share; `ratios` are costs over the roofline's, of the groups before.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
     ratios: list[float] = field(factory=list)
-    spent: float = 0.0
+    without: bool = False
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
         self.expired = self.expired or self.budget.over(MODEL_SHARE)
-        if self.expired and self._over():
+        if self.budget.overdue() if self.without else self.expired:
             return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
-        start = self.budget.elapsed
         found = self.evaluator.cost(group)
-        self.spent += self.budget.elapsed - start
         self.note(group, found)
         return found
 
-    def _over(self) -> bool:
-        own = self.spent < max(OWN_SECONDS, OWN_SHARE * self.budget.seconds)
-        return self.budget.overdue() if own else self.budget.over(MODEL_SHARE)
+    @contextmanager
+    def unbudgeted(self) -> Iterator[None]:
+        """Let the model answer in a block until the budget is overdue."""
+        before, self.without = self.without, True
+        try:
+            yield
+        finally:
+            self.without = before
 
     def note(self, group: FusedGroup, seconds: float) -> None:
         """Take in what a group costs by the model."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import TypeAlias
 
 from attrs import evolve
 
@@ -23,12 +24,16 @@ from .graph import Canonicalise
 from .layout import orders_dims
 from .rewrites import write_programs
 from .split import Splitting, split_groups
-from .stages import order_dims, partition_alone, place_programs, workloads_of
+from .stages import deciding, order_dims, partition_alone, place_programs, workloads_of
 from .structure import node_marks
 from .workload import Selector
 
-#: Part of what it takes to plan a graph that it takes to plan it again.
-KNOWN = 0.5
+#: Groups by what is asked about them, the most urgent question first.
+Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
+#: Part of what it takes to plan a graph that it takes to plan it again, and the kernels that stand for what takes the
+#: place of a node then. (In seconds of a simulated host: Inception-v3 3.4 for 62 kernels, 2.3 with two nodes replaced;
+#: ResNet-50 at batch 64 2.3 for 40, 3 with nine; GoogLeNet at batch 16 3.5 for 77, 4 with ten.)
+KNOWN, STEPS = 0.5, 4
 
 
 def choose_algorithms(work: Compilation) -> Graph:
@@ -67,6 +72,7 @@ def _step(work: Compilation, selector: Selector | None) -> ChooseAlgorithms:
         small if selector is None else 0.0,
         small,
         _orders(work),
+        foresee=work.foreseeing.foresee if work.foreseeing is not None else lambda groups: None,
     )
 
 
@@ -76,41 +82,46 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     """
     unmeasured = evolve(step, least=step.small)
     unmeasured.begin(graph)
-    best, kernels, seconds = _planned(work, FirstPlan(graph, {}, {}))
+    best, kernels, seconds, others = _planned(work, FirstPlan(graph, {}, {}))
     with selector.foreseen(kernels, 0.0):
         chosen = graph if selector.overdue() else unmeasured.run(graph)
     if not work.budget.over(ALGORITHMS_SHARE):
         step.begin(graph)
     if chosen is not graph:
         different = len({(step.keys[node], algorithm) for node, algorithm in step.replaced.items()})
-        changed = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
-        with selector.foreseen(kernels, again(seconds, different, selector.cutting)):
-            late = selector.overdue()
-        if not late:
+        needed = again(seconds, kernels, different)
+        changed = None if _late(selector, kernels, needed) else _canonical(work, graph, chosen)
+        if changed is not None and not _late(selector, kernels, needed):
             with selector.foreseen(kernels, 0.0):
-                found, kernels, seconds = _planned(work, changed)
+                asked = FirstPlan(changed, dict(step.used), dict(step.replaced))
+                found, kernels, seconds, others = _planned(work, asked)
                 best = best if selector.overdue() else found
     work.first = best if work.options.memory is None else None
     if not work.budget.over(ALGORITHMS_SHARE):
         with selector.foreseen(kernels, seconds):
-            chosen = _compared(step, graph, work)
+            chosen = _compared(step, graph, work, others)
         if step.replaced != best.replaced:
             best = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
     return _leave(work, graph, best)
 
 
-def again(seconds: float, replaced: int, cutting: float) -> float:
+def _late(selector: Selector, kernels: int, seconds: float) -> bool:
+    """Whether it is too late for a plan of so many kernels that takes so many seconds."""
+    with selector.foreseen(kernels, seconds):
+        return selector.overdue()
+
+
+def again(seconds: float, kernels: int, replaced: int) -> float:
     """Return about the seconds that it takes to plan a graph of which some different nodes were replaced: part of what
-    it took without, as what groups are in normal form and cost is known of all others, and for each of these about as
-    long as it takes to cut one into kernels. (On one core: 2.8 s where two of Inception-v3's 3.5 s were replaced, 7.6
-    where ten of GoogLeNet's 3.4 s were at batch 16, a fragment in 0.6 s.)
+    it took without, as what groups are in normal form and cost is known of all others, and for those in the place of
+    each node as long as it took for some kernels.
     """
-    return KNOWN * seconds + replaced * cutting
+    return (KNOWN + STEPS * replaced / max(1, kernels)) * seconds
 
 
-def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float]:
+def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float, Questions]:
     """Have the model make its plan of a graph, and workers make its kernels ready; return it, of how many kernels it
-    is, and the seconds that it took.
+    is, the seconds that it took, and what its groups rest on.
     """
     before, start, selector = work.graph, work.budget.elapsed, work.selector
     work.graph = asked.graph
@@ -122,8 +133,10 @@ def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float
     if selector is not None and not selector.overdue():
         kernels, views = split_groups(groups, work.views, work.unmeasured.division)
         selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
+    weighed = selector is not None and work.options.mode == "mixed" and not selector.overdue()
+    others = deciding(work, groups) if weighed else []
     work.graph = before
-    return asked, len({form_key(group.form) for group in groups}), seconds
+    return asked, len({form_key(group.form) for group in groups}), seconds, others
 
 
 def _leave(work: Compilation, graph: Graph, found: FirstPlan) -> Graph:
@@ -136,10 +149,15 @@ def _canonical(work: Compilation, graph: Graph, chosen: Graph) -> Graph:
     return graph if chosen is graph else Canonicalise(work.instances).run(chosen)
 
 
-def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
-    """Return a graph with the algorithms that are best by what is known, or can be measured in time."""
+def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = ()) -> Graph:
+    """Return a graph with the algorithms that are best by what is known, or can be measured in time. What the groups of
+    the plan so far rest on is measured beside, behind all that algorithms depend on: most of it is the same whatever
+    they are, and two searches would leave workers without work twice.
+    """
     chosen, selector = step.run(graph), work.selector
-    while selector and step.choices and selector.learn(_asked(step.questions, work.evaluator), ALGORITHMS_SHARE):
+    while selector and step.choices:
+        if not selector.learn([*_asked(step.questions, work.evaluator), *others], ALGORITHMS_SHARE):
+            break
         chosen = step.run(graph)
     return chosen
 

@@ -17,6 +17,7 @@ from ..ir import CutsError, FusedGroup, Graph, Mode, Target
 from ..ops.language import Registry, Vocabulary
 from .evaluators import Modelled
 from .fusion import (
+    Folding,
     Order,
     Partitioner,
     Policy,
@@ -26,6 +27,7 @@ from .fusion import (
     centre_means,
     find_views,
     fold_units,
+    noted_foldings,
     partition,
 )
 from .layout import choose_layouts, pack_constants
@@ -37,10 +39,12 @@ from .split import Splitting
 class PricedKernels:
     """The kernels that a fragment is cut into, each with the seconds of the best of a few of its points by the model;
     `searched` are seconds of all of them where each is searched by the model, and split where that is faster.
+    `foldings` are what was folded on the way, for whoever cuts the same kernels.
     """
 
     priced: tuple[tuple[FusedGroup, float], ...]
     searched: float
+    foldings: Sequence[Folding] = field(default=(), eq=False, repr=False)
 
 
 #: The kernels of a fragment; nothing where it cannot be cut.
@@ -78,6 +82,12 @@ def needed(registry: Vocabulary, graph: Graph) -> Registry:
 
 def cut_fragment(fragment: Fragment) -> Priced:
     """Return the kernels of the partition that is best by the model, before any of them is split."""
+    with noted_foldings() as foldings:
+        found = _cut(fragment)
+    return None if found is None else evolve(found, foldings=tuple(foldings))
+
+
+def _cut(fragment: Fragment) -> Priced:
     modelled = Remembered(Modelled(fragment.target))
     try:
         programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))

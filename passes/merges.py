@@ -45,7 +45,7 @@ def weighed(work: Compilation) -> Mapping[tuple[str, ...], Mapping[str, object]]
     There is nothing where groups were not chosen by time, or had been before.
     """
     shop = work.workshop
-    if shop is None or work.told is not None or work.options.mode != "mixed" or work.budget.overdue():
+    if shop is None or work.told is not None or work.options.mode != "mixed" or work.budget.over():
         return {}
     groups = [group for group in work.formed if group.repeat is None]
     found: dict[tuple[str, ...], dict[str, object]] = {}

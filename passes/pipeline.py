@@ -87,8 +87,8 @@ STAGES: tuple[Stage[Any], ...] = (
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an interface",
-          ("fusion/partition.py", "fusion/siblings.py", "fusion/hulls.py", "fusion/groups.py", "fusion/legality.py",
-           "fusion/normalise.py", "evaluators.py", "pricing.py")),
+          ("fusion/partition.py", "fusion/partitioner.py", "fusion/siblings.py", "fusion/hulls.py", "fusion/groups.py",
+           "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order, "
           "without measurements where a fifth of the time is to be gained; or one, whose blocks sum slices of them "
@@ -109,8 +109,8 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector; divisions by one number share its reciprocal",
-          ("lowering/extract.py", "lowering/quotients.py", "lowering/windows.py", "lowering/widen.py",
-           "lowering/spread.py")),
+          ("lowering/extract.py", "lowering/threads/quotients.py", "lowering/threads/windows.py",
+           "lowering/threads/widen.py", "lowering/threads/spread.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

@@ -86,6 +86,12 @@ class Foreseeing:
             self._take_in()
         return self.remembered.cost(group)
 
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether the cost of a group was found; what was foreseen is waited for."""
+        if self._waiting is not None and form_key(group) not in self.remembered.costs:
+            self._take_in()
+        return form_key(group) in self.remembered.costs
+
     def foresee(self, groups: Sequence[FusedGroup]) -> None:
         """Have groups priced that were not, in this order where they have an iteration space in common."""
         self._take_in()

@@ -143,9 +143,10 @@ def fit_memory(work: Compilation) -> Graph:
 
 def partition_alone(work: Compilation) -> list[Group]:
     """Return the groups that are best by the model, whatever was measured."""
-    return work.known(
-        "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
-    )
+    with work.limited.unbudgeted():
+        return work.known(
+            "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
+        )
 
 
 def order_dims(work: Compilation) -> Programs:
@@ -200,7 +201,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
         found = work.groups
     if selector is not None and not work.budget.limited:  # every group that it looks at is measured
         found = partition(work.partitioner(workshop), mode)
-    while selector is not None and mode == "mixed" and selector.learn(_deciding(work, found), PARTITION_SHARE):
+    while selector is not None and mode == "mixed" and selector.learn(*_questions(work, found)):
         partitioner = work.partitioner(workshop)
         found = partition(partitioner, mode)
         if work.budget.overdue():  # it was not brought to its end
@@ -228,15 +229,20 @@ def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[
     return _workshop(work), partition_alone(work)
 
 
-def _deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
-    """Return what groups rest on: the kernels that compute them, what else they may be split into, and what they were
-    made of.
+def _questions(work: Compilation, groups: Sequence[Group]) -> tuple[list[list[FusedGroup]], float]:
+    """Return what is to be learnt of groups and until when, nothing where that has passed."""
+    late = work.budget.over(PARTITION_SHARE)
+    return [] if late else deciding(work, groups), PARTITION_SHARE
+
+
+def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
+    """Return what groups of the statements as they lie rest on: the kernels that compute them, what else they may be
+    split into, and what they were made of.
     """
-    assert work.workshop is not None, "it made the groups"
     held = () if work.kept is None else work.kept.groups.values()
     groups, split = [group for group in groups if group not in held], work.evaluator
     forms = [group.form for group in groups]
-    parts = with_parts(groups, work.workshop)[len(forms) :]
+    parts = with_parts(groups, _workshop(work))[len(forms) :]
     for form in (*forms, *parts):
         split.cost(form)  # only what was asked for is measured
     kernels = [kernel for form in forms for kernel in split.kernels(form)]

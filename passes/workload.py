@@ -105,11 +105,6 @@ class Selector(Protocol):
         """Whether the budget is; asked often, so that what was made beside is taken in."""
         ...
 
-    @property
-    def cutting(self) -> float:
-        """About the seconds that it takes to cut a small graph into kernels; nothing where none was."""
-        ...
-
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep back in a block what a plan of so many kernels will take, whose groups are found in so many seconds."""
         ...

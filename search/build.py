@@ -23,6 +23,7 @@ from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
 from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
+from .copies import Nursery
 from .data import Reference, make_reference
 from .learned import LearnedOrder, rescored
 from .memory import collect_seldom
@@ -36,8 +37,8 @@ COMPILE_LIMIT = 30.0
 DRAW_LIMIT = 300.0
 #: What may be asked again where it was dropped, as one search follows another.
 AGAIN = ("rank", "refer", "simple", "build")
-#: Points of a kernel that are tried until one is ready which the compiler does not refuse.
-TRIED = 3
+#: Workers from which on it is faster to copy one process than to start each as a program.
+MANY = 2
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
 
@@ -70,17 +71,6 @@ class Built:
         return hashlib.sha256(self.kernel.source.encode()).hexdigest() if self.kernel else ""
 
 
-@frozen
-class Readied:
-    """A kernel of the first of a problem's best points that the compiler did not refuse, as the device gets it: so many
-    were `refused` before, and it took so many `seconds` to be built.
-    """
-
-    refused: int
-    built: Built
-    seconds: float
-
-
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
@@ -106,17 +96,6 @@ class Factory:
             return self.rank(problem, model, count, correction)
         except CutsError:
             return []
-
-    def ready(self, problem: Problem, ranked: Sequence[Scored]) -> Readied | None:
-        """Return a kernel of the first of a problem's best points that the compiler does not refuse; nothing where it
-        refuses several.
-        """
-        for number, scored in enumerate(ranked[:TRIED]):
-            begun = time.monotonic()
-            built = self.build(problem, scored.candidate.schedule)
-            if built.outcome == "ok":
-                return Readied(number, built, time.monotonic() - begun)
-        return None
 
     def soon(self, problem: Problem) -> list[Scored]:
         """Return the best of a few points of a problem by the model.
@@ -252,13 +231,18 @@ class CandidateBuilder(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """How many jobs run at once."""
+        ...
+
+    @property
     def load(self) -> int:
         """Jobs queued or under way."""
         ...
 
-    def drop(self, lasting: bool = False) -> None:
-        """Forget every job that is queued or under way, but those that are `lasting` only where that is said: none of
-        them is answered any more, unless it is asked again.
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget every job that is queued or under way, but those that are `lasting` only where that is said, and where
+        no worker is at them: none of them is answered any more, unless it is asked again. Return the lasting ones.
         """
         ...
 
@@ -282,7 +266,9 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
-        self._slots = [_Slot(Child(service)) for _ in range(max(1, count or cores()))]
+        count = max(1, count or cores())
+        self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
+        self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
         for slot in self._slots:
             slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
@@ -330,20 +316,26 @@ class Workers:
         done, self._done = self._done, []
         return done
 
-    def drop(self, lasting: bool = False) -> None:
-        """Forget what is queued; workers that are at something finish it for nobody, what is lasting for whom it is."""
-        self._queue = [] if lasting else [entry for entry in self._queue if entry[-1].lasting]
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget what is queued, and return what of it is lasting; workers that are at something finish it for nobody,
+        what is lasting for whom it is.
+        """
+        lasts = [entry for entry in self._queue if entry[-1].lasting]
+        self._queue = [] if lasting else lasts
         heapq.heapify(self._queue)
         self._left.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
         self._done = [done for done in self._done if done.job.lasting]
         for slot in self._slots:
             slot.dropped = slot.job is not None and not slot.job.lasting
+        return [entry[-1] for entry in lasts] if lasting else []
 
     def close(self) -> None:
         """End all workers."""
         self._queue.clear()
         for slot in self._slots:
             slot.child.kill()
+        if self._nursery is not None:
+            self._nursery.close()
 
     def _assign(self) -> None:
         for slot in self._slots:

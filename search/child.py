@@ -2,7 +2,8 @@
 another.
 
 A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and
-so that a script that uses the library needs no guard around its main part. It ends when the connection closes.
+so that a script that uses the library needs no guard around its main part; or by copying a process that was started
+like that (`copies/`), where there are many. It ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..ir import BackendError, CutsError
+from .copies import Nursery, ProcessCopy
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
@@ -42,16 +44,24 @@ class Child:
     """One child process; it is started by the first request and again by the first one after a loss.
 
     `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by
-    `receive`, which gives up, and ends the process, once `over` says so.
+    `receive`, which gives up, and ends the process, once `over` says so. A `nursery` makes the process, as long as
+    there is one.
     """
 
-    def __init__(self, service: str, *arguments: object, over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        service: str,
+        *arguments: object,
+        over: Callable[[], bool] = lambda: False,
+        nursery: Nursery | None = None,
+    ) -> None:
         self.service = service
+        self.nursery = nursery
         self.over = over
         self.arguments = arguments
         self.starts = 0
         self._fresh = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ProcessCopy | None = None
         self._connection: Connection | None = None
 
     @property
@@ -72,18 +82,27 @@ class Child:
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        command = [sys.executable, "-c", f"from {__name__} import main; main()", str(theirs.fileno())]
-        # What libraries print must not get into the output of a command, so it goes to standard error. An interrupt
-        # from the keyboard is for us alone, from the first moment on: hence a process group of its own.
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2, process_group=0
-        )
+        self._process = self._made(theirs.fileno())
         theirs.close()
         self._connection = Connection(ours.detach())
         self.starts += 1
         self._fresh = True
         self.connection.send((self.service, self.arguments))
+
+    def _made(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
+        """Return a process that serves on a connection, whose number here is given."""
+        if self.nursery is not None:
+            try:
+                return self.nursery.copy(service)
+            except OSError:
+                self.nursery = None
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-c", f"from {__name__} import main; main()", str(service)]
+        # What libraries print must not get into the output of a command, so it goes to standard error. An interrupt
+        # from the keyboard is for us alone, from the first moment on: hence a process group of its own.
+        return subprocess.Popen(
+            command, pass_fds=[service], env=environment, stdin=subprocess.DEVNULL, stdout=2, process_group=0
+        )
 
     def send(self, method: str, *arguments: object) -> None:
         """Ask for a call of a method."""

@@ -9,16 +9,17 @@ end of a budget finds undone, and the device has something to time as soon as gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import define, field
 
 from ..ir import FusedGroup, KernelFunction, Schedule, Target, cores
 from ..passes import Fragment, PlanningHere, Priced
+from ..passes.fusion import form_key
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Built, BundleMember, Done, Job, Readied, Scored, Workers
+from .build import COMPILE_LIMIT, Built, BundleMember, Done, Job, Scored, Workers
 from .final_round import space_key
 from .launches import launch_name
 from .problem import Problem, schedule_text
@@ -31,11 +32,15 @@ from .settings import Settings
 LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.01
 #: Of fewer kernels this process makes all that are not there.
 FEW = 3
+#: Points of a problem that are built until there is one that the compiler does not refuse.
+TRIED = 3
 #: Problems whose spaces a worker ranks at once, as this process may have no time for it for a while, and the priorities
 #: of what it does to prepare kernels: behind everything that is waited for.
 TOGETHER, RANKING, BUILDING = 3, (2.0, 0.0), (2.0, 1.0)
 #: Seconds between two glances at what workers have prepared.
 GLANCE = 0.05
+#: A problem and a schedule of it, or the name of a launch: what a kernel is of.
+Place: TypeAlias = tuple[str, str]
 #: Seconds between two looks at whether time is over, and the priority of what is needed now.
 PAUSE, NOW = 0.05, -3.0
 #: Questions, and processors, from which on workers are worth their start: each imports what it needs for a second; a
@@ -45,24 +50,36 @@ WORTH = 4
 MANY, MOST = 24, 8
 
 
-def make_kernels(resources: Resources, wanted: Mapping[Hashable, Job]) -> dict[Hashable, KernelFunction]:
+def make_kernels(
+    resources: Resources, wanted: Mapping[Hashable, Job], coming: Collection[Place] = ()
+) -> dict[Hashable, KernelFunction]:
     """Return the kernels of some jobs, `alone` or `together`, that workers have made, or make now, as far as time
-    reaches; one that fails is left out.
+    reaches; one that fails is left out. Of those that are `coming`, which shrinks, workers are at the kernels anyway.
     """
     missing = {job.owner: job for job in wanted.values() if job.owner not in resources.made}
     if len(missing) >= FEW and resources.answered and not _target(next(iter(missing.values()))).on_host:
-        _have_made(resources, missing)
+        _have_made(resources, missing, coming)
     return {key: resources.made[job.owner] for key, job in wanted.items() if job.owner in resources.made}
 
 
 def alone(problem: Problem, schedule: Schedule) -> Job:
     """Return the job of making the kernel of a problem, for its place among those that are made."""
-    return Job((problem.key, schedule_text(schedule)), "build", (problem, schedule), (NOW,))
+    return Job(_place(problem, schedule), "build", (problem, schedule), (NOW,))
 
 
 def together(problem: Problem, members: Sequence[BundleMember]) -> Job:
     """Return the job of making the kernel of a launch of several groups, for its place among those that are made."""
     return Job((launch_name(problem, members), ""), "bundle", (problem, members), (NOW,))
+
+
+def _place(problem: Problem, schedule: Schedule) -> Place:
+    return problem.key, schedule_text(schedule)
+
+
+def _place_of(job: Job) -> Place:
+    problem, schedule = job.arguments
+    assert isinstance(problem, Problem) and isinstance(schedule, Schedule), "that is what is built"
+    return _place(problem, schedule)
 
 
 def _target(job: Job) -> Target:
@@ -71,16 +88,17 @@ def _target(job: Job) -> Target:
     return problem.target
 
 
-def _have_made(resources: Resources, missing: Mapping[tuple[str, str], Job]) -> None:
+def _have_made(resources: Resources, missing: Mapping[Place, Job], coming: Collection[Place]) -> None:
     """Let workers make kernels until the budget ends, and behind that no longer than this process would take."""
-    budget, waiting = resources.budget, set(missing)
+    budget, waiting, asked = resources.budget, set(missing), set[Place]()
     target = _target(next(iter(missing.values())))
     end = max(budget.seconds, budget.elapsed + making_seconds(resources, target, len(missing), len(missing)))
     resources.let_go()
     with resources.interruptible():
-        for job in missing.values():
-            resources.builder.submit(job)
         while waiting and not resources.interrupted and budget.elapsed < end:
+            for place in waiting.difference(asked, coming if resources.builder.load else ()):
+                resources.builder.submit(missing[place])
+                asked.add(place)
             for done in resources.collect(PAUSE):
                 if done.job.owner in waiting:
                     waiting.discard(done.job.owner)
@@ -88,6 +106,7 @@ def _have_made(resources: Resources, missing: Mapping[tuple[str, str], Job]) -> 
                         resources.keep_built(done.job.owner, done.value, done.seconds)
                 else:
                     resources.take_in(done)
+            waiting -= resources.made.keys()
     if waiting:
         resources.drop()
 
@@ -151,12 +170,16 @@ class PlanningAside(PlanningHere):
 @define
 class Preparation:
     """Has workers make problems ready, and takes in what they have: all spaces are ranked before a kernel is built, so
-    that whatever time cuts short, what is not measured is the model's choice.
+    that whatever time cuts short, what is not measured is the model's choice. `coming` has the kernels that they were
+    told to build and have not.
     """
 
     resources: Resources
     settings: Settings
+    unranked: set[str] = field(factory=set)
     unbuilt: set[str] = field(factory=set)
+    coming: set[Place] = field(factory=set)
+    _built: set[Hashable] = field(factory=set)
     _looked: float = field(default=0.0, init=False)
 
     @property
@@ -164,53 +187,86 @@ class Preparation:
         """How many of the problems that are to be made ready are not."""
         return len(self.unbuilt)
 
-    def begin(self, problems: Sequence[Problem]) -> None:
-        """Have problems made ready that are not, those in front first."""
+    def has_built(self, form: Hashable) -> bool:
+        """Whether a kernel of a group was made ready, which is told by its form."""
+        return form in self._built
+
+    def begin(self, problems: Sequence[Problem], whole: bool = True) -> None:
+        """Have problems made ready that are not, those in front first; only ranked, where they are not to be ready
+        as a `whole`.
+        """
         ranked = self.resources.ranked
         missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
+        self.unranked.update(p.key for p in missing)
         self.unbuilt.update(p.key for p in missing)
         wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
-            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some))
+            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some, whole))
 
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""
         now = self.resources.elapsed
         if self.unbuilt and now >= self._looked + GLANCE:
             self._looked = now
-            with self.resources.interruptible():
-                for done in self.resources.collect(0.0):
-                    self.resources.take_in(done)
+            self._take_in(0.0)
+
+    def rank(self, problems: Sequence[Problem], until: float) -> None:
+        """Wait for the spaces of problems to be ranked, no longer than until a moment of the budget."""
+        self.begin(problems)
+        keys = {problem.key for problem in problems}
+        while not (self.resources.interrupted or keys.isdisjoint(self.unranked)) and self.resources.elapsed < until:
+            self._take_in(PAUSE)
 
     def end(self) -> None:
         """Have nothing more made ready than what workers are at."""
         if self.unbuilt:
-            self.resources.drop(lasting=True)
-            self.unbuilt.clear()
+            forgotten = self.resources.drop(lasting=True)
+            self.coming.difference_update(_place_of(job) for job in forgotten if job.method == "build")
+        self.unranked.clear()
+        self.unbuilt.clear()
+
+    def _take_in(self, timeout: float) -> None:
+        with self.resources.interruptible():
+            for done in self.resources.collect(timeout):
+                self.resources.take_in(done)
 
     def _submit(
         self, method: str, arguments: tuple[object, ...], priority: tuple[float, ...], take: Callable[[Done], None]
     ) -> None:
         self.resources.builder.submit(Job(take, method, arguments, priority, lasting=True))
 
-    def _keep_ranked(self, problems: Sequence[Problem], done: Done) -> None:
+    def _keep_ranked(self, problems: Sequence[Problem], whole: bool, done: Done) -> None:
         """Keep the best points of problems, and have a kernel of the first of each built; not of those that need none
         any more.
         """
+        self.unranked.difference_update(p.key for p in problems)
         found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
+        building = {p.key for p, _ in found if whole}
         for problem, ranked in found:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(ranked))
-            if problem.key in self.unbuilt:
-                self._submit("ready", (problem, ranked), BUILDING, partial(self._keep_built, problem, ranked))
-        self.unbuilt.difference_update({p.key for p in problems} - {p.key for p, _ in found})
+            if problem.key in building & self.unbuilt:
+                self._build(problem, ranked[:TRIED])
+        self.unbuilt.difference_update({p.key for p in problems} - building)
+
+    def _build(self, problem: Problem, ranked: Sequence[Scored]) -> None:
+        """Have the kernel of the first of some points built, or of the next one where the compiler refuses it."""
+        schedule = ranked[0].candidate.schedule
+        self.coming.add(_place(problem, schedule))
+        self._submit("build", (problem, schedule), BUILDING, partial(self._keep_built, problem, ranked))
 
     def _keep_built(self, problem: Problem, ranked: Sequence[Scored], done: Done) -> None:
-        """Keep what was built of a problem; what the compiler refused is in front of no list of points."""
-        self.unbuilt.discard(problem.key)
-        if isinstance(ready := done.value, Readied):
-            refused, key = ranked[: ready.refused], space_key(problem, self.settings)
-            self.resources.ranked[key] = [each for each in self.resources.ranked[key] if each not in refused]
-            first = ranked[ready.refused].candidate.schedule
-            place = problem.key, schedule_text(first)
-            self.resources.keep_built(place, ready.built, ready.seconds, ahead=True)
+        """Keep what was built of a problem; what the compiler refused is in no list of points."""
+        first, rest = ranked[0], ranked[1:]
+        place, key = _place(problem, first.candidate.schedule), space_key(problem, self.settings)
+        self.coming.discard(place)
+        if isinstance(done.value, Built) and done.value.outcome == "ok":
+            self.resources.keep_built(place, done.value, done.seconds, ahead=True)
+            self.unbuilt.discard(problem.key)
+            self._built.add(form_key(problem.form))
+            return
+        self.resources.ranked[key] = [each for each in self.resources.ranked[key] if each != first]
+        if rest and problem.key in self.unbuilt:
+            self._build(problem, rest)
+        else:
+            self.unbuilt.discard(problem.key)

@@ -12,7 +12,7 @@ from attrs import define
 
 from ..ir import WHOLE, Budget, KernelFunction, Schedule
 from .bench import Bench
-from .build import Built, CandidateBuilder, Done, Scored
+from .build import Built, CandidateBuilder, Done, Job, Scored
 from .child import Ended
 from .database import Database
 from .problem import Problem, schedule_text
@@ -159,8 +159,6 @@ class Resources:
         gave it.
         """
         self.answering = True
-        if done.job.method == "plan" and done.value is not None:
-            self.statistics.note_cut(done.seconds)
         asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
         if not isinstance(asking, Asking):
             return False
@@ -191,13 +189,12 @@ class Resources:
         if self.asking:
             self.drop()
 
-    def drop(self, lasting: bool = False) -> None:
-        """Forget what was asked of the workers, what they should make ready ahead only where that is said; what they
-        are at they may finish.
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget what was asked of the workers, what they should make ready ahead only where that is said, which is
+        returned; what they are at they may finish.
         """
         self.asking.clear()
-        if self._builder is not None:
-            self._builder.drop(lasting)
+        return [] if self._builder is None else self._builder.drop(lasting)
 
     def close(self) -> None:
         """End the workers and give the device back."""

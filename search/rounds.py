@@ -22,9 +22,14 @@ from .trials import Trials
 #: Fewest points that are ranked, so that a short search knows enough for a longer one, and what to try where the first
 #: of them fail: the simple kernel took five times as long where the two that a short look has time for had failed.
 RANKED = Settings().first
+#: How many times as many points are proposed at once, at most, where few searches go on.
+WIDE = 3
+#: Batches of points from which on twice as many are proposed at once (replayed in the recorded spaces, searches try
+#: 17.0 kernels in place of 16.6, and end with the same ones).
+PERSISTENT = 6
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
-#: Seconds behind the end of a budget in which spaces are ranked that nothing is known of.
+#: Seconds in which spaces are ranked that nothing is known of, however late it is.
 LATE = 2.0
 #: Seconds that this process takes for the best of a few points of a space: workers are waited for as long (105 of them
 #: took it 7 s on an H200's host).
@@ -32,6 +37,11 @@ SOON = 0.07
 #: Seconds that a core takes to rank a space, at most LATE for all of them however late it is: what no clock has seen is
 #: then what it is where nothing is measured.
 RANKING = 0.5
+
+
+def ranking_seconds(spaces: int) -> float:
+    """Return the seconds that workers have to rank some spaces, however late it is."""
+    return min(LATE, RANKING * spaces / cores())
 
 
 class Rounds:
@@ -84,7 +94,8 @@ class Rounds:
         self._trials.step(tasks)
         for task in tasks:
             if task.idle:
-                self._advance(task)
+                self._advance(task, self._batch(task, tasks))
+                self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
@@ -100,8 +111,7 @@ class Rounds:
                 wishes = (problem, self._settings.model, RANKED, self._settings.correction)
                 self._resources.builder.submit(Job(key, "soon", (problem,), (-1.0,)))
                 self._resources.builder.submit(Job(key, "rank", wishes, (0.0,)))
-            end = self._resources.budget.seconds - self._resources.budget.promised + LATE
-            end = max(end, self._resources.elapsed + min(LATE, RANKING * len(missing) / cores()))
+            end = max(self._resources.budget.latest, self._resources.elapsed + ranking_seconds(len(missing)))
             latest = max(end + LATE, self._resources.elapsed + SOON * len(missing))
             while missing and not self._resources.interrupted:
                 if self._resources.elapsed >= (end if soon.keys() >= missing.keys() else latest):
@@ -163,7 +173,18 @@ class Rounds:
         known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
-    def _advance(self, task: SearchTask) -> None:
+    def _batch(self, task: SearchTask, tasks: Sequence[SearchTask]) -> int:
+        """Return how many points of a problem are proposed at once: more under a budget, where few searches go on and
+        workers would have nothing to do, or where one goes on and on, as each round takes a second.
+        """
+        batch, going = self._settings.batch, sum(t.choice is None for t in tasks)
+        if not self._resources.budget.limited:
+            return batch
+        if len(task.entries) >= PERSISTENT * batch:
+            batch *= 2
+        return max(batch, min(WIDE * self._settings.batch, self._resources.builder.size // max(1, going)))
+
+    def _advance(self, task: SearchTask, batch: int) -> None:
         """Propose the next batch, or end the search."""
         if task.ending:
             self._ending.end(task)
@@ -173,7 +194,7 @@ class Rounds:
         task.stale = 0 if task.seconds < task.reached * (1 - self._settings.tie) else task.stale + 1
         task.reached = min(task.reached, task.seconds)
         task.round += 1
-        room = min(self._settings.batch, self._settings.most - len(task.entries))
+        room = min(batch, self._settings.most - len(task.entries))
         if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
             task.stale, room = 0, self._settings.first
         proposals: list[Scored] = []

@@ -36,6 +36,7 @@ from .launches import bundle_members, joint_problem
 from .library import LibraryCandidate, fastest_library
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
+from .rounds import ranking_seconds
 from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
@@ -177,10 +178,17 @@ class MeasuredSelector:
 
     def ahead(self, workloads: Sequence[Workload]) -> None:
         """Have the kernels of a plan made ready by workers that nothing else is asked of, those first that take
-        longest: not where they are searched for at several places.
+        longest. Where they are searched for at several places, only their spaces are ranked.
         """
-        if self.budget.limited and self.tuner.alone and self.evaluate:
-            self._preparation.begin(sorted(map(self._problem, workloads), key=lambda problem: -self._gain(problem)))
+        if self.budget.limited and not self.tuner.frozen and self.evaluate:
+            self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
+
+    @property
+    def _prepares(self) -> bool:
+        return self.budget.limited and self.tuner.alone and self.evaluate
+
+    def _longest_first(self, problems: Iterable[Problem]) -> list[Problem]:
+        return sorted(problems, key=lambda problem: -self._gain(problem))
 
     def overdue(self) -> bool:
         """Whether all but an answer is to be left out; what was made ready meanwhile is taken in."""
@@ -194,14 +202,8 @@ class MeasuredSelector:
 
     def _unready(self, forms: Iterable[FusedGroup]) -> int:
         """Return of how many groups no kernel was made yet."""
-        ranked = self.tuner.resources.ranked
-        return sum((form_key(form), self.settings.model) not in ranked for form in forms)
-
-    @property
-    def cutting(self) -> float:
-        """About the seconds that it takes to cut a small graph into kernels; nothing where none was."""
-        seconds, count = self.tuner.statistics.cutting
-        return seconds / max(1, count)
+        keys = [form_key(form) for form in forms]
+        return sum(key not in self._measured and not self._preparation.has_built(key) for key in keys)
 
     @contextmanager
     def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
@@ -321,10 +323,10 @@ class MeasuredSelector:
         kept back from the budget.
         """
         self._preparation.look()
-        self._preparation.end()
         self._keep_back(len(workloads), self._unready(w.form for w in workloads.values()))
         share = 0.0 if self._known_only else share
         self.problems = list(map(self._problem, workloads.values()))
+        self._prepare(share)
         self._asked.update(zip(workloads, self.problems, strict=True))
         asked = tuple(p.key for p in self.problems)
         known = self._answers.get(asked) if self.budget.over(share) else None
@@ -337,6 +339,16 @@ class MeasuredSelector:
             key: evolve(c.candidate, measured=c.facts(p.key))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
+
+    def _prepare(self, share: float) -> None:
+        """Leave the workers to what will be asked of them. Where there is no time left for a search they go on to rank
+        spaces, for which they are waited, and to build kernels of what is then the model's choice.
+        """
+        if self.budget.over(share) and self._prepares and not self._known_only:
+            latest = max(self.budget.latest, self.budget.elapsed + ranking_seconds(len(self.problems)))
+            self._preparation.rank(self._longest_first(self.problems), latest)
+        else:
+            self._preparation.end()
 
     def _keep_back(self, kernels: int, new: int) -> None:
         """Keep back the seconds that it takes to make a plan of some kernels, of which some were never compiled."""
@@ -373,7 +385,8 @@ class MeasuredSelector:
         for key, members in launches.items():
             problem = joint_problem(members, self.target, self._machine)
             jobs[1, key] = together(problem, bundle_members(members))
-        made = make_kernels(self.tuner.resources, jobs)
+        self._preparation.end()
+        made = make_kernels(self.tuner.resources, jobs, self._preparation.coming)
         return (
             {key: made[0, key] for key in chosen if (0, key) in made},
             {key: made[1, key] for key in launches if (1, key) in made},

@@ -64,10 +64,9 @@ def tuning_session(
     workers = workers or _workers(target)
     with ExitStack() as opened:
         database = opened.enter_context(closing(_database(target, fresh or replay is not None, notice)))
-        # The devices' processes have workers of their own: what is asked of ours is done between their searches.
-        own = workers // (len(devices) + 1 if len(devices) > 1 else 1) or 1
+        # The processes of devices have workers of their own: what is asked of ours is done between their searches.
         monitor = make_monitor(quiet)
-        resources = opened.enter_context(closing(_resources(target, database, budget, monitor, own, replay)))
+        resources = opened.enter_context(closing(_resources(target, database, budget, monitor, workers, replay)))
         opened.callback(monitor.close)
         tuner = Tuner(resources, frozen, guesses)
         if not frozen and (engine := _engine(target, devices, scheduler, workers, notice)) is not None:

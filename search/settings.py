@@ -19,7 +19,7 @@ from .proof import Proof
 ENDLESS = {"frugal": "bayes"}
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
-CHUNK, LEAST_CHUNK = 64, 8
+CHUNK, LEAST_CHUNK = 96, 8
 #: Groups per second that are measured together, until it is known.
 PACE = 4.0
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
@@ -146,7 +146,6 @@ class Statistics:
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
     building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
-    cutting: tuple[float, int] = (0.0, 0)  #: what it took to cut small graphs into kernels, and how many these were
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -179,10 +178,6 @@ class Statistics:
         """Take in what a worker took to build a candidate."""
         if seconds > 0.0:
             self.building = self.building[0] + seconds, self.building[1] + 1
-
-    def note_cut(self, seconds: float) -> None:
-        """Take in what somebody took to cut a small graph into kernels."""
-        self.cutting = self.cutting[0] + seconds, self.cutting[1] + 1
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

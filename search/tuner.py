@@ -30,9 +30,6 @@ from .task import SearchTask
 
 #: The priority of what is not needed at once.
 LATER = 1.0
-#: The part of a budget that may pass before the algorithms of a graph are given up, if what must be done behind them
-#: still fits: those of VGG-16 were there after 5.9 of 15 s, and its plan takes 4.8 ms with them, 10.4 without.
-HALF = 0.5
 #: The part of the whole time that a kernel must lose against its floor to be searched deeper.
 LOSING = 0.02
 
@@ -200,19 +197,13 @@ class Tuner:
         those that there was no time for.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._shared_out("plan", fragments, self._cut, ALGORITHMS_SHARE, (LATER,), HALF)
+            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), patient=True)
 
         def waited() -> list[Priced]:
             with self.statistics.phase("algorithms"):
                 return wait()
 
         return waited
-
-    def _cut(self, fragment: Fragment) -> Priced:
-        begun = self.resources.elapsed
-        found = cut_fragment(fragment)
-        self.statistics.note_cut(self.resources.elapsed - begun)
-        return found
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
         """Have groups priced by the workers side by side, and return what waits for them; none for those that there was
@@ -229,21 +220,20 @@ class Tuner:
         here: Callable[[S], T],
         share: float,
         priority: tuple[float, ...] = (),
-        most: float = 0.0,
+        patient: bool = False,
     ) -> Callable[[], list[T | None]]:
         """Have workers answer questions, the last first, and return what waits for the answers: this process answers
         them too, from the other end, until the first worker has, as workers take a while to start, or are at what was
         asked of them before. Not where workers have nothing else to do: they would wait for this process. Answers are
-        waited for until a share of the budget is used up; until `most` of it has passed, what is needed at its end not
-        counted, as long as that still fits.
+        waited for until a share of the budget is used up; where the plan rests on them that there is without a budget,
+        who is `patient` waits until that is overdue.
         """
         resources = self.resources
         resources.share = share
 
         def over() -> bool:
-            budget = resources.budget
-            fits = budget.elapsed < most * budget.seconds and not budget.overdue()
-            return resources.interrupted if fits else resources.over()
+            waits = patient and not resources.budget.overdue()
+            return resources.interrupted if waits else resources.over()
 
         asking: Asking[T] = Asking([None] * len(asked), set(range(len(asked))))
         with resources.interruptible():

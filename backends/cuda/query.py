@@ -125,6 +125,7 @@ def query_target() -> Target:
         warp_size=warp,
         l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
         # The ports of all SMs could take twice what the cache of a large chip gives; what was measured of it counts.
-        l2_bandwidth=base.l2_bandwidth if device.name() == base.name else 64 * sms * clock,
+        # A chip of as many SMs is the described one, whatever memory is beside it.
+        l2_bandwidth=base.l2_bandwidth if sms == base.NUM_SM else 64 * sms * clock,
     )
     return calibrated(described, load_ceilings(described.name))

@@ -143,12 +143,13 @@ def _together(loop: Loop) -> int:
     atoms = any(isinstance(node, AtomAccumulate) for node in found)
     copied = [node.address for node in found if isinstance(node, Load) and node.space == "global"]
     decoded = any(loop.var in variables(primary_index(p)) for a in copied for p, _ in a.terms if p != loop.var)
-    return 2 if atoms and not decoded and loop.var.extent >= MANY_TURNS and loop.var.extent % 2 == 0 else 1
+    even = loop.until is None and loop.var.extent >= MANY_TURNS and loop.var.extent % 2 == 0
+    return 2 if atoms and even and not decoded else 1
 
 
 def _item(item: Item, names: KernelNames, out: Writer) -> None:
     if isinstance(item, Loop):
-        with out.loop(item.var, unroll=_together(item), meets=meets(item.body)):
+        with out.loop(item.var, unroll=_together(item), meets=meets(item.body), until=item.until):
             for inner in item.body:
                 _item(inner, names, out)
     elif isinstance(item, Phase):

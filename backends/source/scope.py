@@ -59,16 +59,16 @@ class Writer:
         self.line("}")
 
     @contextmanager
-    def loop(self, var: Var, unroll: int = 0, meets: bool = False) -> Iterator[None]:
+    def loop(self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None) -> Iterator[None]:
         """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it; `meets`:
-        threads wait in it.
+        threads wait in it; it ends before `until`.
         """
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
             self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
         kind = self.dialect.meeting_counter if meets else "int"
         counter = var.name if kind == "int" else f"{var.name}_count"
-        with self.block(f"for ({kind} {counter} = 0; {counter} < {var.extent}; ++{counter})"):
+        with self.block(f"for ({kind} {counter} = 0; {counter} < {until.name if until else var.extent}; ++{counter})"):
             if counter != var.name:
                 self.line(f"const int {var.name} = {counter};")
             yield

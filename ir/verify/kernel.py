@@ -30,7 +30,7 @@ from ..dfg import (
 from ..errors import VerifyError, quote
 from ..expr import Guard
 from ..index import Index, Var
-from ..kernel import Item, Kernel, Loop, Phase, phases
+from ..kernel import Item, Kernel, Loop, Phase, loops, phases
 from ..types import DType
 from ..walk import indirects, variables
 from .dfg import CHECKS as DFG_CHECKS
@@ -107,11 +107,16 @@ def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
-    """Every variable is one of the launch, of a definition before it, of a loop around it, or of the phase itself."""
+    """Every variable is one of the launch, of a definition before it, of a loop around it, or of the phase itself; what
+    a loop ends at is a definition.
+    """
     known = {Var("blk", kernel.blocks), Var("tid", kernel.threads)}
     for define in kernel.defines:
         yield from _loose(f"definition of {define.var.name}", define.value, known)
         known.add(define.var)
+    ends = {loop.until for loop in loops(kernel.items) if loop.until is not None}
+    for end in sorted(v.name for v in ends - known):
+        yield VerifyError(f"nothing defines {end}, at which a loop ends")
     for place in _places(kernel.items):
         phase = place.phase
         outside = {*known, *place.loops}

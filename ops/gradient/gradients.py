@@ -98,7 +98,7 @@ class Gradients:
         name = f"{begin}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         if name not in self.registry:
             self.texts[name] = declare(name, summary, program, algorithms)
-            self.registry = self.registry.extend(Source(f"{name}.cuts", self.texts[name]))
+            self.registry = self.registry.written(Source(f"{name}.cuts", self.texts[name]))
         return name
 
     def _algorithms(self, instance: Instance, derived: Adjoint) -> dict[str, tuple[Node, ...]]:

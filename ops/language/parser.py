@@ -14,10 +14,11 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
+from attrs import evolve
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
 from ...ir import CutsError, ParseError, Source, Span, raise_all
-from .syntax import Declaration, Expression
+from .syntax import Declaration, Expression, Item
 from .transform import TreeBuilder
 
 #: A value to put into a message: an expression in braces.
@@ -87,6 +88,35 @@ def parse_piece(source: Source, start: int, end: int) -> Declaration:
         return declaration
     except UnexpectedInput as error:
         raise _syntax_error(source, start, text, error) from error
+
+
+def parse_written(source: Source) -> Declaration:
+    """Return the declaration of a text as `declare` writes it: a head, items of whole lines, and a brace. Each item is
+    parsed once, however many declarations have it: of the gradients of a network most have most lines in common.
+    """
+    head, *lines = source.text.rstrip().split("\n")
+    assert head.endswith("{") and lines[-1:] == ["}"], "that is how it is written"
+    declaration: Declaration = _build(source, 0, f"{head}\n}}", "declaration")
+    return evolve(declaration, items=tuple(item for text in _chunks(lines[:-1]) for item in _written_items(text)))
+
+
+def _chunks(lines: Sequence[str]) -> Iterator[str]:
+    """Yield items: what is set further in than the first line belongs to the one before, as does its closing brace."""
+    chunk: list[str] = []
+    for line in lines:
+        if chunk and not line.startswith(("   ", "  }")):
+            yield "\n".join(chunk)
+            chunk = []
+        chunk.append(line)
+    if chunk:
+        yield "\n".join(chunk)
+
+
+@lru_cache(maxsize=1 << 13)
+def _written_items(text: str) -> tuple[Item, ...]:
+    whole = f'op item "" {{\n{text}\n}}'
+    declaration: Declaration = _build(Source("a line that was written", whole), 0, whole, "declaration")
+    return declaration.items
 
 
 def parse_expression(source: Source, start: int, text: str) -> Expression:

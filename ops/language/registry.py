@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, lru_cache, partial
 from importlib.resources import files
@@ -14,7 +14,7 @@ from . import syntax as s
 from .check_declarations import check_declaration
 from .inference import Instances
 from .instantiate import OpDecl
-from .parser import parse_all, parse_piece, pieces
+from .parser import parse_all, parse_piece, parse_written, pieces
 
 T = TypeVar("T")
 
@@ -81,13 +81,20 @@ class Registry(Mapping[str, OpDecl]):
 
     def extend(self, *sources: Source) -> Registry:
         """Return this registry and the declarations of some texts; raise every error in them at once."""
-        result = Registry(self._ops, self._families)
         errors: list[CutsError] = []
         parsed: list[s.Declaration] = []
         for source in sources:
             declarations, syntax_errors = parse_all(source)
             errors.extend(syntax_errors)
             parsed.extend(declarations)
+        return self._with(parsed, errors)
+
+    def written(self, *sources: Source) -> Registry:
+        """Return this registry and the declarations of texts that `declare` wrote, one in each."""
+        return self._with([parse_written(source) for source in sources], [])
+
+    def _with(self, parsed: Sequence[s.Declaration], errors: list[CutsError]) -> Registry:
+        result = Registry(self._ops, self._families)
         for declaration in parsed:
             errors.extend(result._define(declaration))
         for declaration in parsed:

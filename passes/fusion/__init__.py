@@ -1,17 +1,18 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
 from .cutting import copied
+from .fold_tables import Folding, noted_foldings, remember_foldings
 from .fold_units import drop_unused, fold_units
 from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
-from .partition import GroupEvaluator, Partitioner, Remembered, neighbours, partition, with_parts
+from .partition import neighbours, partition, settle, with_parts
+from .partitioner import GroupEvaluator, Partitioner, Remembered
 from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
-from .settle import settle
 from .solve import solve
 from .sums import (
     Family,
@@ -28,6 +29,7 @@ from .views import Views, addressed, find_views
 
 __all__ = [
     "Family",
+    "Folding",
     "Forms",
     "FusionError",
     "Group",
@@ -64,9 +66,11 @@ __all__ = [
     "issue_slots",
     "natural",
     "neighbours",
+    "noted_foldings",
     "partition",
     "products_again",
     "put_back",
+    "remember_foldings",
     "rename_group",
     "reorder",
     "reorder_unit",

@@ -18,13 +18,13 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from math import lcm, prod
 from typing import TypeAlias, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ...ir import (
     Call,
@@ -69,6 +69,11 @@ MAX_TERMS, MAX_OUTPUTS = 64, 96
 MAX_READS = 128
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
+#: Most segments of which is remembered what they are with their tables folded into them.
+MOST = 512
+#: A segment with what its group knows of tensors, constants and shared memory; and what is made of it.
+Unfolded: TypeAlias = tuple[Segment, Pairs[TensorType], Pairs[tuple[float, ...]], tuple[str, ...]]
+Folding: TypeAlias = tuple[Unfolded, Segment]
 
 
 # ---- statements
@@ -108,17 +113,61 @@ def fold_tables(group: FusedGroup) -> FusedGroup:
     if not group.constants:
         return group
     tensors, constants = tuple(group.tensors.items()), tuple(group.constants.items())
-    segments = tuple(_folded(s, tensors, constants, group.shared) for s in group.segments)
+    segments = tuple(_KEPT.of((s, tensors, constants, group.shared)) for s in group.segments)
     read = {t for s in segments for t in s.tensors_read}
     kept = {t: type_ for t, type_ in tensors if t in read or t not in group.constants}
     return evolve(group, segments=segments, tensors=kept, constants={t: table for t, table in constants if t in read})
 
 
-@lru_cache(maxsize=512)  # one unit is brought into normal form many times: to cut it out, alone, with every neighbour
+@define
+class _Foldings:
+    """What was folded last: one unit is brought into normal form many times, to cut it out, alone, with every
+    neighbour. Somebody may listen to what is new.
+    """
+
+    known: dict[Unfolded, Segment] = field(factory=dict)
+    listeners: list[list[Folding]] = field(factory=list)
+
+    def of(self, unfolded: Unfolded) -> Segment:
+        """Return a segment with its tables folded into it, itself where that is not possible."""
+        if (found := self.known.get(unfolded)) is None:
+            found = _folded(*unfolded)
+            self.keep(unfolded, found)
+            for noted in self.listeners:
+                noted.append((unfolded, found))
+        return found
+
+    def keep(self, unfolded: Unfolded, folded: Segment) -> None:
+        """Remember what was folded, here or elsewhere."""
+        if len(self.known) >= MOST:
+            self.known.clear()
+        self.known[unfolded] = folded
+
+
+_KEPT = _Foldings()
+
+
+@contextmanager
+def noted_foldings() -> Iterator[Sequence[Folding]]:
+    """Give what is folded for the first time in a block, so that another process need not do it again."""
+    noted: list[Folding] = []
+    _KEPT.listeners.append(noted)
+    try:
+        yield noted
+    finally:
+        _KEPT.listeners = [each for each in _KEPT.listeners if each is not noted]
+
+
+def remember_foldings(foldings: Iterable[Folding]) -> None:
+    """Remember what was folded elsewhere."""
+    for unfolded, folded in foldings:
+        _KEPT.keep(unfolded, folded)
+
+
 def _folded(
     segment: Segment,
-    tensors: tuple[tuple[str, TensorType], ...],
-    constants: tuple[tuple[str, tuple[float, ...]], ...],
+    tensors: Pairs[TensorType],
+    constants: Pairs[tuple[float, ...]],
     shared: tuple[str, ...],
 ) -> Segment:
     """Expand a pointwise segment over what indexes its tables, each axis as (quotient, residue)."""

@@ -7,228 +7,35 @@ independent. The time of a partition is the sum of its groups', so merges in dif
 `improve` follows one path through the same set R: always the merge that gains most. What is kept of the guarantee: the
 result is a member of R, so never slower than the partition it started from, and no single merge improves it. What is
 given up: partitions that only another order of merges reaches; graphs of few units get `algorithm_1` itself.
+
+Two partitions agree on most units. What is left falls into *places*: sets of units, as small as they can be, that
+groups of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so at
+each place the groups that are faster there may stand, whatever stands elsewhere (`settle`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Protocol
+from typing import TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field
 
 from ...ir import FusedGroup, Mode
-from .groups import Group, Workshop, form_key
+from .groups import Group, Workshop
 from .hulls import convex, hulls, joined, leading_to
 from .normalise import Illegal
-from .siblings import kinship, sibling_pairs
+from .partitioner import Partitioner
+from .siblings import sibling_pairs
 
+#: How often it is told which groups a path will come to, each time after those before are known.
+LOOKS = 8
 #: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
-#: Seconds that a tensor in memory counts for which there is no room.
-STORED = 1.0
 
-
-class GroupEvaluator(Protocol):
-    """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
-
-    def cost(self, group: FusedGroup) -> float:
-        """Return seconds, infinity where no kernel exists."""
-        ...
-
-
-@frozen
-class Remembered:
-    """An evaluator that is asked once about equal groups."""
-
-    evaluator: GroupEvaluator
-    costs: dict[Hashable, float] = field(factory=dict)
-
-    def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group."""
-        key = form_key(group)
-        if key not in self.costs:
-            self.costs[key] = self.evaluator.cost(group)
-        return self.costs[key]
-
-
-@frozen
-class Partitioner:
-    """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
-
-    Groups that are `kept` are there from the beginning; none of them is merged with another one.
-    Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
-    `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
-    are asked for next, of none at the end.
-    """
-
-    workshop: Workshop
-    evaluator: GroupEvaluator
-    costs: dict[Hashable, float] = field(factory=dict)
-    over: Callable[[], bool] = lambda: False
-    least: Callable[[FusedGroup], float] | None = None
-    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
-    kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
-    kept: Sequence[Group] = ()
-    unwanted: frozenset[str] = frozenset()
-    settled: frozenset[Group] = field(init=False)
-    readers: dict[str, frozenset[str]] = field(init=False)
-    sources: dict[str, frozenset[str]] = field(init=False)
-
-    @settled.default
-    def _settled(self) -> frozenset[Group]:
-        """Return what is kept, to be found at once."""
-        return frozenset(self.kept)
-
-    @readers.default
-    def _readers(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that read what it writes, directly or through views.
-
-        Of a tensor that is written in pieces, what stands in front of a piece reads others.
-        """
-        shop = self.workshop
-        producers = shop.views.programs.producers()
-        found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
-        for name in found:
-            for tensor in shop.units[name].reads:
-                for producer in producers.get(shop.sources(tensor), ()):
-                    if shop.order[producer.name] < shop.order[name]:
-                        found[producer.name].add(name)
-        return {name: frozenset(readers - {name}) for name, readers in found.items()}
-
-    @sources.default
-    def _sources(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that write what it reads."""
-        found: dict[str, set[str]] = {name: set() for name in self.readers}
-        for name, readers in self.readers.items():
-            for reader in readers:
-                found[reader].add(name)
-        return {name: frozenset(sources) for name, sources in found.items()}
-
-    def cost(self, group: Group) -> float:
-        """Return the seconds of a group; equal groups are evaluated once."""
-        key = form_key(group.form)
-        if key not in self.costs:
-            self.costs[key] = self.evaluator.cost(group.form)
-        left = self.unwanted.intersection(group.tensors[t] for t in group.form.outputs) if self.unwanted else ()
-        return self.costs[key] + STORED * len(left)
-
-    def singletons(self) -> list[Group]:
-        """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is
-        left out.
-        """
-        shop, kept = self.workshop, [group for group in self.kept if group.repeat is None]
-        taken = {unit for group in kept for unit in group.units}
-        own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None and u not in taken)
-        return [*kept, *(shop.single(u) for u in own if shop.used(u))]
-
-    def is_settled(self, first: Group, second: Group) -> bool:
-        """Whether two groups are apart because that is known to be best."""
-        return first in self.settled and second in self.settled
-
-    # ---- the quotient graph
-
-    def owners(self, groups: Iterable[Group]) -> dict[str, Group | str]:
-        """Map every unit to its group; units that need no kernel stand for themselves."""
-        owner: dict[str, Group | str] = {name: name for name in self.readers}
-        owner.update({unit: g for g in groups for unit in g.units})
-        return owner
-
-    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
-        """Return the groups that read what a group writes."""
-        units = vertex.units if isinstance(vertex, Group) else (vertex,)
-        return {owner[r] for u in units for r in self.readers[u]} - {vertex}
-
-    def neighbours(
-        self, group: Group, owner: dict[str, Group | str], siblings: bool = True
-    ) -> list[tuple[Group, Group]]:
-        """Return the pairs of groups that an edge connects, or that are `siblings`, and that a group is one of, in the
-        graph's order.
-        """
-        before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
-        after = self.successors(group, owner)
-        beside = set(self._siblings(group, owner)) - before - after if siblings and self.kinship(group) else set()
-        pairs = [(v, group) for v in before if isinstance(v, Group)] + [
-            (group, v) for v in after if isinstance(v, Group)
-        ]
-        order = self.workshop.order
-        pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
-        pairs = [pair for pair in pairs if not self.is_settled(*pair)]
-        return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
-
-    def kinship(self, group: Group) -> frozenset[Hashable]:
-        """Return what makes others siblings of a group."""
-        if group not in self.kin:
-            self.kin[group] = kinship(group)
-        return self.kin[group]
-
-    def _siblings(self, group: Group, owner: dict[str, Group | str]) -> Iterator[Group]:
-        """Yield the siblings of a group."""
-        kin = self.kinship(group)
-        for other in dict.fromkeys(owner.values()):
-            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.kinship(other)):
-                yield other
-
-    def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
-        """Whether no path between two groups passes through a third; an edge may lead from `first` to `second`."""
-        if not self._direct(first, second, owner):
-            return False
-        return second in self.successors(first, owner) or (
-            first not in self.successors(second, owner) and self._direct(second, first, owner)
-        )
-
-    def _direct(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
-        """Whether no path from `first` to `second` passes through a third group."""
-        pending = list(self.successors(first, owner) - {second})
-        seen = set(pending)
-        while pending:
-            following = self.successors(pending.pop(), owner)
-            if second in following:
-                return False
-            pending.extend(following - seen)
-            seen |= following
-        return True
-
-    def merge(self, first: Group, second: Group, owner: dict[str, Group | str]) -> Group | Illegal:
-        """Return two consecutive groups as one."""
-        merged = self.workshop.fuse(first, second)
-        if isinstance(merged, Group) and not self.convex(first, second, owner):
-            return Illegal("a path leaves the merged set and comes back")
-        return merged
-
-    def schedule(self, groups: Sequence[Group]) -> list[Group | str]:
-        """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
-        go to the graph's order.
-        """
-        result = self.sorted(groups)
-        assert result is not None, "the partition has a cycle"
-        return result
-
-    def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
-        """Return them in that order, nothing where they wait for each other in a circle."""
-        owner = self.owners(groups)
-        vertices = dict.fromkeys(owner.values())
-        place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
-        following = {v: self.successors(v, owner) for v in vertices}
-        waits = dict.fromkeys(vertices, 0)
-        for v in vertices:
-            for w in following[v]:
-                waits[w] += 1
-        ties = count()
-        ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]
-        heapq.heapify(ready)
-        result: list[Group | str] = []
-        while ready:
-            _, _, v = heapq.heappop(ready)
-            if isinstance(v, Group) or self.workshop.units[v].repeat is not None:
-                result.append(v)
-            for w in following[v]:
-                waits[w] -= 1
-                if not waits[w]:
-                    heapq.heappush(ready, (place[w], next(ties), w))
-        return result if sum(isinstance(v, Group) for v in result) == len(groups) else None
+#: Whether the second of two covers of the same units is known to be faster than the first.
+Better: TypeAlias = Callable[[Sequence[Group], Sequence[Group]], bool]
 
 
 def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
@@ -312,36 +119,77 @@ def _improved(
     """Return the end of the path of best merges that begins with some pairs; with those of siblings on the way, if
     `beside`.
     """
-    owner = partitioner.owners(initial)
-    groups = dict.fromkeys(initial)
-    ties = count()
-    queue: list[tuple[float, int, bool, tuple[Group, ...], Group]] = []
-
-    def consider(several: Iterable[tuple[Group, ...]]) -> None:
-        for members, merged in _merges(partitioner, several):
-            most = max(0.0, _most(partitioner, members, merged))
-            heapq.heappush(queue, (-most, next(ties), False, members, merged))
-
-    several = [*first_pairs, *_hulls(partitioner, groups, owner)]
+    path = _Path(partitioner, dict.fromkeys(initial), partitioner.owners(initial), beside)
+    several = [*first_pairs, *_hulls(partitioner, initial, path.owner)]
     partitioner.foresee([group.form for members in several for group in members])
-    consider(several)
-    partitioner.foresee([merged.form for *_, merged in sorted(queue)])  # nearly all of them are looked at
-    while queue:
-        _, tie, exact, members, merged = heapq.heappop(queue)
-        if any(g not in groups for g in members) or not _convex(partitioner, members, owner):
-            continue
-        if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
-            if (gain := _gain(partitioner, members, merged)) > 0:
-                heapq.heappush(queue, (-gain, tie, True, members, merged))
-            continue
-        for group in members:
-            del groups[group]
-        groups[merged] = None
-        owner.update(dict.fromkeys(merged.units, merged))
-        consider(partitioner.neighbours(merged, owner, beside))
-        consider(_hulls(partitioner, leading_to(partitioner, merged, owner), owner))
+    path.consider(several)
+    partitioner.foresee([merged.form for *_, merged in sorted(path.queue)])  # nearly all of them are looked at
+    if partitioner.known is not None:
+        _look_ahead(path.copy(), partitioner.known)
+    path.follow()
     partitioner.foresee(())
-    return list(groups)
+    return list(path.groups)
+
+
+@define
+class _Path:
+    """A path of best merges: the groups so far, who owns units, and the merges that may come next. A merge stands where
+    the most that it may save has it, until somebody looked at what it saves.
+    """
+
+    partitioner: Partitioner
+    groups: dict[Group, None]
+    owner: dict[str, Group | str]
+    beside: bool
+    queue: list[tuple[float, int, bool, tuple[Group, ...], Group]] = field(factory=list)
+    ties: int = 0
+
+    def copy(self) -> _Path:
+        """Return a path that goes on from here by itself."""
+        return evolve(self, groups=dict(self.groups), owner=dict(self.owner), queue=list(self.queue))
+
+    def consider(self, several: Iterable[tuple[Group, ...]]) -> None:
+        """Queue those of some merges that are legal."""
+        for members, merged in _merges(self.partitioner, several):
+            most = max(0.0, _most(self.partitioner, members, merged))
+            heapq.heappush(self.queue, (-most, self.ties, False, members, merged))
+            self.ties += 1
+
+    def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True) -> None:
+        """Make merges, always the one that saves most, to the end; those are left whose costs are not `known`."""
+        unknown = []
+        while self.queue:
+            place = _, tie, exact, members, merged = heapq.heappop(self.queue)
+            if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
+                continue
+            if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
+                if not known(merged.form):
+                    unknown.append(place)
+                elif (gain := _gain(self.partitioner, members, merged)) > 0:
+                    heapq.heappush(self.queue, (-gain, tie, True, members, merged))
+                continue
+            self._merge(members, merged)
+        self.queue = unknown
+
+    def _merge(self, members: tuple[Group, ...], merged: Group) -> None:
+        for group in members:
+            del self.groups[group]
+        self.groups[merged] = None
+        self.owner.update(dict.fromkeys(merged.units, merged))
+        self.consider(self.partitioner.neighbours(merged, self.owner, self.beside))
+        self.consider(_hulls(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner))
+
+
+def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
+    """Tell of the groups that a path will come to: it is followed as far as costs are known, what is then left is told
+    of, all at once, and so on. Merges in different places do not interact, so that only few of them come to nothing.
+    """
+    for _ in range(LOOKS):
+        path.follow(known)
+        if not path.queue or path.partitioner.over():
+            return
+        path.partitioner.foresee([merged.form for *_, merged in sorted(path.queue)])
+        heapq.heapify(path.queue)
 
 
 def _merges(partitioner: Partitioner, several: Iterable[tuple[Group, ...]]) -> list[tuple[tuple[Group, ...], Group]]:
@@ -435,3 +283,52 @@ def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> 
     """Return the seconds that a merge saves; a group that no kernel computes is worth nothing."""
     after = partitioner.cost(merged)
     return -inf if after == inf else sum(map(partitioner.cost, members)) - after
+
+
+# ---- the best of two partitions
+
+
+def settle(partitioner: Partitioner, first: Sequence[Group], found: Sequence[Group], better: Better) -> list[Group]:
+    """Return a partition with those groups of `found` in it that are better than those of `first` at their place, in
+    execution order. Where groups would wait for each other in a circle, all of `found` stands or nothing of it.
+    """
+    chosen = set(first)
+    for before, after in places(first, found):
+        if better(before, after):
+            chosen = chosen - set(before) | set(after)
+    mixed = in_order(partitioner, [group for group in dict.fromkeys((*first, *found)) if group in chosen])
+    if mixed is None:
+        return list(found if better(first, found) else first)
+    return mixed
+
+
+def places(first: Sequence[Group], found: Sequence[Group]) -> Iterator[tuple[list[Group], list[Group]]]:
+    """Yield the groups of both partitions at each place where they differ."""
+    both = set(first) & set(found)
+    pending = {group: _units(group) for group in dict.fromkeys((*first, *found)) if group not in both}
+    while pending:
+        place, units = set[Group](), _units(next(iter(pending)))
+        while joining := {group for group, own in pending.items() if own & units}:
+            units = units.union(*(pending.pop(group) for group in joining))
+            place |= joining
+        yield [g for g in first if g in place], [g for g in found if g in place]
+
+
+def _units(group: Group) -> frozenset[tuple[str | None, str]]:
+    return frozenset((group.repeat, unit) for unit in group.units)
+
+
+def in_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] | None:
+    """Return groups, those of loops too, in execution order; nothing where they wait for each other in a circle."""
+    vertices = partitioner.sorted([group for group in groups if group.repeat is None])
+    result: list[Group] = []
+    for vertex in vertices or ():
+        if isinstance(vertex, Group):
+            result.append(vertex)
+            continue
+        turn = evolve(partitioner, workshop=partitioner.workshop.turn(vertex))
+        turned = turn.sorted([group for group in groups if group.repeat == vertex])
+        if turned is None:
+            return None
+        result += [each for each in turned if isinstance(each, Group)]
+    return result if vertices is not None else None

@@ -40,11 +40,8 @@ from ...ir import (
     with_indices,
     with_operands,
 )
-from .quotients import share_reciprocals
-from .spread import spread_copies
 from .substitute_phase import substitute_phase
-from .widen import widen
-from .windows import merge_windows
+from .threads import merge_windows, share_reciprocals, spread_copies, widen
 
 
 def extract(kernel: Kernel) -> Kernel:
@@ -57,7 +54,7 @@ def extract(kernel: Kernel) -> Kernel:
 
 def _item(item: Item) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i) for i in item.body))
+        return evolve(item, body=tuple(_item(i) for i in item.body))
     return extract_phase(item) if isinstance(item, Phase) else item
 
 

@@ -8,6 +8,7 @@ moves a vector.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from attrs import evolve
 
@@ -45,6 +46,8 @@ from .tabulate import Tables, tabulate
 
 #: Least bytes of an asynchronous copy.
 NARROWEST_COPY = 4
+#: Least part of the threads that fetch whole rows where all of them would have to divide.
+BUSY = 0.75
 #: The variable that numbers what one thread fetches.
 TRIP = "f"
 
@@ -126,19 +129,75 @@ def traversal(tile: Tile, context: Context) -> list[int]:
 
 
 def _division(tile: Tile, order: Sequence[int], thread: Var, width: int) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
-    """Divide the tile's elements among the threads: trip, thread, element of a vector."""
+    """Divide the tile's elements among the threads: trip, thread, element of a vector.
+
+    Threads take neighbours in the order of memory, wherever that comes to in the tile. Where a trip would begin within
+    a row, each element of a thread would take divisions and guards of its own; so all threads but a few take whole
+    rows, or planes, and step from trip to trip along the coordinates that are left.
+    """
+    extents = [tile.coordinates[p].extent for p in order]
+    whole = rows_apart((*extents[:-1], extents[-1] // width), thread.extent)
+    if whole is not None:
+        return _by_rows(tile, order, thread, width, *whole)
     per_trip = thread.extent * width
     trips = -(-tile.count // per_trip)
     trip, element = Var(TRIP, trips), Var("fv", width)
     flat = as_index(trip) * per_trip + as_index(thread) * width + element
     guard = Guard(flat, 0, tile.count)
     valid = () if guard.always else (guard,)
-    places = delinearise(flat, [tile.coordinates[p].extent for p in order])
-    shares = tuple(
+    return _placed(tile, order, delinearise(flat, extents), valid), (trip, element)
+
+
+def _by_rows(
+    tile: Tile, order: Sequence[int], thread: Var, width: int, outer: int, rows: int
+) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
+    """Divide a tile whose first `outer` coordinates number its rows, so many of which the threads take at once."""
+    extents = [tile.coordinates[p].extent for p in order]
+    count, length = prod(extents[:outer]), prod(extents[outer:]) // width
+    trip, element = Var(TRIP, -(-count // rows)), Var("fv", width)
+    several = rows > 1
+    row = as_index(trip) * rows + as_index(thread) // length if several else as_index(trip)
+    inside = (as_index(thread) % length if several else as_index(thread)) * width + element
+    guards = (Guard(as_index(thread), 0, rows * length), Guard(row, 0, count))
+    places = (*delinearise(row, extents[:outer]), *delinearise(inside, extents[outer:]))
+    return _placed(tile, order, places, tuple(g for g in guards if not g.always)), (trip, element)
+
+
+def _placed(tile: Tile, order: Sequence[int], places: Sequence[Index], valid: tuple[Guard, ...]) -> tuple[Share, ...]:
+    """Return the shares of a tile's coordinates; elements that do not exist are none of the first."""
+    return tuple(
         Share(tile.coordinates[p], place, Index(), valid if n == 0 else ())
         for n, (p, place) in enumerate(zip(order, places, strict=True))
     )
-    return shares, (trip, element)
+
+
+def rows_apart(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
+    """Return how many of a tile's coordinates number rows of which threads had better take whole ones, and how many at
+    once: where they have several elements each, these are not the same distance apart anyway, and all but a few have
+    some.
+    """
+    if prod(extents) <= threads or steps_apart(extents, threads):
+        return None
+    for outer in range(1, len(extents)):
+        length, last = prod(extents[outer:]), extents[outer - 1]
+        rows = min(threads // length, prod(extents[:outer]))
+        if rows > 1 and outer > 1 and rows % last and last % rows:
+            continue
+        if rows * length >= BUSY * threads:
+            return outer, rows
+    return None
+
+
+def steps_apart(extents: Sequence[int], threads: int) -> bool:
+    """Whether the elements that a thread takes of a tile, nearest last, are constants apart: all threads together take
+    whole rows of it, or even parts of one.
+    """
+    left = threads
+    for size in reversed(extents):
+        if left % size and size % left:
+            return False
+        left = max(1, left // size)
+    return True
 
 
 def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool, aligned: Mapping[str, int]) -> bool:

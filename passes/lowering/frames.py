@@ -38,7 +38,6 @@ from ...ir import (
     delinearise,
     parted_rows,
     reads,
-    row_major,
     variables,
 )
 from .atoms import AtomFrame, lanes_along, thread_places
@@ -209,12 +208,11 @@ def _place_shared(layout: BlockLayout) -> None:
         together = [tensor, *(new for new, old in places.items() if old == tensor)]
         extents = [max(sizes) for sizes in zip(*(layout.boxes[t].extents for t in together), strict=True)]
         dtype = group.tensors[tensor].dtype
-        if in_rows(group, tensor):
-            extents[-1] = row_pitch(extents[-1], dtype.size)
+        pitches, elements = passed_pitches(group, tensor, extents)
         name = f"m{1 + sum(b.name.startswith('m') for b in layout.buffers.values())}"
-        layout.buffers[tensor] = SharedBuffer(name, dtype, prod(extents))
+        layout.buffers[tensor] = SharedBuffer(name, dtype, elements)
         for each in together:
-            layout.pitches[each] = row_major(tuple(extents))
+            layout.pitches[each] = pitches
             layout.names[each] = name
 
 
@@ -384,6 +382,42 @@ def row_pitch(extent: Any, size: int) -> Any:
     together = WIDEST_BYTES // size
     vectors = -(-extent // together)
     return (vectors + (vectors + 1) % 2) * together
+
+
+def filled(group: FusedGroup, tensor: str) -> tuple[tuple[int, ...], float] | None:
+    """Return along which dims later segments read beyond the ends of a tensor that one leaves, and what they find
+    there: it is left there, once, so that no read looks where it is. None where none does, or some ask for more.
+    """
+    if holds_rows(group, tensor):
+        return None
+    found = [r for s in group.segments for body in s.expressions for r in reads(body) if r.tensor == tensor]
+    fills = {r.fill for r in found if r.guards}
+    shape, dims = group.tensors[tensor].shape, set[int]()
+    for read in found:
+        ends = {Guard(index, 0, extent): d for d, (index, extent) in enumerate(zip(read.indices, shape, strict=True))}
+        if not all(guard in ends for guard in read.guards):
+            return None
+        dims |= {ends[guard] for guard in read.guards}
+    return (tuple(sorted(dims)), fills.pop()) if len(fills) == 1 else None
+
+
+def passed_pitches(group: FusedGroup, tensor: str, extents: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+    """Return how many elements lie between neighbours along each dim of a box that a segment leaves, and how many the
+    box takes; extents may be numbers or arrays of them.
+
+    Rows that threads walk along, and planes of boxes of three dims or more, are odd multiples of 16 bytes: lanes that
+    read several of them side by side, as a depthwise convolution does, find them in different banks.
+    """
+    size, shape = group.tensors[tensor].dtype.size, group.tensors[tensor].shape
+    several = [d for d, extent in enumerate(shape) if extent > 1]
+    padded = {d + 1 for d in several[:-2]} if not in_rows(group, tensor) else {len(shape) - 1}
+    found: list[Any] = []
+    step: Any = 1
+    for d in reversed(range(len(shape))):
+        found.insert(0, step)
+        step = step * extents[d]
+        step = row_pitch(step, size) if d in padded else step
+    return tuple(found), step
 
 
 def extents_of(segment: Segment, tensor: str, blocks: Sequence[Any], row: Any) -> list[Any]:

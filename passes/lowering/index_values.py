@@ -48,7 +48,8 @@ class Context:
 
     `staged` maps an operand to the load from its tile, `held` a reduction's name to its register, `boxes`, `pitches`
     and `names` describe tensors that live in shared memory; of those in `whole` everything in the box was written, be
-    it behind the end of the tensor. `extra` are guards that every load is subject to besides.
+    it behind the end of the tensor, and of those in `filled` what reads find there. `extra` are guards that every load
+    is subject to besides.
     """
 
     group: FusedGroup
@@ -61,6 +62,7 @@ class Context:
     names: Mapping[str, str]
     extra: tuple[Guard, ...] = ()
     whole: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
 
 
 def value_of(expr: Expr, context: Context) -> Value:
@@ -106,15 +108,17 @@ def _existing(indices: Iterable[Index], context: Context) -> tuple[Guard, ...]:
 
 def _load(read: Read, context: Context) -> Value:
     dtype = context.group.tensors[read.tensor].dtype
-    guards = map_guards(read.guards, lambda index: resolve(index, context))
-    looked_up = (g.index for g in read.guards if indirects(g.index))
-    if read.tensor not in context.whole:
+    asked = () if read.tensor in context.filled else read.guards
+    guards = map_guards(asked, lambda index: resolve(index, context))
+    looked_up = (g.index for g in asked if indirects(g.index))
+    safe = read.tensor in context.whole or read.tensor in context.filled
+    if not safe:
         guards = (*guards, *_existing((*read.indices, *looked_up), context))
     kept = lookups_last(g for g in guards if not g.always)
     if read.tensor in context.boxes:
         box = context.boxes[read.tensor]
         places = [i - b for i, b in zip(read.indices, box.base, strict=True)]
-        if read.tensor in context.whole:
+        if safe:
             inside = (Guard(place, 0, extent) for place, extent in zip(places, box.extents, strict=True))
             kept = tuple(dict.fromkeys((*kept, *(g for g in inside if not g.always))))
         return Load(

@@ -22,6 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
+from .early import load_early
 from .frames import Frame, lay_out
 from .meetings import BINS, bins_of, emit_meeting
 from .outputs import emit_output
@@ -68,11 +69,12 @@ def _one_after_another(states: Sequence[SegmentState]) -> list[Item]:
     for state in states:
         _lower_segment(state)
     parts = [state.items for state in states]
+    first = load_early(states, parts)
     for number, state in enumerate(states[1:-1], start=1):
         if any(o.extra for o in state.frame.segment.outputs):
             early, parts[number + 1] = first_copies(parts[number + 1])
             parts[number] = [*early, *parts[number]]
-    items = list(parts[0])
+    items = [*first, *parts[0]]
     for part in parts[1:]:
         items += [Barrier(), *part]
     return items

@@ -21,7 +21,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from .frames import axis_places, written_once
+from .frames import axis_places, filled, written_once
 from .index_values import resolve, strides_of, value_of
 from .rows import row_parts
 from .segment_state import SegmentState, row_share
@@ -91,7 +91,9 @@ def _store(
 def passed_on(
     state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], value: Value
 ) -> Store:
-    """Return the store of what a later segment reads; behind the end of a row are zeros, which products add up."""
+    """Return the store of what a later segment reads; behind the end of a row are zeros, which products add up, and
+    behind the ends of a box what reads find there.
+    """
     layout, tiles = state.layout, state.frame.tiles
     dtype = state.group.tensors[output.tensor].dtype
     whole = zip(output.write, axis_places(state.frame.segment, output.tensor), strict=True)
@@ -103,5 +105,12 @@ def passed_on(
     if missing := [binding.valid[v] for v in binding.locals[len(tiles) :] if v in binding.valid]:
         nothing = Literal(0.0 if dtype.is_float else 0, value.dtype)
         value = Op("select", (Test(tuple(missing)), value, nothing), value.dtype)
+    if beyond := filled(state.group, output.tensor):
+        dims, fill = beyond
+        shape = state.group.tensors[output.tensor].shape
+        ends = (Guard(substitute(output.write[d], binding.places), 0, shape[d]) for d in dims)
+        inside = tuple(guard for guard in ends if not guard.always)
+        nothing = Literal(fill if dtype.is_float else int(fill), value.dtype)
+        value = Op("select", (Test(inside), value, nothing), value.dtype) if inside else value
     address = linearise(places, layout.pitches[output.tensor])
     return Store("shared", layout.names[output.tensor], address, value, dtype, guards)

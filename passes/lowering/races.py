@@ -38,6 +38,7 @@ from ...ir import (
     Var,
     Wait,
     confined,
+    loops,
     post_order,
     ranges,
     substitute,
@@ -50,11 +51,23 @@ TURNS = 24
 
 
 def check_barriers(kernel: Kernel) -> tuple[str, ...]:
-    """Return in words where a block-level kernel lacks a barrier or a wait, or combines lanes under a condition."""
-    walk = _Walk(kernel)
-    walk.items(kernel.items)
-    walk.finish()
-    return tuple(walk.found)
+    """Return in words where a block-level kernel lacks a barrier or a wait, or combines lanes under a condition; loops
+    that may end early are walked for several ends.
+    """
+    found: dict[str, None] = {}
+    for ends in _ends(kernel):
+        walk = _Walk(kernel, steps=ends)
+        walk.items(kernel.items)
+        walk.finish()
+        found |= walk.found
+    return tuple(found)
+
+
+def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
+    """Yield at what loops end that may end early: before their first turn, behind that or the one after it, or last."""
+    early = {loop.until: loop.var.extent for loop in loops(kernel.items) if loop.until is not None}
+    for turns in (0, 1, 2, None) if early else (None,):
+        yield {end: extent if turns is None else min(turns, extent) for end, extent in early.items()}
 
 
 @frozen
@@ -116,10 +129,10 @@ class _Walk:
         """Walk items in order."""
         for item in items:
             if isinstance(item, Loop):
-                for step in _turns(item.var.extent):
+                for step in _turns(item.var.extent if item.until is None else self.steps[item.until]):
                     self.steps[item.var] = step
                     self.items(item.body)
-                del self.steps[item.var]
+                self.steps.pop(item.var, None)
             elif isinstance(item, Phase):
                 self._phase(item)
             elif isinstance(item, Commit):

@@ -63,7 +63,7 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
     binding = state.bind((dim,), (local,), (Index(),))
     begin, each, end = (
         state.initialise(reduction),
-        _accumulate(state, reduction, binding, (local,), {}, {}),
+        accumulate(state, reduction, binding, (local,), {}, {}),
         state.lane_reduce(reduction),
     )
     if reduction.along in ORDERS:
@@ -130,7 +130,7 @@ def chunks(
     long = [] if part else _long(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_rest(state, r), _chunk(state, r))]
     for each in shared:
-        added = _accumulate(state, each, binding, locals_, staged, covered)
+        added = accumulate(state, each, binding, locals_, staged, covered)
         roots.append(evolve(added, name=_chunk_name(each)) if each in long else added)
     items = chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_rest(state, r) for r in long)
@@ -186,14 +186,14 @@ def kept_reduction(state: SegmentState, shared: Sequence[Reduction], dim: Reduce
     state.items.append(state.phase("compute", "init", tuple(map(state.initialise, shared)), (), {}))
     for part in row_parts(state, [r.body for r in shared], dim, local, prefix):
         binding = state.bind((dim,), (local,), (part.start,))
-        roots = tuple(_accumulate(state, r, binding, (local,), part.staged, {}) for r in shared)
+        roots = tuple(accumulate(state, r, binding, (local,), part.staged, {}) for r in shared)
         state.items += part.items(
             state.phase("compute", f"r{prefix[-1]}", roots, unrolled, state.shares | {local: share})
         )
     _combine(state, shared, prefix)
 
 
-def _accumulate(
+def accumulate(
     state: SegmentState,
     reduction: Reduction,
     binding: AxisBinding,

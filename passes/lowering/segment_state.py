@@ -30,7 +30,7 @@ from ...ir import (
     as_index,
     delinearise,
 )
-from .frames import BlockLayout, Frame, holds_rows
+from .frames import BlockLayout, Frame, filled, holds_rows
 from .index_values import Context
 from .staging import AxisBinding, bind_dims
 from .tabulate import Flat
@@ -98,7 +98,10 @@ class SegmentState:
         }
         boxes, pitches, names = self.layout.boxes, self.layout.pitches, self.layout.names
         whole = frozenset(t for t in boxes if holds_rows(self.group, t))
-        return Context(self.group, self.storages, binding, dict(staged), held, boxes, pitches, names, whole=whole)
+        ends = frozenset(t for t in boxes if filled(self.group, t))
+        return Context(
+            self.group, self.storages, binding, dict(staged), held, boxes, pitches, names, whole=whole, filled=ends
+        )
 
     def initialise(self, reduction: Reduction) -> Initialise:
         """Return the identities that a reduction's registers begin with."""

@@ -54,6 +54,7 @@ from ...ir import (
 )
 from .frames import SCALES, BlockLayout, axis_places
 from .index_values import value_of
+from .masked_parts import end_of_parts, if_taken, left_out_terms
 from .outputs import emit_output, passed_on
 from .ring import first_copies
 from .segment_state import SegmentState, row_share
@@ -127,10 +128,14 @@ def lower_stream(
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
     # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
     ahead, product = first_copies(first.items)
-    following = [of_part(item, part, as_index(part) + 1) for item in ahead]
+    until = end_of_parts(layout, last)
+    following = if_taken([of_part(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
     early, sums = first_copies(sums)
     turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
-    items = [*begin, *(of_part(item, part, Index()) for item in ahead), Loop(part, tuple(turn))]
+    copied = if_taken([of_part(item, part, Index()) for item in ahead], Index(), until)
+    items = [*begin, *copied, Loop(part, tuple(turn), until)]
+    if until is not None:
+        items += left_out_terms(last, until)
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
         for number, output in enumerate(state.frame.segment.outputs):

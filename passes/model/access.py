@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
-from ...ir import FusedGroup, Read, Target, Var, variables
+from ...ir import FusedGroup, Read, Target, Var, linearise, variables
 from ..lowering import in_rows
 from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, scattered, segments_of
 from .geometry import Geometry
@@ -33,14 +33,36 @@ def running_axis(read: Read) -> tuple[Var | None, int]:
     return (axis, gcd(*steps)) if all(abs(step) >= axis.extent for step in steps) else (None, 1)
 
 
-def access_vector(read: Read, geometry: Geometry, widest: int, rows: tuple[tuple[Var, ...], ...] = ()) -> Count:
+def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
+    """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
+    length begin anywhere. Axes of one dim that lie one within the other are one row.
+    """
+    axis, _ = running_axis(read)
+    if axis is None:
+        return 1
+    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
+    steps = {primary: factor for primary, factor in address.terms if primary != axis}
+    dims = (*geometry.structure.dims, *geometry.structure.loops)
+    row = axis.extent
+    for outer in reversed(next((dim for dim in dims if axis == dim[-1]), ())[:-1]):
+        if steps.get(outer) != row:
+            break
+        row *= outer.extent
+        del steps[outer]
+    return gcd(most, row, address.const, *steps.values())
+
+
+def access_vector(
+    read: Read, shape: Sequence[int], geometry: Geometry, widest: int, rows: tuple[tuple[Var, ...], ...] = ()
+) -> Count:
     """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor
-    dim, or of the lanes along one of `rows`.
+    dim, or of the lanes along one of `rows`. Where rows begin anywhere, elements move one by one. (What the estimate
+    takes for results of atoms is fitted without that.)
     """
     axis, step = running_axis(read)
     if axis is None:
         return 1
-    widest = gcd(widest, step)
+    widest = gcd(widest, step) if geometry.structure.atom else copied_width(read, shape, geometry, widest)
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             return np.gcd(vector, widest)

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import FusedGroup, Target, Var, dtype_of, expr_variables, operands
+from ...ir import WIDEST_BYTES, FusedGroup, Read, Target, Var, dtype_of, expr_variables, operands, variables
 from .footprint import Count
 from .geometry import Geometry
 from .tiles import operand_steps
+
+#: Bytes of a bank's word.
+WORD = 4
 
 
 def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:
@@ -30,31 +33,56 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
                 # Steps in words: neighbours that share a word are served together, as if they were next to each other.
                 steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position, size)]
                 used = expr_variables(expr)
-                worst = np.maximum(worst, _simulated(used, steps, geometry, target))
+                worst = np.maximum(worst, _simulated(used, steps, geometry, target.banks, target.warp_size))
     return worst
 
 
-def _simulated(used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, target: Target) -> Count:
-    """Simulate each different warp once: the lanes along each dim and the banks between neighbours say all there is to
-    know.
+def passed_ways(read: Read, pitches: Sequence[Count], size: int, geometry: Geometry, target: Target) -> Count:
+    """Return how many lanes meet in a bank where a warp reads what an earlier segment left, `pitches` apart along each
+    dim. Threads that read several neighbours load vectors of 16 bytes, a quarter of the lanes at a time.
     """
-    banks = target.banks
+    if not target.banked or not read.indices:
+        return 1
+    used = frozenset[Var]().union(*(variables(i) for i in read.indices))
+    steps: list[Count] = []
+    run: Count = 1
+    for dim, thread in zip(geometry.structure.dims, geometry.thread, strict=True):
+        along = [abs(i.coefficient(dim[-1])) for i in read.indices]
+        steps.append(-(-sum((a * p for a, p in zip(along, pitches, strict=True)), np.int64(0)) * size // WORD))
+        run = np.maximum(run, along[-1] * thread)
+    words = WIDEST_BYTES // WORD
+    together = np.greater_equal(run * size, WIDEST_BYTES)
+    for step, vector in zip(steps, geometry.vector, strict=True):
+        together = together & np.equal(step * vector % words, 0)
+    single = _simulated(used, steps, geometry, target.banks, target.warp_size)
+    parts = [np.maximum(1, step * vector // words) * np.not_equal(step, 0)
+             for step, vector in zip(steps, geometry.vector, strict=True)]  # fmt: skip
+    wide = _simulated(used, parts, geometry, target.banks // words, target.warp_size // words, whole=True)
+    return np.where(together, wide, single)
+
+
+def _simulated(
+    used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, banks: int, warp: int, whole: bool = False
+) -> Count:
+    """Simulate each different warp once: the lanes along each dim and the banks between neighbours say all there is to
+    know. Steps are those of elements, or, `whole`, of a thread's vectors.
+    """
     key: Count = np.int64(0)
-    radix = target.warp_size + 1
-    lanes = geometry.lanes_along(target.warp_size)
+    radix = warp + 1
+    lanes = geometry.lanes_along(warp)
     dims = list(zip(geometry.structure.dims, lanes, steps, geometry.vector, strict=True))[::-1]
     kept = 0
     for dim, along, step, vector in dims:
         if all(a.extent == 1 for a in dim):
             continue
-        stride = step * vector if used & set(dim) else 0
+        stride = (step if whole else step * vector) if used & set(dim) else 0
         turn = np.where(np.equal(stride, 0), 0, (stride - 1) % banks + 1)
         key = (key * radix + along) * (banks + 1) + turn
         kept += 1
         if kept == 5:  # a key of five dims fills 64 bits; no warp reaches further
             break
     different, places = np.unique(key, return_inverse=True)
-    found: np.ndarray[Any, Any] = warp_cycles(*_decode(different, kept, radix, banks), banks, target.warp_size)[places]
+    found: np.ndarray[Any, Any] = warp_cycles(*_decode(different, kept, radix, banks), banks, warp)[places]
     return found.reshape(np.shape(key))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
 from ...ir import Expr, Read, Var, expr_variables, linearise
-from .access import running_axis
+from .access import copied_width, running_axis
 from .footprint import Count, least
 from .geometry import Geometry
 from .tile_access import box_vector, carried_vector, innermost_chunk, main_read, used_loops
@@ -54,23 +54,9 @@ def copy_cost(
     return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
 
 
-def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
-    """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
-    length begin anywhere. Axes of one dim that lie one within the other are one row.
-    """
-    axis, _ = running_axis(read)
-    if axis is None:
-        return 1
-    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
-    steps = {primary: factor for primary, factor in address.terms if primary != axis}
-    dims = (*geometry.structure.dims, *geometry.structure.loops)
-    row = axis.extent
-    for outer in reversed(next((dim for dim in dims if axis == dim[-1]), ())[:-1]):
-        if steps.get(outer) != row:
-            break
-        row *= outer.extent
-        del steps[outer]
-    return gcd(most, row, address.const, *steps.values())
+def walked_sizes(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> list[Count]:
+    """Return how much a fetch walks over of loops and tile dims, nearest in memory first."""
+    return [size for _, size, _ in _walked(read, shape, used_loops(tile.expr, tile, geometry), geometry)]
 
 
 def walks_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> Count:

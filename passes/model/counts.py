@@ -45,6 +45,7 @@ class Features:
     grid: Count = _known("blocks of the grid")
     outer: Count = _known("blocks along the outermost dim")
     threads: Count = _known("threads of a block")
+    working: Count = _known("warps of a block that work, in the mean over its instructions")
     stages: Count = _known("buffers of the deepest ring that a loop cycles through")
     raster: Count = _known("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _known("blocks that shall be resident on an SM, 0 where the schedule does not ask")
@@ -75,6 +76,7 @@ class Features:
     copies: Count = _sum("instructions of all threads that fetch staged tiles")
     carried: Count = _sum("instructions of all threads that fetch through registers what a ring could not copy")
     divided: Count = _sum("elements that a block fetches by way of divisions")
+    uneven: Count = _sum("copies of a fetch whose places in a tile are found by divisions of their own")
     divided_direct: Count = _sum("direct loads of one thread whose address takes divisions")
     certain: Count = _sum("memory instructions that are left where the compiler merges all neighbours into vectors")
     # Cycles of shared memory and L1
@@ -83,6 +85,7 @@ class Features:
     waited: Count = _sum("cycles of shared memory that tensor cores wait for: those of fragments not loaded ahead")
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
+    shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
     transactions: Count = _sum("transactions of `TRANS_global` elements")
@@ -100,6 +103,8 @@ class Features:
     # Waiting
     barriers: Count = _sum("barriers of the block")
     joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
+    asked: Count = _sum("segments that ask memory for more behind their reductions")
+    looped: Count = _sum("such rounds of loops that stage nothing")
     rounds: Count = _sum("rounds of loops in which memory is waited for")
     # The group as a whole
     useful_flops: float = _known("operations that the group is defined by, over all blocks")

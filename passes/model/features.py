@@ -14,13 +14,24 @@ from math import prod
 import numpy as np
 
 from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
-from ..lowering import extents_of, in_place, in_rows, kept_reads, may_meet, may_share, row_pitch
+from ..lowering import (
+    EARLY,
+    extents_of,
+    fits_at_once,
+    in_place,
+    in_rows,
+    kept_reads,
+    may_meet,
+    may_share,
+    passed_pitches,
+)
 from .access import access_vector
 from .counts import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .joined import joined_bytes, joined_geometry, may_join
 from .least_work import group_work, memory_reads, nodes, translations
+from .masked import masked
 from .meetings import bins_needed
 from .places import output_place, place_of
 from .registers import Registers, register_limit, thread_registers
@@ -42,13 +53,22 @@ def count_features(
     is known.
     """
     totals = Totals(group, target)
-    shared: Count = passed_bytes(group, geometry)
+    layouts = passed_layouts(group, geometry)
+    shared: Count = 0
+    for tensor, (pitches, elements) in layouts.items():
+        totals.pitches[tensor] = pitches
+        shared = shared + ceil_div(elements * group.tensors[tensor].dtype.size, 16) * 16
+    totals.threads = _most(part.threads for part in geometry)
+    grid = _grid(geometry[-1])
+    blocks = product(n * 1.0 for n in grid)
+    totals.at_once = fits_at_once(blocks, totals.threads, target)
     rows = [t for t in group.shared if in_rows(group, t)]
     streamed, turns = parts_of_rows(geometry)
     staged: dict[tuple[int, DType], Count] = {}
     registers = Registers(0, 0, 0)
     smallest: Count = np.inf
     parts: list[PaperCounts] = []
+    alone: Count = 0.0
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
         if position:
             totals.add("barriers", 1.0)
@@ -60,6 +80,7 @@ def count_features(
         shared = shared + held_bytes(group, segment, part)
         before = dict(totals.sums)
         parts.append(_segment(totals, segment, part, tiles))
+        alone = alone + totals.since("issue", before) / part.warps(target.warp_size)
         if position < streamed:
             _again(totals, segment, before, turns, geometry[-1].structure.parts)
         own = thread_registers(segment, part, tiles, group.tensors, rows)
@@ -70,15 +91,19 @@ def count_features(
         totals.add("barriers", (1.0 + streamed) * more)
         if geometry[-1].structure.parts < 0:
             totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
-    threads = _most(part.threads for part in geometry)
+    working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
+    spared = masked(group, geometry, blocks, target) if streamed else None
+    useful, unique = work or group_work(group)
+    if spared is not None:
+        totals.spare(spared, geometry[-1].threads)
+        unique = unique * spared.seen
+    threads = totals.threads
     instances = _most(product(part.thread) for part in geometry)
     stages = _most(part.stages for part in geometry)
-    grid = _grid(geometry[-1])
-    useful, unique = work or group_work(group)
     limit = register_limit(threads, min_blocks, target)
-    return Features(grid=product(n * 1.0 for n in grid), outer=grid[0] if grid else 1, threads=threads, shared=shared,
+    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=threads, shared=shared,
                     registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
-                    limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks,
+                    limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks, working=working,
                     instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
                     table=float(index == "table"), **totals.sums)  # fmt: skip
 
@@ -133,8 +158,10 @@ def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
     return found, geometry[found].trips[0] if found else 1
 
 
-def passed_bytes(group: FusedGroup, geometry: Sequence[Geometry]) -> Count:
-    """Return the shared bytes of the tensors that segments leave for later ones (`lowering.passed_on`)."""
+def passed_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
+    """Return of each tensor that segments leave for later ones how far apart neighbours along its dims lie in shared
+    memory, and how many elements it takes (`lowering.passed_pitches`).
+    """
     places, sizes = in_place(group), {}
     for segment, part in zip(group.segments, geometry, strict=True):
         row: Count = 1
@@ -142,16 +169,15 @@ def passed_bytes(group: FusedGroup, geometry: Sequence[Geometry]) -> Count:
             row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
         for tensor in part.structure.shared:
             sizes[tensor] = extents_of(segment, tensor, part.block, row)
-    total: Count = 0
+    found: dict[str, tuple[tuple[Count, ...], Count]] = {}
     for tensor in (t for t in group.shared if t not in places):
         extents = list(sizes[tensor])
-        for other in (new for new, old in places.items() if old == tensor):
+        together = [tensor, *(new for new, old in places.items() if old == tensor)]
+        for other in together[1:]:
             extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
-        size = group.tensors[tensor].dtype.size
-        if in_rows(group, tensor):
-            extents[-1] = row_pitch(extents[-1], size)
-        total = total + ceil_div(product(extents) * size, 16) * 16
-    return total
+        pitches, elements = passed_pitches(group, tensor, extents)
+        found |= {each: (pitches, elements if each == tensor else 0) for each in together}
+    return found
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
@@ -195,6 +221,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
+    behind: Count = 0.0
     for output in segment.outputs:
         known = done[output.extra]
         place = output_place(geometry, output.extra)
@@ -202,12 +229,15 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
+        for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
+            behind = behind + place.loads(read, totals.group.tensors[read.tensor].shape) * place.all_trips
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
         size = totals.group.tensors[output.tensor].dtype.size
         written = Read(output.tensor, output.write)
-        vector = access_vector(written, geometry, totals.target.vector_bytes // size, place.rows)
+        shape = totals.group.tensors[output.tensor].shape
+        vector = access_vector(written, shape, geometry, totals.target.vector_bytes // size, place.rows)
         totals.add("stores", per_thread / vector * geometry.threads)
         totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
@@ -215,6 +245,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
+    late = np.greater(behind, np.where(totals.at_once, EARLY, 0))
+    totals.add("asked", late * 1.0 if segment.reductions else 0.0)
     if may_meet(segment):
         totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums

@@ -34,9 +34,9 @@ from ...ir import (
     substitute_expr,
 )
 from ..lowering import main_read
-from .access import running_axis
+from .access import copied_width, running_axis
 from .atom_work import atom_work
-from .copies import copied_width, copy_cost, steps_evenly
+from .copies import copy_cost, steps_evenly
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
 from .tile_access import carried_vector, held_deep

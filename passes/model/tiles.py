@@ -167,6 +167,11 @@ def operand_steps(
     return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, tiles, strict=True)]
 
 
+def walked_box(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
+    """Return the extents of the box that a staged operand's tile may be, nearest in memory first."""
+    return list(reversed(_shape(expr, segment, reduction, geometry, position).box))
+
+
 def depth_step(
     expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
 ) -> Count:

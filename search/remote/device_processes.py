@@ -20,8 +20,9 @@ from .stream import UnitStream
 from .unit import KeptParts, SearchUnit, UnitResult
 
 SERVICE = "cuts.search.remote.device_processes:DeviceSearcher"
-#: Units that a device has under way: a search waits for its own kernels, so that few would leave cores idle.
-TOGETHER = 12
+#: Units that a device has under way: a search waits for its own kernels, so that few would leave cores idle, and what
+#: begins last ends last, by itself.
+TOGETHER = 24
 #: Seconds in which a device answers, with or without results: it then hears what is new.
 TURN = 0.25
 

@@ -110,6 +110,7 @@ class ShareOut:
                 while waiting and self.engine.free and not self._late:
                     under_way.add(number := waiting.popleft())
                     self._submit(number, tasks[number])
+                self._look()
                 for answer in self.engine.collect(self.resources.pause):
                     if answer.number not in under_way:
                         continue
@@ -156,6 +157,8 @@ class ShareOut:
             self._leave_out(answer.place)
             return False
         database, statistics = self.resources.database, self.resources.statistics
+        if result.ranked:
+            self.resources.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
         with database.at_once():
             database.register(problem)
             database.record(problem, result.trials)
@@ -181,6 +184,12 @@ class ShareOut:
             text = schedule_text(choice.candidate.schedule)
             known = Entry(Scored(None, choice.candidate), text, samples=[choice.seconds], outcome="ok")
             task.entries[text] = known
+
+    def _look(self) -> None:
+        """Take in what workers of this process have done that nobody waits for."""
+        if self.resources.started:
+            for done in self.resources.collect(0.0):
+                self.resources.take_in(done)
 
     @property
     def _late(self) -> bool:

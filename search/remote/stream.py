@@ -133,6 +133,7 @@ def _result(search: _Search, each: _UnderWay) -> UnitResult:
         len(built),
         sum(bool(e.samples) for e in built),
         complete=task.choice is not None,
+        ranked=() if unit.ranked else tuple(search.resources.ranked.get(space_key(unit.problem, unit.settings), ())),
     )
 
 

@@ -34,7 +34,8 @@ class SearchUnit:
 @frozen
 class UnitResult:
     """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
-    error that ended it. Where its time was over before it was `complete`, the choice is the best so far.
+    error that ended it. Where its time was over before it was `complete`, the choice is the best so far. `ranked` are
+    the model's best points, where the unit came without them.
     """
 
     machine: Mapping[str, str]
@@ -45,6 +46,7 @@ class UnitResult:
     timed: int = 0
     error: str = ""
     complete: bool = True
+    ranked: tuple[Scored, ...] = ()
 
 
 @frozen

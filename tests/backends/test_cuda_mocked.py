@@ -316,11 +316,15 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
     assert target.MAX_shared == find_target("cuda:h200").MAX_shared
 
 
-@pytest.mark.parametrize(("name", "bandwidth"), [("NVIDIA H200", 8.5e12), ("Fake GPU", 64 * 100 * 2e9)])
+@pytest.mark.parametrize(
+    ("name", "sms", "bandwidth"),
+    [("NVIDIA H200", 132, 8.5e12), ("NVIDIA H100 80GB HBM3", 132, 8.5e12), ("Fake GPU", 100, 64 * 100 * 2e9)],
+)
 def test_a_device_whose_cache_was_measured_is_described_by_that(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, bandwidth: float
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, sms: int, bandwidth: float
 ) -> None:
     monkeypatch.setattr(cuda_device.current_device(), "name", lambda: name)
+    monkeypatch.setitem(ATTRIBUTES, "MULTIPROCESSOR_COUNT", sms)
     cuda_device.query_target.cache_clear()
     target = find_target("cuda:device")
     cuda_device.query_target.cache_clear()

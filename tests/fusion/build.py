@@ -19,7 +19,7 @@ from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
-from cuts.passes.fusion.partition import Partitioner
+from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import reorder
 from cuts.passes.fusion.views import Views, find_views

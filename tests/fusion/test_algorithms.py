@@ -4,6 +4,7 @@ follows.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Sequence
 
 import cuts
@@ -24,7 +25,7 @@ from cuts.ops import Registry
 from cuts.ops.amplification import amplification
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
-from cuts.passes.fusion import build_programs, form_key
+from cuts.passes.fusion import build_programs, fold_tables, form_key, remember_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
@@ -267,6 +268,23 @@ def test_equal_nodes_are_decided_once() -> None:
     assert len(step.plans) == 1
 
 
+def test_what_is_priced_is_foreseen() -> None:
+    """Others price the kernels of all plans side by side, before this process asks for any."""
+    graph, foreseen = convolution(2, 8, 8, 8, 8), list[object]()
+
+    class Asked(Words):
+        def cost(self, group: FusedGroup) -> float:
+            assert form_key(group) in foreseen
+            return super().cost(group)
+
+    def foresee(groups: Sequence[FusedGroup]) -> None:
+        foreseen.extend(map(form_key, groups))
+
+    step = ChooseAlgorithms(INSTANCES, Asked(0.0), TARGET, "mixed", foresee=foresee)
+    step.run(graph)
+    assert len(foreseen) > len(step.choices[0].seconds) > 1
+
+
 def test_larger_tiles_round_more() -> None:
     graph = convolution(1, 64, 64, 56, 56)
     node = graph.nodes[0]
@@ -368,3 +386,22 @@ def test_algorithms_multiply_by_atoms(name: str) -> None:
     plan = plan_of(compiled, graph, load_spec(()), target)
     assert any("m16n8k8_tf32" in kernel.source for kernel in plan.kernels)
     assert all(result.ok for result in plan.verify())
+
+
+def test_what_a_fragment_folds_goes_with_its_kernels_to_whoever_cuts_the_same() -> None:
+    """Of GoogLeNet half of the time of a plan with algorithms were transforms that workers had folded before."""
+    types = {"x": TensorType(DType.F32, (1, 8, 12, 12)), "w": TensorType(DType.F32, (8, 8, 3, 3))}
+    types |= {"y": TensorType(DType.F32, (1, 8, 12, 12))}
+    conv = Node("conv", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)})
+    graph = Graph("one", ("x", "w"), ("y",), types, (conv,))
+    made = replace_node(graph, conv, "winograd_2x2", REGISTRY.instances)
+    fragment = Fragment(made, REGISTRY, TARGET, "mixed")
+    fold_tables._KEPT.known.clear()
+    found = pickle.loads(pickle.dumps(cut_fragment(fragment)))
+    assert found is not None
+    assert found.foldings
+    fold_tables._KEPT.known.clear()
+    remember_foldings(found.foldings)
+    again = cut_fragment(fragment)
+    assert again == found
+    assert not again.foldings

@@ -12,11 +12,11 @@ from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Forms, Group, Workshop
+from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key
 from cuts.passes.fusion.legality import Policy, issue_slots
-from cuts.passes.fusion.partition import Partitioner, algorithm_1, fuse_all, improve, partition
+from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, partition, places, settle
+from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.fusion.settle import places, settle
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
@@ -84,6 +84,58 @@ def test_no_merge_is_lost_over_a_wrong_idea_of_what_it_takes_at_least(made: obje
     wrong = Partitioner(parts.workshop, Roofline(TARGET), least=lambda form: least)
     end = improve(wrong, wrong.singletons())
     assert set(improve(parts, end)) == set(end)
+
+
+class Foretold:
+    """The roofline, told of groups ahead: `told` are those, by how often somebody was told, `missed` all others."""
+
+    def __init__(self) -> None:
+        self.told: list[set[object]] = []
+        self.missed: set[object] = set()
+
+    def foresee(self, groups: Sequence[FusedGroup]) -> None:
+        """Take note of groups."""
+        self.told.append({form_key(group) for group in groups})
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether somebody was told of a group."""
+        return any(form_key(group) in told for told in self.told)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return what the roofline says."""
+        if not self.knows(group):
+            self.missed.add(form_key(group))
+        return Roofline(TARGET).cost(group)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    end = improve(parts, parts.singletons())
+    ahead = Foretold()
+    looking = Partitioner(parts.workshop, ahead, foresee=ahead.foresee, known=ahead.knows)
+    assert improve(looking, looking.singletons()) == end
+
+
+def test_of_a_path_of_many_merges_nearly_all_costs_are_found_ahead_and_in_few_turns() -> None:
+    """Of DenseNet-121 a third of what partitioning took were costs of what merges led to, one after another."""
+    shapes = {"x": (1, 4, 8, 8)} | {f"k{n}": (4, 4 + n, 1, 1) for n in range(12)}
+    lines, last = [], "x"
+    for n in range(12):
+        lines += [op(f"c{n}", "conv", "x" if n == 0 else f"p{n - 1}", f"k{n}")]
+        lines += [op(f"r{n}", "relu", f"c{n}"), op(f"t{n}", "tanh", f"r{n}"), op(f"e{n}", "exp", f"t{n}")]
+        pads = ((0, 0), (0, 1 + n), (0, 0), (0, 0))
+        lines += [op(f"p{n}", "pad", f"e{n}", pads=tuple(v for side in zip(*pads, strict=True) for v in side))]
+        last = f"e{n}"
+    parts = partitioner(graph(shapes, *lines, out=last), TARGET)
+    ahead = Foretold()
+    looking = Partitioner(
+        parts.workshop, ahead, least=Roofline(TARGET).traffic, foresee=ahead.foresee, known=ahead.knows
+    )
+    improve(looking, looking.singletons())
+    assert len(ahead.missed) <= 0.1 * len(looking.costs)
+    assert sum(map(bool, ahead.told)) <= 8
 
 
 def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:

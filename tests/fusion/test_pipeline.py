@@ -17,7 +17,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
 from cuts.passes.compilation import Compilation
-from cuts.passes.fusion.partition import GroupEvaluator
+from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Stage

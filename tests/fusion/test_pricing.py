@@ -90,7 +90,7 @@ def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
 def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
     selector = Others(TARGET, answers=in_any_order)
     together = compiled(selector, monkeypatch)
-    assert len(selector.asked) == 2
+    assert len(selector.asked) <= 4, "each time for all merges that a round of the partition may look at"
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
     assert alone.modelled.costs.items() <= together.modelled.costs.items()

@@ -13,7 +13,8 @@ from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import Partitioner, partition
+from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import natural, put_back, reorder, taken
 from cuts.passes.fusion.views import find_views

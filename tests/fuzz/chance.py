@@ -13,7 +13,7 @@ from cuts.ir.index import Var
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fragments import Fragment, Priced, PricedKernels, cut_fragments
-from cuts.passes.fusion.partition import GroupEvaluator
+from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import Space, Structure, make_space
 from cuts.passes.workload import Workload

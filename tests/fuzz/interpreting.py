@@ -13,7 +13,8 @@ from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.fusion.groups import Group, Workshop
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import Partitioner, Remembered, partition
+from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.partitioner import Partitioner, Remembered
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes

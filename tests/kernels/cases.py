@@ -23,7 +23,7 @@ from cuts.passes.decisions import Decisions
 from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.fusion.partition import GroupEvaluator
+from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose

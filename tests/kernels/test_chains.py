@@ -27,7 +27,8 @@ from cuts.passes.fusion.hulls import hulls, joined
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
-from cuts.passes.fusion.partition import Partitioner, partition
+from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.sums.divisors import divide_behind
 from cuts.passes.fusion.views import find_views

@@ -17,7 +17,7 @@ from cuts.ir.types import DType
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.widen import widen
+from cuts.passes.lowering.threads import widen
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
 from hypothesis import HealthCheck, assume, given, settings

@@ -20,7 +20,8 @@ from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import Partitioner, partition
+from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout.pack import pack_constants

@@ -73,6 +73,7 @@ class Inline:
         self.queue: list[Job] = []
         self.built = 0
         self.refuse = refuse
+        self.size = 1
 
     @property
     def load(self) -> int:
@@ -92,8 +93,10 @@ class Inline:
             value = self.refuse(value.kernel) or value
         return [Done(job, value)]
 
-    def drop(self, lasting: bool = False) -> None:
-        self.queue = [job for job in self.queue if job.lasting and not lasting]
+    def drop(self, lasting: bool = False) -> list[Job]:
+        lasts = [job for job in self.queue if job.lasting]
+        self.queue = [] if lasting else lasts
+        return lasts if lasting else []
 
     def close(self) -> None:
         self.queue.clear()

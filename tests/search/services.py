@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 
@@ -19,6 +20,13 @@ class Slow:
 
     def crash(self) -> None:
         os._exit(3)
+
+    def fault(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def imported(self) -> tuple[int, int]:
+        """Return which process this is, and which made it."""
+        return os.getpid(), os.getppid()
 
 
 class Hanging:

@@ -27,7 +27,6 @@ SECONDS = {
     "rank": 0.2,
     "soon": 0.05,
     "rank_each": 0.6,
-    "ready": 0.6,
     "refer": 0.2,
     "simple": 0.05,
     "build": 0.4,
@@ -123,12 +122,14 @@ class SimulatedWorkers:
         self.clock.now = now  # it is another process whose time that is
         return answer
 
-    def drop(self, lasting: bool = False) -> None:
+    def drop(self, lasting: bool = False) -> list[Job]:
         """Forget all jobs, but those that are lasting only where that is said."""
-        self.queue = [] if lasting else [entry for entry in self.queue if entry[-1].lasting]
+        lasts = [entry for entry in self.queue if entry[-1].lasting]
+        self.queue = [] if lasting else lasts
         self.running = [entry for entry in self.running if entry[-1].job.lasting]
         heapq.heapify(self.queue)
         heapq.heapify(self.running)
+        return [entry[-1] for entry in lasts] if lasting else []
 
     def close(self) -> None:
         """Forget all jobs, and wait for the processes to end."""

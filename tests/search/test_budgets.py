@@ -27,16 +27,19 @@ from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round, making
-from cuts.search.build import Done, Job
+from cuts.search.build import Done, Job, Scored
 from cuts.search.child import Child, Ended
+from cuts.search.earlier_results import modelled
 from cuts.search.interrupts import first_interrupt_stops
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
+from cuts.search.rounds import Rounds
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
+from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, group_of
+from .fakes import OPENCL, group_of, problem_of
 from .simulated import FakeClock, SimulatedGPU, SimulatedWorkers, session
 
 pytestmark = pytest.mark.long
@@ -378,15 +381,20 @@ def test_a_model_that_used_its_part_of_the_budget_gives_way_to_the_roofline(slow
     assert limited.expired
 
 
-def test_however_late_it_begins_the_model_has_its_part_of_the_budget() -> None:
+def test_the_plan_that_there_is_without_a_budget_is_the_models_until_that_is_overdue() -> None:
     clock = FakeClock()
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     group = group_of("matmul", ((32, 32), (32, 32)))
-    for moment, asked in ((10.0, 1), (10.0 + 1.1 * GRACE, 1)):
+    for moment, asked in ((0.9 * GRACE + 10.0, 1), (1.1 * GRACE + 10.0, 1)):
         clock.pass_by(moment - clock())
-        limited.cost(group)
+        with limited.unbudgeted():
+            limited.cost(group)
         assert limited.expired
         assert len(limited.ratios) == asked
+    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock := FakeClock()))
+    clock.pass_by(9.0)
+    limited.cost(group)
+    assert (limited.expired, len(limited.ratios)) == (True, 0), "of what else is weighed the roofline says enough"
 
 
 def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
@@ -446,3 +454,35 @@ def test_what_is_left_of_a_budget_goes_to_the_kernels_that_lose_most() -> None:
     assert deeper.complete  # it could have ended there
     assert deeper.seconds < ended.seconds
     assert search(1, ended.budget.elapsed).budget.elapsed <= ended.budget.elapsed + SLACK
+
+
+def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_build() -> None:
+    """A search that goes on alone would leave most workers without work, and take a round for every three points."""
+
+    def batches(budget: Budget) -> list[int]:
+        resources = session(budget, FakeClock())
+        rounds = Rounds(resources, Settings(batch=3))
+        tasks = [SearchTask(problem_of(8)) for _ in range(40)]
+        found = []
+        for going in (40, 4, 2, 1):
+            for task in tasks[going:]:
+                task.choice = modelled(task.problem)
+            resources.builder.size = 16  # type: ignore[misc]
+            found.append(rounds._batch(tasks[0], tasks))
+        return found
+
+    assert batches(Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
+    assert batches(Budget.of(None, FakeClock())) == [3, 3, 3, 3]
+
+
+def test_a_search_that_goes_on_and_on_in_limited_time_proposes_more_at_once() -> None:
+    """It would take a round for every three points, behind all others."""
+    rounds = Rounds(session(Budget.of(60.0, FakeClock()), FakeClock()), Settings(batch=3))
+    tasks = [SearchTask(problem_of(8)) for _ in range(40)]
+    candidate = Scored(None, modelled(problem_of(8)).candidate)
+    found = []
+    for count in (0, 17, 18, 30):
+        tasks[0].entries = {str(n): Entry(candidate, str(n)) for n in range(count)}
+        found.append(rounds._batch(tasks[0], tasks))
+    assert found == [3, 3, 6, 6]
+    assert rounds._batch(tasks[1], tasks) == 3

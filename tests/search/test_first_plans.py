@@ -22,6 +22,7 @@ from cuts.ops import Registry
 from cuts.passes import first_plans
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
+from cuts.passes.first_plans import Questions
 from cuts.passes.fragments import Fragment
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
@@ -150,8 +151,8 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
         clock.pass_by(1000.0 if late == "algorithms" else 0.0)
         return run(step, graph)
 
-    def measured(step: ChooseAlgorithms, graph: Graph, work: Compilation) -> Graph:
-        found = compared(step, graph, work)
+    def measured(step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = ()) -> Graph:
+        found = compared(step, graph, work, others)
         if late == "measured":  # another algorithm than the model is sure of
             clock.pass_by(1000.0)
             step.replaced["long"] = "winograd_2x2"
@@ -169,6 +170,23 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
     assert ["relu"] not in [g["ops"] for g in found.groups]
 
 
+def test_what_groups_rest_on_is_measured_beside_what_algorithms_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it, as algorithms are decided first: no algorithm competes with a product of matrices."""
+    asked: list[list[bool]] = []
+    learn = MeasuredSelector.learn
+
+    def noted(self: MeasuredSelector, questions: Questions, share: float) -> bool:
+        forms = [form for question in questions for form in question]
+        asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
+        return learn(self, questions, share)
+
+    monkeypatch.setattr(MeasuredSelector, "learn", noted)
+    found_in(60.0, FakeClock())
+    algorithms = asked[0].index(True)
+    assert algorithms > 0
+    assert sum(asked[0]) >= 3
+
+
 def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_others() -> None:
     clock = FakeClock()
     _, selector = found_in(6.0, clock, refer=1e6)
@@ -180,8 +198,8 @@ def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_othe
 
 
 def test_another_plan_is_foreseen_to_take_what_is_new_in_it() -> None:
-    assert first_plans.again(4.0, 0, 0.6) == pytest.approx(2.0)
-    assert first_plans.again(4.0, 10, 0.6) == pytest.approx(8.0)
+    assert first_plans.again(4.0, 80, 0) == pytest.approx(2.0)
+    assert first_plans.again(4.0, 80, 10) == pytest.approx(4.0)
 
 
 def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_of() -> None:

@@ -5,11 +5,11 @@ what ends one unit ends no other.
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
+from attrs import define, evolve
 from cuts.bench.lanes import Lane, Lanes
 from cuts.ir.budget import Budget
 from cuts.ir.launch import KernelFunction
-from cuts.search.build import Done
+from cuts.search.build import Done, Job
 from cuts.search.database import Database
 from cuts.search.remote import ShareOut
 from cuts.search.remote.device_processes import TOGETHER, DeviceProcesses
@@ -68,6 +68,26 @@ def test_two_devices_take_little_more_than_half_of_the_time_of_one() -> None:
     assert same == winners
     assert two <= 0.6 * one
     assert seconds_with(1, settings)[0] <= 1.02 * one
+
+
+def test_a_space_that_one_place_ranked_is_ranked_no_more() -> None:
+    """Comparing groups ranks spaces that the search behind it needs, maybe at another place."""
+    ranked: list[str] = []
+
+    @define
+    class Noting(SimulatedWorkers):
+        def submit(self, job: Job) -> None:
+            ranked.extend([job.arguments[0].key] if job.method == "rank" else [])  # type: ignore[attr-defined]
+            super().submit(job)
+
+    clock, clocks = FakeClock(), [FakeClock() for _ in range(2)]
+    lanes = Lanes(clock, [Lane(str(k), c, Noting(c), SimulatedGPU(c, short)) for k, c in enumerate(clocks)])
+    resources = Resources(Database(None), Inline, lambda: FakeBench(by_threads), Budget.of(None, clock))
+    tuner = Tuner(resources, rounds=lambda resources, settings: ShareOut(lanes, resources, settings))
+    problems = [problem_of(size) for size in SIZES[:5]]
+    tuner.estimate(problems, QUICK)
+    tuner.run(problems, Settings(prove=False))
+    assert sorted(ranked) == sorted(p.key for p in problems)
 
 
 def unit(size: int, settings: Settings = SHORT, seconds: float | None = None) -> SearchUnit:

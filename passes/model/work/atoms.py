@@ -42,7 +42,7 @@ def add_atoms(
         totals.add("issue", elements * work.splitting * trips * geometry.threads)
         totals.add("body", elements * (1 + work.splitting))
         if side.expr in staged:
-            fill(totals, side.expr, staged[side.expr], place, geometry)
+            fill(totals, segment, side.expr, staged[side.expr], place, geometry)
             _load_fragments(totals, segment, side, axis, size, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)

@@ -8,10 +8,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ....ir import Expr, Read, dtype_of, expr_variables, reads, vector_widths
+from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
 from ...lowering import NARROWEST_COPY
-from ..access import APART, divides, wavefronts
-from ..copies import copied_width, copy_cost, walks_evenly
+from ..access import APART, copied_width, divides, wavefronts
+from ..copies import copy_cost, walks_evenly
+from ..fetched_rows import uneven_fetch
 from ..footprint import Count, is_scattered, least, segments_of
 from ..geometry import Geometry
 from ..least_work import node_cost, nodes
@@ -24,10 +25,10 @@ from .totals import Totals
 KEPT = 32768.0
 
 
-def fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
+def fetch(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
     """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
     size = dtype_of(expr, totals.group.tensors).size
-    main = fill(totals, expr, tile, place, geometry)
+    main = fill(totals, segment, expr, tile, place, geometry)
     used = expr_variables(expr)
     once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
@@ -39,7 +40,7 @@ def fetch(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: 
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
 
 
-def fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
+def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
     """Count what fetching a staged operand takes; return the read that tells where its elements lie."""
     moved = tile.count * place.all_trips * 1.0
     for node in nodes(expr):
@@ -75,7 +76,12 @@ def fill(totals: Totals, expr: Expr, tile: StagedTile, place: Place, geometry: G
             totals.add("lines", APART * moved)
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
-    totals.add("copies", moved * cost)
+    stretch: Count = 1.0
+    if not atom:  # whose constants were fitted without
+        deep = copied_width(main, shape, geometry, together)
+        uneven, stretch = uneven_fetch(segment, main, shape, tile, geometry, deep, totals.threads)
+        totals.add("uneven", np.where(uneven, moved / deep, 0.0))
+    totals.add("copies", moved * cost * stretch)
     if looked_at:
         carried = narrow & np.greater(cost * NARROWEST_COPY, size) | (atom and not isinstance(expr, Read))
         totals.add("carried", np.where(carried, moved * cost, 0.0))
@@ -108,3 +114,5 @@ def wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geome
         )  # a buffer that is read before it is filled again
         totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
+    if not staged:
+        totals.add("looped", place.all_trips * totals.repeat * totals.left * 1.0)

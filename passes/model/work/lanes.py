@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..footprint import Count
+from ..footprint import Count, ceil_div
 from ..geometry import Geometry
 from .totals import Totals
 
@@ -24,6 +24,8 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
+    shuffled = parallel * np.minimum(steps, np.log2(warp)) * ceil_div(geometry.threads, warp)
+    totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 
 
 def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:

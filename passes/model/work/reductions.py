@@ -49,7 +49,7 @@ def add_reduction(
     totals.compute(body, place, tuple(staged), fused)
     alike: Count = 0.0
     for expr, tile in staged.items():
-        fetch(totals, expr, tile, place, geometry)
+        fetch(totals, segment, expr, tile, place, geometry)
         alike = alike + (np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
     totals.add("alike", np.where(np.greater(alike, 1), BOTH, alike) * steps * place.threads)
     held = {r for e in staged for r in reads(e)}

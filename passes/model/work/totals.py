@@ -9,10 +9,12 @@ import numpy as np
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables, variables
 from ...lowering import kept_reads
 from ..access import access_vector, decoding_cost, divides, passed_vector, row_ways, unmoved, warp_lines, wavefronts
+from ..banks import passed_ways
 from ..counts import SUMS
 from ..footprint import Count, ceil_div, runs_of, scattered
 from ..geometry import Geometry
 from ..least_work import node_cost, nodes
+from ..masked import Masked
 from ..meetings import VISITED, combining
 from ..places import Place
 from ..registers import resident_row
@@ -26,6 +28,9 @@ class Totals:
         self.target = target
         self.sums: dict[str, Count] = dict.fromkeys(SUMS, 0)
         self.traffic: dict[Read, Count] = {}
+        self.pitches: dict[str, tuple[Count, ...]] = {}
+        self.threads: Count = 1
+        self.at_once: Count = np.bool_(False)
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
         self.kept: dict[Read, Count] = {}
@@ -60,6 +65,11 @@ class Totals:
             self.add("issue", VISITED * found.bins)
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
+
+    def spare(self, masked: Masked, threads: Count) -> None:
+        """Count only what blocks do of parts of rows that a mask leaves something of, and what they look at besides."""
+        self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
+        self.add("issue", masked.looked * threads)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
@@ -108,7 +118,7 @@ class Totals:
         times = place.loads(read, kind.shape) * again
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
-        vector = access_vector(read, geometry, widest, place.rows)
+        vector = access_vector(read, kind.shape, geometry, widest, place.rows)
         if read.tensor in self.group.shared:
             vector = np.maximum(vector, passed_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
@@ -117,6 +127,9 @@ class Totals:
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
         if read.tensor in self.group.shared and geometry.structure.passes_rows:
             cycles = cycles * row_ways(geometry, self.target)
+        elif read.tensor in self.pitches and self.target.lockstep:
+            ways = passed_ways(read, self.pitches[read.tensor], kind.dtype.size, geometry, self.target)
+            cycles = np.maximum(cycles, times / vector * ways * geometry.warps(self.target.warp_size))
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
             self.add("shared_loads", times / vector * place.threads)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ...ir import AtomAccumulate, Barrier, Commit, Index, Item, Kernel, Loop, Phase
-from .fetch import TRIP
-from .substitute_phase import substitute_phase
+from ....ir import AtomAccumulate, Barrier, Commit, Index, Item, Kernel, Loop, Phase
+from ..fetch import TRIP
+from ..substitute_phase import substitute_phase
 
 
 def spread_copies(kernel: Kernel) -> Kernel:
@@ -21,7 +21,7 @@ def spread_copies(kernel: Kernel) -> Kernel:
 
 
 def _item(item: Item) -> Item:
-    return Loop(item.var, tuple(_spread(item.body))) if isinstance(item, Loop) else item
+    return evolve(item, body=tuple(_spread(item.body))) if isinstance(item, Loop) else item
 
 
 def _spread(body: Sequence[Item]) -> list[Item]:

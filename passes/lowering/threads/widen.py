@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Guard,
     Item,
@@ -68,7 +68,7 @@ def widen(kernel: Kernel) -> Kernel:
 
 def _item(item: Item, aligned: Mapping[str, int]) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i, aligned) for i in item.body))
+        return evolve(item, body=tuple(_item(i, aligned) for i in item.body))
     return _phase(item, aligned) if isinstance(item, Phase) and not item.asynchronous else item
 
 

@@ -19,7 +19,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Item,
     Keep,
@@ -48,7 +48,7 @@ def share_reciprocals(kernel: Kernel) -> Kernel:
 
 def _item(item: Item) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i) for i in item.body))
+        return evolve(item, body=tuple(_item(i) for i in item.body))
     return _phase(item) if isinstance(item, Phase) and not item.asynchronous else item
 
 

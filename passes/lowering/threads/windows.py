@@ -17,7 +17,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     Guard,
     Index,
@@ -61,7 +61,7 @@ def _tails(kernel: Kernel) -> frozenset[Guard]:
 
 def _item(item: Item, tails: Collection[Guard]) -> Item:
     if isinstance(item, Loop):
-        return Loop(item.var, tuple(_item(i, tails) for i in item.body))
+        return evolve(item, body=tuple(_item(i, tails) for i in item.body))
     return _phase(item, tails) if isinstance(item, Phase) else item
 
 

@@ -1,0 +1,219 @@
+"""Merging groups of one graph: what is known of their costs and of who reads from whom, and which merges may be."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Protocol
+
+from attrs import field, frozen
+
+from ...ir import FusedGroup
+from .groups import Group, Workshop, form_key
+from .normalise import Illegal
+from .siblings import kinship
+
+#: Seconds that a tensor in memory counts for which there is no room.
+STORED = 1.0
+
+
+class GroupEvaluator(Protocol):
+    """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return seconds, infinity where no kernel exists."""
+        ...
+
+
+@frozen
+class Remembered:
+    """An evaluator that is asked once about equal groups."""
+
+    evaluator: GroupEvaluator
+    costs: dict[Hashable, float] = field(factory=dict)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the seconds of a group."""
+        key = form_key(group)
+        if key not in self.costs:
+            self.costs[key] = self.evaluator.cost(group)
+        return self.costs[key]
+
+
+@frozen
+class Partitioner:
+    """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
+
+    Groups that are `kept` are there from the beginning; none of them is merged with another one.
+    Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
+    `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
+    are asked for next, of none at the end, and makes that they are `known`.
+    """
+
+    workshop: Workshop
+    evaluator: GroupEvaluator
+    costs: dict[Hashable, float] = field(factory=dict)
+    over: Callable[[], bool] = lambda: False
+    least: Callable[[FusedGroup], float] | None = None
+    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
+    known: Callable[[FusedGroup], bool] | None = None
+    kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
+    kept: Sequence[Group] = ()
+    unwanted: frozenset[str] = frozenset()
+    settled: frozenset[Group] = field(init=False)
+    readers: dict[str, frozenset[str]] = field(init=False)
+    sources: dict[str, frozenset[str]] = field(init=False)
+
+    @settled.default
+    def _settled(self) -> frozenset[Group]:
+        """Return what is kept, to be found at once."""
+        return frozenset(self.kept)
+
+    @readers.default
+    def _readers(self) -> dict[str, frozenset[str]]:
+        """Map each unit that is no view to the units that read what it writes, directly or through views.
+
+        Of a tensor that is written in pieces, what stands in front of a piece reads others.
+        """
+        shop = self.workshop
+        producers = shop.views.programs.producers()
+        found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
+        for name in found:
+            for tensor in shop.units[name].reads:
+                for producer in producers.get(shop.sources(tensor), ()):
+                    if shop.order[producer.name] < shop.order[name]:
+                        found[producer.name].add(name)
+        return {name: frozenset(readers - {name}) for name, readers in found.items()}
+
+    @sources.default
+    def _sources(self) -> dict[str, frozenset[str]]:
+        """Map each unit that is no view to the units that write what it reads."""
+        found: dict[str, set[str]] = {name: set() for name in self.readers}
+        for name, readers in self.readers.items():
+            for reader in readers:
+                found[reader].add(name)
+        return {name: frozenset(sources) for name, sources in found.items()}
+
+    def cost(self, group: Group) -> float:
+        """Return the seconds of a group; equal groups are evaluated once."""
+        key = form_key(group.form)
+        if key not in self.costs:
+            self.costs[key] = self.evaluator.cost(group.form)
+        left = self.unwanted.intersection(group.tensors[t] for t in group.form.outputs) if self.unwanted else ()
+        return self.costs[key] + STORED * len(left)
+
+    def singletons(self) -> list[Group]:
+        """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is
+        left out.
+        """
+        shop, kept = self.workshop, [group for group in self.kept if group.repeat is None]
+        taken = {unit for group in kept for unit in group.units}
+        own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None and u not in taken)
+        return [*kept, *(shop.single(u) for u in own if shop.used(u))]
+
+    def is_settled(self, first: Group, second: Group) -> bool:
+        """Whether two groups are apart because that is known to be best."""
+        return first in self.settled and second in self.settled
+
+    # ---- the quotient graph
+
+    def owners(self, groups: Iterable[Group]) -> dict[str, Group | str]:
+        """Map every unit to its group; units that need no kernel stand for themselves."""
+        owner: dict[str, Group | str] = {name: name for name in self.readers}
+        owner.update({unit: g for g in groups for unit in g.units})
+        return owner
+
+    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
+        """Return the groups that read what a group writes."""
+        units = vertex.units if isinstance(vertex, Group) else (vertex,)
+        return {owner[r] for u in units for r in self.readers[u]} - {vertex}
+
+    def neighbours(
+        self, group: Group, owner: dict[str, Group | str], siblings: bool = True
+    ) -> list[tuple[Group, Group]]:
+        """Return the pairs of groups that an edge connects, or that are `siblings`, and that a group is one of, in the
+        graph's order.
+        """
+        before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
+        after = self.successors(group, owner)
+        beside = set(self._siblings(group, owner)) - before - after if siblings and self.kinship(group) else set()
+        pairs = [(v, group) for v in before if isinstance(v, Group)] + [
+            (group, v) for v in after if isinstance(v, Group)
+        ]
+        order = self.workshop.order
+        pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
+        pairs = [pair for pair in pairs if not self.is_settled(*pair)]
+        return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
+
+    def kinship(self, group: Group) -> frozenset[Hashable]:
+        """Return what makes others siblings of a group."""
+        if group not in self.kin:
+            self.kin[group] = kinship(group)
+        return self.kin[group]
+
+    def _siblings(self, group: Group, owner: dict[str, Group | str]) -> Iterator[Group]:
+        """Yield the siblings of a group."""
+        kin = self.kinship(group)
+        for other in dict.fromkeys(owner.values()):
+            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.kinship(other)):
+                yield other
+
+    def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+        """Whether no path between two groups passes through a third; an edge may lead from `first` to `second`."""
+        if not self._direct(first, second, owner):
+            return False
+        return second in self.successors(first, owner) or (
+            first not in self.successors(second, owner) and self._direct(second, first, owner)
+        )
+
+    def _direct(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+        """Whether no path from `first` to `second` passes through a third group."""
+        pending = list(self.successors(first, owner) - {second})
+        seen = set(pending)
+        while pending:
+            following = self.successors(pending.pop(), owner)
+            if second in following:
+                return False
+            pending.extend(following - seen)
+            seen |= following
+        return True
+
+    def merge(self, first: Group, second: Group, owner: dict[str, Group | str]) -> Group | Illegal:
+        """Return two consecutive groups as one."""
+        merged = self.workshop.fuse(first, second)
+        if isinstance(merged, Group) and not self.convex(first, second, owner):
+            return Illegal("a path leaves the merged set and comes back")
+        return merged
+
+    def schedule(self, groups: Sequence[Group]) -> list[Group | str]:
+        """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
+        go to the graph's order.
+        """
+        result = self.sorted(groups)
+        assert result is not None, "the partition has a cycle"
+        return result
+
+    def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
+        """Return them in that order, nothing where they wait for each other in a circle."""
+        owner = self.owners(groups)
+        vertices = dict.fromkeys(owner.values())
+        place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
+        following = {v: self.successors(v, owner) for v in vertices}
+        waits = dict.fromkeys(vertices, 0)
+        for v in vertices:
+            for w in following[v]:
+                waits[w] += 1
+        ties = count()
+        ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]
+        heapq.heapify(ready)
+        result: list[Group | str] = []
+        while ready:
+            _, _, v = heapq.heappop(ready)
+            if isinstance(v, Group) or self.workshop.units[v].repeat is not None:
+                result.append(v)
+            for w in following[v]:
+                waits[w] -= 1
+                if not waits[w]:
+                    heapq.heappush(ready, (place[w], next(ties), w))
+        return result if sum(isinstance(v, Group) for v in result) == len(groups) else None

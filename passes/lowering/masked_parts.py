@@ -1,0 +1,193 @@
+"""Parts of rows that a mask leaves nothing of: the loop over parts ends in front of them.
+
+    z[i, j] = s[i, j] if j - i <= offset else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
+      ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + offset
+
+Where scores are -inf, the greatest of a row stays what it is, and the exponentials are 0, of rows of nothing as well
+(`streams.py`). But results are sums of products, and 0 times a number that is none is none. So what the other factors
+are is looked at behind the loop, without scores: each column of results gets the sum of 0 times its elements of the
+parts that were left out, the same for all rows of a block, which is 0 but for infinities and NaN.
+
+The bound is an index of the block's place alone, the same for all its threads, and blocks that have most to do begin
+first. What ends rows is found in `edges.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    Accumulate,
+    Barrier,
+    Const,
+    Define,
+    Expr,
+    Guard,
+    Held,
+    Index,
+    Initialise,
+    Item,
+    Load,
+    Loop,
+    Phase,
+    Read,
+    Reduction,
+    Share,
+    SharedBuffer,
+    Store,
+    Var,
+    as_index,
+    call,
+    clamp,
+    delinearise,
+    expr_variables,
+    factors,
+    linearise,
+    row_major,
+)
+from .edges import edge_of
+from .frames import BlockLayout
+from .reductions import accumulate
+from .ring import left_out
+from .segment_state import SegmentState
+
+#: Elements of what is left out that a thread looks at in one turn, at most.
+LOOKED_AT = 16
+
+
+def end_of_parts(layout: BlockLayout, last: SegmentState) -> Var | None:
+    """Return the definition before which the loop over parts ends, None where every block takes all of them."""
+    edge, part = edge_of(layout.group), layout.part
+    dims = last.frame.schedule.dims
+    place = next((d for d, dim in enumerate(dims) if edge and dim.axes == (edge.row,)), None)
+    if edge is None or part is None or place is None:
+        return None
+    length = layout.part_length
+    end = clamp(edge.end(last.frame.starts[place], dims[place].block), 0, part.extent * length)
+    parts = (end + (length - 1)) // length
+    if parts == as_index(part.extent):
+        return None
+    until = Var("parts", part.extent + 1)
+    if edge.slope > 0:
+        _longest_first(layout, place)
+    layout.defines.append(Define(until, parts))
+    return until
+
+
+def if_taken(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:
+    """Return copies of a part, left out where the part is."""
+    if until is None:
+        return [*items]
+    return [left_out(i, as_index(until) - at - 1, until.extent) if isinstance(i, Phase) else i for i in items]
+
+
+def _longest_first(layout: BlockLayout, place: int) -> None:
+    """Number blocks so that those whose rows begin last come first: an SM that has done one then finds a short one.
+    `place` is the dim of rows.
+    """
+    counts = [d.blocks for d in layout.schedule.segments[-1].dims]
+    names = [Var(f"b{d}", count) for d, count in enumerate(counts)]
+    inner, rows, counts[place] = layout.schedule.blocks // counts[place], counts[place], 1
+    values = dict(zip(names, delinearise(as_index(layout.block) % inner, counts), strict=True))
+    values[names[place]] = as_index(rows - 1) - as_index(layout.block) // inner
+    layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
+
+
+def left_out_terms(state: SegmentState, until: Var) -> list[Item]:
+    """Return what adds to the sums of the last segment 0 times what the parts that are left out hold."""
+    found: list[Item] = []
+    for number, reduction in enumerate(state.frame.segment.reductions):
+        found += _Terms(state, until, number, reduction).items()
+    return found
+
+
+@frozen
+class _Terms:
+    """What is left out of one reduction: its threads that have the same columns divide the keys, and add up in shared
+    memory what they found, where scores lay.
+    """
+
+    state: SegmentState
+    until: Var
+    number: int
+    reduction: Reduction
+
+    def items(self) -> list[Item]:
+        """Return what a thread does."""
+        state, frame = self.state, self.state.frame
+        name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
+        used, length = self._used(), state.layout.part_length
+        threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
+        together = prod(threads) if self._fits(prod(threads)) else 1
+        each = gcd(length // together, LOOKED_AT)
+        prefix = f"{frame.prefix}n{self.number}"
+        (dim,) = frame.schedule.reductions[self.number].dims
+        dim = evolve(dim, chunk=together * each)
+        key, turn, own = Var(f"{prefix}k", dim.chunk), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
+        places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
+        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+        shares = {s.var: s for s in frame.shares}
+        share = Share(key, as_index(own) * together + lane, as_index(own))
+        tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
+        begin = state.initialise(self.reduction)
+        begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
+        binding = state.bind((dim,), (key,), (as_index(turn) * dim.chunk,))
+        terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
+        looked = state.phase(
+            "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
+        )
+        behind = Guard(as_index(turn) - as_index(self.until) * (length // dim.chunk), 0, dim.trips)
+        found: list[Item] = [
+            state.phase("compute", f"nothing{self.number}", [begin], (), shares),
+            Loop(turn, (evolve(looked, when=(*looked.when, behind)),)),
+        ]
+        if together > 1:
+            found += self._exchanged(begin, tiles, lane, together)
+        every, held = tuple(map(as_index, frame.tiles)), Held(name, tiles, dtype)
+        added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
+        return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
+
+    def _exchanged(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+        """Return what adds up what threads found that have the same columns."""
+        state, buffer = self.state, self._buffer()
+        sizes = tuple(d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used(), strict=True))
+        column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
+        other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
+        kept = Store("shared", buffer.name, lane * columns + column, Held(begin.name, tiles, begin.dtype), begin.dtype)
+        there = Load("shared", buffer.name, as_index(other) * columns + column, begin.dtype)
+        total = Accumulate(begin.name, tiles, "sum", there, (other,), begin.dtype)
+        return [
+            *([Barrier()] if self.number else []),
+            state.phase("exit", f"kept{self.number}", [kept], (), shares),
+            Barrier(),
+            state.phase("compute", f"all{self.number}", [begin, total], (other,), shares),
+        ]
+
+    def _fits(self, together: int) -> bool:
+        """Whether so many threads may divide the keys of a part, and what they find has room where scores lay."""
+        sizes = (d.block for d, use in zip(self.state.frame.schedule.dims, self._used(), strict=True) if use)
+        buffer, dtype = self._buffer(), self.state.group.tensors[self.reduction.name].dtype
+        whole = self.state.layout.part_length % together == 0
+        return whole and buffer.dtype is dtype and together * prod(sizes) <= buffer.elements
+
+    def _buffer(self) -> SharedBuffer:
+        """Return where scores lie."""
+        scores = self.state.group.segments[1].reductions[0].body
+        assert isinstance(scores, Read), "what has an edge"
+        return self.state.layout.buffers[scores.tensor]
+
+    def _body(self) -> Expr:
+        """Return 0 times what weights are multiplied with."""
+        body: Expr = Const(0.0, self.state.group.tensors[self.reduction.name].dtype)
+        for part in factors(self.reduction.body):
+            if not (isinstance(part, Read) and part.tensor in self.state.group.shared):
+                body = call("mul", body, part)
+        return body
+
+    def _used(self) -> tuple[bool, ...]:
+        """Return along which dims what weights are multiplied with differs."""
+        found = expr_variables(self._body())
+        return tuple(bool(found.intersection(dim.axes)) for dim in self.state.frame.schedule.dims)

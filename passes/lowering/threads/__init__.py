@@ -1,0 +1,8 @@
+"""One thread's kernel: loads merged and widened, divisions shared, copies spread among products."""
+
+from .quotients import share_reciprocals
+from .spread import spread_copies
+from .widen import widen
+from .windows import LARGEST, merge_windows
+
+__all__ = ["LARGEST", "merge_windows", "share_reciprocals", "spread_copies", "widen"]

@@ -1,0 +1,122 @@
+"""What a product leaves for the windows behind it: its halo is fetched by whole rows, what lies beyond its ends is left
+with it, planes lie in different banks, and what results take besides sums is asked for first.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
+from cuts.passes.lowering import check_barriers, extract, lower, passed_pitches
+from cuts.passes.lowering.fetch import rows_apart, steps_apart
+from cuts.passes.schedule import check_schedule, features_of
+
+from ..needs import needs_opencl
+from .test_points import _device, check
+
+H200 = find_target("cuda:h200")
+GROUP = """var n < 1, c < 32, h < 14, w < 14, k < 24, r < 3, s < 3, d < 32, i < 14, j < 14
+
+group {
+  tensor "w": f32[24, 32]
+  tensor "x": f32[1, 24, 14, 14]
+  tensor "b": f32[32]
+  tensor "u": f32[1, 32, 14, 14]
+  tensor t: f32[1, 32, 14, 14]
+  tensor "v": f32[3, 3, 32]
+  tensor "e": f32[32]
+  tensor "y": f32[1, 32, 14, 14]
+  tensor z: f32[32, 14, 14]
+  inputs "w", "x", "b", "v", "e"
+  outputs "y"
+  shared "u"
+  segment (n, c, h, w) {
+    reduce t = sum over (k) of "w"[k, c] * "x"[0, k, h, w]
+    output "u"[0, c, h, w] = max(t[0, c, h, w] + "b"[c], 0.5)
+  }
+  segment (d, i, j) {
+    reduce z = sum over (r, s) of "v"[r, s, d] * "u"[0, d, i + r - 1, j + s - 1 if 0 <= i + r - 1 < 14, 0 <= j + s - 1 < 14 else 0]
+    output "y"[0, d, i, j] = max(z[d, i, j] + "e"[d], 0.0)
+  }
+}
+"""  # noqa: E501 - one statement a line
+
+
+def group() -> FusedGroup:
+    found = parse_ir(GROUP)
+    assert isinstance(found, FusedGroup)
+    return found
+
+
+def point(made: FusedGroup, rows: int = 4, columns: int = 8, stages: int = 2) -> Schedule:
+    """Sixteen channels of a few rows and columns: a box with a halo of one, whose pixels are no power of two."""
+    first, last = made.segments
+    box = (rows + 2, columns + 2)
+    n, c, h, w = first.axes
+    tiles = (TileDim((n,), 1, 1), TileDim((c,), 16, 8, 4), TileDim((h,), box[0], 2), TileDim((w,), box[1], 2, 2))
+    loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 24),), (Staging(0), Staging(1)), stages)
+    d, i, j = last.axes
+    behind = (TileDim((d,), 16, 1), TileDim((i,), rows, min(rows, 4)), TileDim((j,), columns, 2, 2))
+    window = ReductionSchedule(tuple(ReduceDim((v,), 3) for v in last.reductions[0].reduce), (), 1)
+    return Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (window,))))
+
+
+def source_of(schedule: Schedule) -> str:
+    text = emit(extract(lower(group(), schedule, {}, H200)), "cuda").source
+    return text[text.index("__global__") :]
+
+
+def test_the_point_is_one() -> None:
+    assert check_schedule(group(), point(group()), H200) == []
+    assert check_barriers(lower(group(), point(group()), {}, H200)) == ()
+
+
+def test_threads_step_from_plane_to_plane() -> None:
+    """A plane of 6x10 pixels has 60 of 64 threads: what is added from copy to copy is a constant."""
+    copies = re.findall(r"cuts_copy4\(&\w+\[([^]]*)\], &p\d\[([^]]*)\]", source_of(point(group())))
+    assert copies
+    for place, address in copies:
+        assert re.fullmatch(r"f \* 60 \+ tid( \+ \d+)?", place)
+        assert "f * 196 +" in address and not re.search(r"\bf\b[^+]*[/%]", address)
+
+
+def test_no_load_looks_where_it_is() -> None:
+    body = source_of(point(group()))
+    assert not re.findall(r"\? m1\[", body), "what lies beyond the ends was left there"
+    assert re.search(r"= \(\(.* < 14.*\) \? .*: 0\.0f\)", body[: body.index("&m1[")]), "who leaves it compares instead"
+
+
+def test_results_find_what_they_take_in_registers() -> None:
+    body = source_of(point(group()))
+    first = body.index("__syncthreads()")
+    for bias in ("p3", "p5"):
+        assert bias in body[body.index("cuts_begin") : first]
+        assert f"{bias}[" not in body[first:]
+
+
+@pytest.mark.parametrize(("rows", "columns", "plane"), [(4, 8, 60), (2, 14, 68), (2, 8, 44)])
+def test_planes_are_odd_multiples_of_16_bytes_apart(rows: int, columns: int, plane: int) -> None:
+    pitches, elements = passed_pitches(group(), "u", (1, 16, rows + 2, columns + 2))
+    assert pitches == (16 * plane, plane, columns + 2, 1) and elements == 16 * plane and plane // 4 % 2
+
+
+def test_rows_are_taken_where_threads_would_divide() -> None:
+    assert rows_apart((64, 6, 10), 64) == (1, 1)
+    assert rows_apart((64, 9, 9), 224) is None, "162 of 224 threads are too few"
+    assert rows_apart((64, 3, 16), 48) is None and steps_apart((64, 3, 16), 48)
+    assert rows_apart((2, 6, 10), 128) is None, "threads take one element each"
+
+
+def test_the_model_counts_fetches_that_divide() -> None:
+    even, uneven = (features_of(group(), point(group(), *size), H200) for size in ((4, 8), (4, 4)))
+    assert float(even.uneven) == 0 < float(uneven.uneven)
+
+
+@needs_opencl
+@pytest.mark.parametrize(("rows", "columns"), [(4, 8), (2, 14), (4, 4)])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_numbers_are_right(rows: int, columns: int, stages: int) -> None:
+    check(_device("opencl"), H200, group(), point(group(), rows, columns, stages))

@@ -1,0 +1,88 @@
+"""Where a budget leaves no time to measure anything, what ships is what ships without one, group by group (of a
+convolution with another algorithm `test_first_plans.py` says the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.graph import Graph
+from cuts.ops import Registry
+from cuts.passes.pipeline import compile_graph
+from cuts.search.selector import MeasuredSelector
+from cuts.search.task import SearchTask
+from cuts.search.tuner import Tuner
+
+from ..fusion.build import Line, graph, op
+from .simulated import FakeClock, session
+from .test_budgets import SHORT, slow_host
+from .test_first_plans import GPU
+
+__all__ = ["slow_host"]
+pytestmark = pytest.mark.long
+Shapes = dict[str, tuple[int, ...]]
+PADS = (1, 1, 1, 1)
+
+
+def dense() -> Graph:
+    """A dense block: what a layer makes is put beside what it read."""
+    shapes: Shapes = {"x0": (1, 32, 28, 28)}
+    lines: list[Line] = []
+    for n in range(2):
+        width = 32 + 16 * n
+        shapes |= {f"s{n}": (width,), f"k{n}": (64, width, 1, 1), f"t{n}": (64,), f"l{n}": (16, 64, 3, 3)}
+        lines += [op(f"a{n}", "batch_norm", f"x{n}", *[f"s{n}"] * 4), op(f"b{n}", "relu", f"a{n}")]
+        lines += [op(f"c{n}", "conv", f"b{n}", f"k{n}"), op(f"d{n}", "batch_norm", f"c{n}", *[f"t{n}"] * 4)]
+        lines += [op(f"e{n}", "relu", f"d{n}"), op(f"f{n}", "conv", f"e{n}", f"l{n}", pads=PADS)]
+        lines += [op(f"x{n + 1}", "concat", f"x{n}", f"f{n}", axis=1)]
+    return graph(shapes, *lines, out="x2")
+
+
+def branches() -> Graph:
+    """Convolutions of several widths that read one tensor, side by side, as Inception has them."""
+    shapes: Shapes = {"x0": (1, 64, 17, 17)}
+    lines: list[Line] = []
+    for n in range(2):
+        for width in (16, 24, 32):
+            shapes |= {f"k{n}_{width}": (width, 64 if n == 0 else 72, 1, 1)}
+            lines += [op(f"a{n}_{width}", "conv", f"x{n}", f"k{n}_{width}")]
+            lines += [op(f"b{n}_{width}", "relu", f"a{n}_{width}")]
+        lines += [op(f"x{n + 1}", "concat", *(f"b{n}_{width}" for width in (16, 24, 32)), axis=1)]
+    return graph(shapes, *lines, out="x2")
+
+
+def attention() -> Graph:
+    """Products with a softmax between them, and what stands around them in a transformer."""
+    shapes: Shapes = {"x": (128, 64), "q": (64, 64), "k": (64, 64), "v": (64, 64), "o": (64, 64)}
+    lines = [op(f"y{n}", "matmul", "x", n) for n in "qkv"]
+    lines += [op("t", "transpose", "yk", perm=(1, 0)), op("s", "matmul", "yq", "t"), op("p", "softmax", "s")]
+    lines += [op("c", "matmul", "p", "yv"), op("r", "matmul", "c", "o"), op("y", "add", "r", "x")]
+    return graph(shapes, *lines, out="y")
+
+
+def told(found: CompiledGraph) -> list[tuple[object, ...]]:
+    """Return what a plan launches, in order: the nodes, their algorithms, the schedule and the source."""
+    groups = zip(found.groups, found.steps, strict=True)
+    return [(g["nodes"], g["algorithms"], g["parameters"], found.kernels[s.kernel].source) for g, s in groups]
+
+
+@pytest.mark.parametrize("seconds", [5.0, 12.0])
+@pytest.mark.parametrize("made", [dense, branches, attention])
+def test_where_nothing_can_be_measured_the_plan_is_that_without_a_budget(
+    made: Callable[[], Graph], seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning takes up to some seconds more than the shorter budget."""
+    monkeypatch.setattr(SearchTask, "measurable", property(lambda task: False))
+    options = CompileOptions("mixed")
+    without = compile_graph(made(), Registry.builtin(), GPU, options, emit)
+    clock = FakeClock()
+    slow_host(clock, 0.06)
+    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT)
+    found = compile_graph(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit, selector)
+    assert all(choice.seconds is None for choice in selector.choices)
+    assert told(found) == told(without)
+    assert clock() <= seconds + 5.0

@@ -1,0 +1,26 @@
+"""The order of points of kernels of one wave, as an H100 measured them (`bench/results/plan_spaces`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.passes.model import FITTED
+from cuts.search.learned.rank_fit import estimate
+from cuts.search.learned.rank_points import of_spaces
+from cuts.search.learned.recorded import read_spaces
+
+SPACES = Path(__file__).parents[2] / "bench" / "results" / "plan_spaces"
+
+
+@pytest.mark.parametrize("number", ["5-conv", "7-conv", "11-conv", "15-conv-add"])
+def test_lanes_that_share_a_depth_wait_in_every_round(number: str) -> None:
+    """The model once took products whose depth lanes share, and that stage nothing, for the fastest."""
+    (operation,) = of_spaces(read_spaces(SPACES / f"mobilenetv2-1-{number}.json.gz"))
+    target = evolve(operation.target, l2_bandwidth=find_target("cuda:h200").l2_bandwidth)
+    estimated = estimate(FITTED, operation.points, target)
+    measured = operation.points.seconds
+    assert measured[int(np.argmin(estimated))] <= 1.1 * measured.min()
