@@ -151,12 +151,19 @@ def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSched
 
 
 def written_once(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
-    """Return what holds for the first of the blocks that compute the same rows, of which it writes some to memory."""
+    """Return what holds for the rows that a block has to compute, and for the first of the blocks that have the same
+    ones: what lanes compute besides, to fill tiles, others write, and it need not be whole here.
+    """
     if frame.segment is layout.group.segments[-1]:
         return ()
     places = (Var(f"b{d}", dim.blocks) for d, dim in enumerate(layout.schedule.segments[-1].dims) if dim.blocks > 1)
     used = frozenset[object]().union(*(variables(start) for start in frame.starts))
-    return tuple(Guard(as_index(place), 0, 1) for place in places if place not in used)
+    found = [Guard(as_index(place), 0, 1) for place in places if place not in used]
+    for output in (o for o in frame.segment.outputs if o.tensor in layout.group.shared):
+        extents = _box_read(layout, output.tensor).extents
+        for place, extent in zip(axis_places(frame.segment, output.tensor), extents, strict=True):
+            found += [] if place is None else [Guard(as_index(frame.tiles[place]), 0, extent)]
+    return tuple(guard for guard in dict.fromkeys(found) if not guard.always)
 
 
 def row_length(schedule: SegmentSchedule) -> int:

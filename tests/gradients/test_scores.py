@@ -15,7 +15,22 @@ from cuts.compile.plan import CompiledPlan
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
+from cuts.passes.evaluators import Roofline
+from cuts.passes.fusion import (
+    Group,
+    Partitioner,
+    Policy,
+    Workshop,
+    build_programs,
+    divide_behind,
+    drop_unused,
+    find_views,
+    products_again,
+    share_sums,
+)
+from cuts.passes.fusion.hulls import hulls, joined
 
+from ..kernels.test_chains import compute, points_in_parts
 from ..needs import needs_cuda, needs_opencl
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, and a mask.
@@ -62,6 +77,23 @@ def test_gradients_without_scores_are_the_reference(name: str) -> None:
     plan = built(graph, spec, values + scores)
     assert plan.plan.arena <= values + scores // 4
     assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("causal", [False, True])
+def test_sums_of_rows_leave_chains_whose_rows_come_in_parts(causal: bool) -> None:
+    """Lanes fill tiles with rows of other blocks, which a mask gives more parts; those write them."""
+    graph, spec = gradient((1, 2, 2, 150, 150, 64), {"causal": causal}, None)
+    programs = divide_behind(products_again(share_sums(drop_unused(build_programs(graph, spec.registry)))))
+    parts = Partitioner(Workshop(find_views(programs), Policy()), Roofline(find_target("cuda:h200")))
+    groups = parts.singletons()
+    chain = joined(parts.workshop, next(iter(hulls(parts, groups, parts.owners(groups)))))
+    assert isinstance(chain, Group)
+    assert len(chain.form.outputs) == 3  # the greatest of each row, its sum, the result
+    points = points_in_parts(chain.form, 4)
+    assert any(p.segments[1].dims[-1].block > p.segments[2].dims[-2].block for p in points)
+    for schedule in points[:6]:
+        compute(chain.form, schedule)
 
 
 @needs_opencl
