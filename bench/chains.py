@@ -112,8 +112,8 @@ def blocks_apart(form: FusedGroup, target: Target, count: int) -> dict[Schedule,
         for n in np.argsort(scores, kind="stable")[:400]:
             values = {name: int(np.broadcast_to(column, numbers.shape)[n]) for name, column in columns.items()}
             schedule = schedule_of(form, structure, values, target.warp_size)
-            rows, last = schedule.segments[-2:]
-            key = tuple(d.block for d in last.dims), schedule.threads, rows.reductions[0].dims[0].chunk
+            first, *_, last = schedule.segments
+            key = schedule.threads, *(d.block for d in (*last.dims, *first.dims))
             if np.isfinite(scores[n]) and float(scores[n]) < best.get(key, (inf, schedule))[0]:
                 best[key] = float(scores[n]), schedule
     return {schedule: seconds for seconds, schedule in sorted(best.values(), key=lambda pair: pair[0])[:count]}

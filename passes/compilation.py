@@ -69,7 +69,8 @@ class Compilation:
     `kept` is what holds of decisions that were made before.
     `planning` does what the model alone decides for many kernels. `considered` is the graph whose nodes algorithms
     were chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory
-    is not limited, `again` the values that are computed once more, late.
+    is not limited, `again` the values that are computed once more, late, `passing` what is between units and must not
+    be stored, as there is no room.
     `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
     sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
     """
@@ -92,6 +93,7 @@ class Compilation:
     first: FirstPlan | None = None
     replaced: Mapping[str, str] = field(factory=dict)
     again: Collection[str] = ()
+    passing: frozenset[str] = frozenset()
     programs: Programs = field(init=False)
     views: Views = field(init=False)
     placed: tuple[Graph, Views] | None = None
@@ -153,7 +155,8 @@ class Compilation:
         """Return a partitioner that ends when the budget is overdue."""
         over = self.budget.overdue if self.selector is None else self.selector.overdue
         kept = () if self.kept is None else tuple(self.kept.groups.values())
-        made = Partitioner(workshop, evaluator or self.evaluator, over=over, least=self.least, kept=kept)
+        costs = evaluator or self.evaluator
+        made = Partitioner(workshop, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
         ahead = self.foreseeing
         return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
 

@@ -28,6 +28,7 @@ from ..ir import (
     factors,
     operands,
     reads,
+    sizes_depend,
 )
 from .fusion import box_extent, issue_slots
 from .model import Knob, SegmentStructure, Structure, bound, rank
@@ -85,9 +86,9 @@ class Modelled:
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time, launch included, infinity where no sampled point is legal.
 
-        The sizes of three segments have to fit one another, as those of few points do: a sample says nothing of them.
+        Where the sizes of segments have to fit one another, as those of few points do, a sample says nothing of them.
         """
-        if len(group.segments) > 2:
+        if sizes_depend(group):
             return self._chosen(group)
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
@@ -138,7 +139,7 @@ def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
 def _choices(structure: SegmentStructure) -> tuple[Hashable, ...]:
     """Return what decides which knobs a structure has: points of others mean nothing there."""
     sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
-    return (*sizes, structure.lanes, structure.atom, structure.keeps, structure.meets)
+    return (*sizes, structure.lanes, structure.atom, structure.keeps, structure.meets, structure.parts)
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:

@@ -20,16 +20,27 @@ from .fusion import (
     share_sums,
     sum_rows_first,
 )
+from .product_choices import compute_products_again
 
 
 @frozen
 class Rewrite:
-    """One rewrite: a stage of its own, whose `summary` says what becomes of statements, and `file` where to read on."""
+    """One rewrite: a stage of its own, whose `summary` says what becomes of statements, and `file` where to read on. It
+    is told of the statements alone, or, where they are not all that decides, of the compilation.
+    """
 
     name: str
-    run: Callable[[Programs], Programs]
+    run: Callable[[Programs], Programs] | None
     summary: str
     file: str
+    decides: Callable[[Compilation], Programs] | None = None
+
+    def made_of(self, work: Compilation) -> Programs:
+        """Return what becomes of a compilation's statements."""
+        if self.run is not None:
+            return self.run(work.programs)
+        assert self.decides is not None, f"{self.name} is no rewrite"
+        return self.decides(work)
 
 
 #: Sums are divided before means are centred, which looks for the sums as they are then.
@@ -41,6 +52,9 @@ REWRITES = (
             "fusion/sums/compute_again.py"),
     Rewrite("sum-rows-first", sum_rows_first, "totals of what rows compute are summed row by row first",
             "fusion/sums/totals.py"),
+    Rewrite("products-again", None, "products whose results others read element by element are computed again in front "
+            "of each of these: where the model says so by more than it may err, or memory is limited",
+            "fusion/sums/products_again.py", compute_products_again),
     Rewrite("divide-behind", divide_behind, "weights that add up to one are divided behind what they weigh",
             "fusion/sums/divisors.py"),
     Rewrite("divide-moments", divide_moments, "squares about means of long rows are summed by parts",
@@ -61,7 +75,7 @@ def write_statements(work: Compilation) -> Programs:
 
 def rewrite_statements(work: Compilation, rewrite: Rewrite) -> Programs:
     """Leave what a rewrite makes of the statements."""
-    return written(work, work.known(rewrite.name, lambda: rewrite.run(work.programs)))
+    return written(work, work.known(rewrite.name, lambda: rewrite.made_of(work)))
 
 
 def write_programs(work: Compilation) -> Programs:

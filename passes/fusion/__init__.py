@@ -14,10 +14,21 @@ from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .solve import solve
-from .sums import centre_means, compute_again, divide_behind, divide_moments, share_sums, sum_rows_first
+from .sums import (
+    Family,
+    Way,
+    centre_means,
+    compute_again,
+    divide_behind,
+    divide_moments,
+    products_again,
+    share_sums,
+    sum_rows_first,
+)
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "Family",
     "Folding",
     "Forms",
     "FusionError",
@@ -33,6 +44,7 @@ __all__ = [
     "Remembered",
     "Unit",
     "Views",
+    "Way",
     "Workshop",
     "addressed",
     "along_row",
@@ -56,6 +68,7 @@ __all__ = [
     "neighbours",
     "noted_foldings",
     "partition",
+    "products_again",
     "put_back",
     "remember_foldings",
     "rename_group",

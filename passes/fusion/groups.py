@@ -278,30 +278,34 @@ class Workshop:
             for tensor in unit.tensors:
                 numbers.setdefault(tensor, len(numbers))
         inside = {u.name for units in members for u in units}
-        for tensor in (t for units in members[:-1] for u in units for t in u.writes if not u.free):
-            if self._needed(tensor, inside):
+        kept = [t for units in members[:-1] for u in units for t in u.writes if not u.free and self._needed(t, inside)]
+        between = {t for units in members[1:-1] for u in units for t in u.writes}
+        for tensor in kept:
+            if tensor not in between:
                 return Illegal(f"'{tensor}' is in shared memory but needed outside")
         live = [self._live(units, inside, members[n + 1 :]) for n, units in enumerate(members)]
         key = (
             tuple(tuple((self._pattern(u), tuple(numbers[t] for t in u.tensors)) for u in units) for units in members),
             tuple(tuple(numbers[t] for t in tensors) for tensors in live),
+            tuple(numbers[t] for t in kept),
             policy is None,
             self.policy,
         )
         if key not in self.forms.normal:
-            self.forms.normal[key] = self._normal_form(members, numbers, live, policy)
+            self.forms.normal[key] = self._normal_form(members, numbers, live, kept, policy)
         found = self.forms.normal[key]
         names = {f"t{n}": tensor for tensor, n in numbers.items()}
         if isinstance(found, Illegal):
             return Illegal(re.sub(r"\bt\d+\b", lambda m: f"'{names.get(m.group(), m.group())}'", found.reason))
         form, canonical = found
-        return Group(parts, form, {new: names[old] for old, new in canonical.items()})
+        return Group(parts, form, {new: names.get(old, old) for old, new in canonical.items()})
 
     def _normal_form(
         self,
         members: Sequence[Sequence[Unit]],
         numbers: Mapping[str, int],
         live: Sequence[Sequence[str]],
+        outside: Sequence[str],
         policy: Policy | None,
     ) -> tuple[FusedGroup, Mapping[str, str]] | Illegal:
         names = {tensor: f"t{n}" for tensor, n in numbers.items()}
@@ -316,7 +320,7 @@ class Workshop:
         elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
         else:
-            form = chain_level(halves, tensors, kept, tables, policy or self.policy)
+            form = chain_level(halves, tensors, kept, [names[t] for t in outside], tables, policy or self.policy)
         if isinstance(form, Illegal):
             return form
         constants = {names[t] for t in numbers if self.sources(t) in self._constants}

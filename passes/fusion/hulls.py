@@ -50,8 +50,9 @@ def hulls(edges: Edges, groups: Iterable[Group], owner: dict[str, Group | str]) 
         between, ends = _behind(edges, first, owner)
         for last in sorted(ends, key=lambda g: order[g.units[0]]):
             inside = [g for g in between if last in _reached(edges, g, between, owner)]
-            # What lies in shared memory nobody else reads, so that no path leaves a hull but behind its last group.
-            if inside and all(edges.successors(g, owner) <= {*inside, last} for g in (first, *inside)):
+            # What lies in shared memory nobody else reads; sums of rows others may find in memory.
+            closed = (g for g in (first, *inside) if g is first or not g.form.segments[0].reductions)
+            if inside and all(edges.successors(g, owner) <= {*inside, last} for g in closed):
                 yield (first, *sorted(inside, key=lambda g: order[g.units[0]]), last)
 
 

@@ -4,8 +4,9 @@ access maps.
 *Register level* asks for one normal form of all statements (`passes.fusion.normalise`): each consumer instance reads
 what its own thread produced or a reduction that its lanes hold. It covers simple after complex (epilogues) and simple
 before complex (prologues). *Shared-memory level* is for complex after complex: the second segment reduces over a box of
-the first one's result, the box fits shared memory, and blocks recompute what their boxes overlap. A *chain* is a
-product, rows of its results, and a product of those:
+the first one's result, the box fits shared memory, or comes in parts of the axis that is added up along, and blocks
+recompute what their boxes overlap. Each of the two may be several products over one tile. A *chain* is a product, rows
+of its results, and a product of those:
 
     p[i, j] = sum_c q[i, c] * k[j, c];   m[i] = max_j p[i, j];   w[i, j] = exp(p[i, j] - m[i]);   t[i] = sum_j w[i, j]
     y[i, f] = (sum_j w[i, j] * v[j, f]) / t[i]
@@ -44,10 +45,13 @@ from ...ir import (
     is_tiled,
     reads,
     rebuild,
+    rename_statement,
     substitute,
     substitute_expr,
+    takes_parts,
     variables,
 )
+from ...ops.language import unused_name
 from .normalise import Illegal, normalise
 from .solve import solve
 
@@ -57,7 +61,8 @@ class Policy:
     """What fusion does not do although it could.
 
     `recompute` limits the issue slots of an expression that a reduction evaluates several times per element of what it
-    reads; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers;
+    reads; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers, and
+    `together` those of a segment that passes on what several of them make, or makes several results of that;
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` is what one block may allocate; `chains` switches kernels of three segments on, which gain nothing
     where the threads of a block run one after another. `math` is the math mode of sums of products of f32 (`ir.atoms`),
@@ -66,6 +71,7 @@ class Policy:
 
     recompute: int = 16
     contractions: int = 1
+    together: int = 2
     operations: int = 400
     shared: bool = True
     shared_bytes: int = 48 * 1024
@@ -95,38 +101,42 @@ def shared_level(
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy,
 ) -> FusedGroup | Illegal:
-    """Return two segments that share one tensor through shared memory; `live` are the tensors that each half leaves
-    behind.
+    """Return two segments that share tensors of one shape through shared memory; `live` are the tensors that each half
+    leaves behind.
     """
-    if len(live[0]) != 1 or not any(s.combine for s in first):  # told before forms are looked for, which takes long
+    passed, sums = live[0], sum(s.combine is not None for s in first)
+    if not passed or not sums or len(passed) > sums:  # told before forms are looked for, which takes long
         return Illegal("the first half is not one reduced tensor")
-    if not any(s.combine for s in second) and any(r.tensor == live[0][0] for s in second for r in s.reads):
-        return Illegal(f"{live[0][0]} is also read outside of a reduction")
-    before = register_level(first, tensors, live[0], tables, policy)
+    outside = () if any(s.combine for s in second) else (r.tensor for s in second for r in s.reads)
+    if read := [t for t in outside if t in passed]:
+        return Illegal(f"{read[0]} is also read outside of a reduction")
+    several = evolve(policy, contractions=max(policy.contractions, policy.together))
+    before = register_level(first, tensors, passed, tables, several)
     if isinstance(before, Illegal):
         return before
     known = {**tensors, **before.tensors}
-    after = register_level(second, known, live[1], tables, policy)
+    after = register_level(second, known, live[1], tables, several)
     if isinstance(after, Illegal):
         return after
-    if len(before.outputs) != 1 or not before.segments[0].reductions:
+    if {*before.outputs} != {*passed} or not before.segments[0].reductions:
         return Illegal("the first half is not one reduced tensor")
     if before.segments[0].holds_rows or after.segments[0].holds_rows:
         return Illegal("all threads of a block hold rows")
-    (tensor,) = before.outputs
-    if reason := _box_reason(after, tensor, policy):
-        return Illegal(reason)
-    producer = axis_per_dim(before.segments[0], tensors[tensor])
+    if len({tensors[t].shape for t in passed}) > 1:
+        return Illegal(f"{passed[0]} and {passed[1]} have different shapes")
+    producer = axis_per_dim(before.segments[0], tensors[passed[0]])
     if isinstance(producer, Illegal):
         return producer
-    inputs = tuple(dict.fromkeys((*before.inputs, *(t for t in after.inputs if t != tensor))))
+    inputs = tuple(dict.fromkeys((*before.inputs, *(t for t in after.inputs if t not in passed))))
     merged = {**before.tensors, **after.tensors}
     # An axis of extent 1 per dim changes the shape of the first half's accumulators.
     merged.update(
         {r.name: TensorType(merged[r.name].dtype, tuple(a.extent for a in producer.axes)) for r in producer.reductions}
     )
     constants = {**before.constants, **after.constants}
-    return FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, (tensor,), constants)
+    found = FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, tuple(passed), constants)
+    reasons = (_box_reason(after, tensor, policy, takes_parts(found) is not None) for tensor in passed)
+    return next((Illegal(reason) for reason in reasons if reason), found)
 
 
 # ---- a product, rows of its results, a product of those
@@ -136,10 +146,14 @@ def chain_level(
     parts: Sequence[Sequence[Statement]],
     tensors: Mapping[str, TensorType],
     live: Sequence[Sequence[str]],
+    kept: Sequence[str],
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy,
 ) -> FusedGroup | Illegal:
-    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves."""
+    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves,
+    `kept` those of rows that others need, too, and find in memory.
+    """
+    parts, tensors, live = _kept_apart(parts, tensors, live, kept)
     if reason := _statement_reason(parts, tensors, live, policy):
         return Illegal(reason)
     known, segments = dict(tensors), []
@@ -155,17 +169,20 @@ def chain_level(
         segments.append(form.segments[0])
     first, rows, last = segments
     (tensor,) = live[0]
+    passed = tuple(t for t in live[1] if t not in kept)
     producer = axis_per_dim(first, tensors[tensor])
     if isinstance(producer, Illegal):
         return producer
-    if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, live[1]):
+    if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, passed):
         return Illegal(reason)
+    if wide := [o.tensor for o in rows.outputs if o.tensor in kept and o.extra]:
+        return Illegal(f"{wide[0]} is in shared memory but needed outside")
     known.update({r.name: TensorType(known[r.name].dtype, tuple(a.extent for a in producer.axes))
                   for r in producer.reductions})  # fmt: skip
-    shared = (tensor, *live[1])
+    shared = (tensor, *passed)
     written = [t for s in (producer, rows, last) for t in (*s.tensors_read, *(r.name for r in s.reductions))]
-    used = dict.fromkeys((*written, *shared, *live[2]))
-    outputs = tuple(dict.fromkeys(o.tensor for o in last.outputs))
+    used = dict.fromkeys((*written, *shared, *kept, *live[2]))
+    outputs = (*kept, *dict.fromkeys(o.tensor for o in last.outputs))
     return FusedGroup(
         (producer, rows, last),
         {t: known[t] for t in used},
@@ -174,6 +191,25 @@ def chain_level(
         shared,
         constants,
     )
+
+
+def _kept_apart(
+    parts: Sequence[Sequence[Statement]],
+    tensors: Mapping[str, TensorType],
+    live: Sequence[Sequence[str]],
+    kept: Sequence[str],
+) -> tuple[list[Sequence[Statement]], Mapping[str, TensorType], list[Sequence[str]]]:
+    """Return the parts of a chain in which the last one reads copies of what is also kept in memory."""
+    types, every, left = dict(tensors), list(parts), list(live)
+    for tensor in (t for t in kept if any(t in s.tensors_read for s in parts[2])):
+        name, shape = unused_name(f"{tensor}.passed", types), tensors[tensor].shape
+        types[name] = tensors[tensor]
+        axes = tuple(Var(f"d{n}", extent) for n, extent in enumerate(shape))
+        place = tuple(map(as_index, axes))
+        every[1] = [*every[1], Statement(name, axes, place, Read(tensor, place))]
+        every[2] = [rename_statement(s, {tensor: name}) for s in every[2]]
+        left[1] = (*left[1], name)
+    return every, types, left
 
 
 def _statement_reason(
@@ -316,8 +352,10 @@ def issue_slots(*bodies: Expr) -> int:
 # ---- the box that lives in shared memory
 
 
-def _box_reason(group: FusedGroup, tensor: str, policy: Policy) -> str:
-    """Return why the second segment cannot read its operand from shared memory, "" where it can."""
+def _box_reason(group: FusedGroup, tensor: str, policy: Policy, in_parts: bool) -> str:
+    """Return why the second segment cannot read its operand from shared memory, "" where it can; one that comes in
+    parts may have any size.
+    """
     (segment,) = group.segments
     if any(r.tensor == tensor for o in segment.outputs for r in reads(o.body)):
         return f"{tensor} is also read outside of a reduction"
@@ -332,7 +370,7 @@ def _box_reason(group: FusedGroup, tensor: str, policy: Policy) -> str:
     rows = {v for reduction in segment.reductions for v in reduction.reduce}
     box = tuple(box_extent(i, {v: v.extent for v in rows}) for i in indices)
     size = prod(box) * group.tensors[tensor].dtype.size
-    if size > policy.shared_bytes:
+    if size > policy.shared_bytes and not in_parts:
         return f"one element needs {size} bytes of {tensor}, shared memory has {policy.shared_bytes}"
     return ""
 
@@ -345,12 +383,14 @@ def box_extent(index: Index, tiles: Mapping[Var, int]) -> int:
 
 
 def axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
-    """Return a segment over the dims of the one tensor it writes, an axis for each, of extent 1 too; parts of a dim,
-    such as the heads of a group and the groups, are divided again.
+    """Return a segment over the dims of the tensors of one type that it writes, at one place, an axis for each, of
+    extent 1 too; parts of a dim, such as the heads of a group and the groups, are divided again.
     """
-    (output,) = segment.outputs
-    if output.extra:
+    output = segment.outputs[0]
+    if any(o.extra for o in segment.outputs):
         return Illegal("the first half is a row operation")
+    if any(o.write != output.write for o in segment.outputs):
+        return Illegal(f"{segment.outputs[1].tensor} is written at other places than {output.tensor}")
     axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
     dims = {Var(f"d{n}", axis.extent): as_index(axis) for n, axis in enumerate(axes)}  # no names of the segment's own
     places = [(write, as_index(dim)) for write, dim in zip(output.write, dims, strict=True) if write.terms]
@@ -368,5 +408,5 @@ def axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
         return Read(node.tensor, tuple(as_index(a) for a in axes)) if held and isinstance(node, Read) else node
 
     reductions = tuple(evolve(r, body=move(r.body)) for r in segment.reductions)
-    written = Output(output.tensor, tuple(substitute(w, values) for w in output.write), move(output.body))
-    return Segment(axes, reductions, (written,))
+    place = tuple(substitute(w, values) for w in output.write)
+    return Segment(axes, reductions, tuple(Output(o.tensor, place, move(o.body)) for o in segment.outputs))

@@ -94,6 +94,8 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
         for members, merged in (*merges, *rows):
             if isinstance(merged, Illegal) or not _gain(partitioner, members, merged) > 0:
                 continue
+            if not _convex(partitioner, members, owner):
+                continue
             following = current - {*members} | {merged}
             if following not in found:
                 found[following] = None

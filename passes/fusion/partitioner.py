@@ -14,6 +14,9 @@ from .groups import Group, Workshop, form_key
 from .normalise import Illegal
 from .siblings import kinship
 
+#: Seconds that a tensor in memory counts for which there is no room.
+STORED = 1.0
+
 
 class GroupEvaluator(Protocol):
     """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
@@ -43,6 +46,7 @@ class Partitioner:
     """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
 
     Groups that are `kept` are there from the beginning; none of them is merged with another one.
+    Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
     `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
     are asked for next, of none at the end, and makes that they are `known`.
     """
@@ -56,6 +60,7 @@ class Partitioner:
     known: Callable[[FusedGroup], bool] | None = None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
     kept: Sequence[Group] = ()
+    unwanted: frozenset[str] = frozenset()
     settled: frozenset[Group] = field(init=False)
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
@@ -95,7 +100,8 @@ class Partitioner:
         key = form_key(group.form)
         if key not in self.costs:
             self.costs[key] = self.evaluator.cost(group.form)
-        return self.costs[key]
+        left = self.unwanted.intersection(group.tensors[t] for t in group.form.outputs) if self.unwanted else ()
+        return self.costs[key] + STORED * len(left)
 
     def singletons(self) -> list[Group]:
         """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is

@@ -34,8 +34,11 @@ from ...ir import (
     TileDim,
     Var,
     as_index,
+    axis_in_parts,
     delinearise,
+    parted_rows,
     reads,
+    variables,
 )
 from .atoms import AtomFrame, lanes_along, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
@@ -99,7 +102,7 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
             starts = _shared_starts(layout, segment, chosen)
         layout.frames.insert(0, _frame(layout, segment, chosen, f"s{number}", starts))
     _place_shared(layout)
-    if layout.part is not None:
+    if layout.part is not None and len(group.segments) > 2:
         rows, chosen = next(zip(group.segments[1:], schedule.segments[1:], strict=True))
         dtype = group.tensors[rows.reductions[0].name].dtype
         layout.buffers[SCALES] = SharedBuffer(SCALES, dtype, prod(d.block for d in chosen.dims))
@@ -131,7 +134,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
 def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Find the boxes that later segments read of what this one leaves: their bases are where its tiles begin."""
     starts: dict[int, Index] = {}
-    for output in segment.outputs:
+    for output in (o for o in segment.outputs if o.tensor in layout.group.shared):
         box = _box_read(layout, output.tensor)
         row = layout.part_length or row_length(schedule)
         extents = extents_of(segment, output.tensor, [d.block for d in schedule.dims], row)
@@ -147,6 +150,15 @@ def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSched
     return tuple(starts.get(n, Index()) for n in range(len(segment.axes)))
 
 
+def written_once(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
+    """Return what holds for the first of the blocks that compute the same rows, of which it writes some to memory."""
+    if frame.segment is layout.group.segments[-1]:
+        return ()
+    places = (Var(f"b{d}", dim.blocks) for d, dim in enumerate(layout.schedule.segments[-1].dims) if dim.blocks > 1)
+    used = frozenset[object]().union(*(variables(start) for start in frame.starts))
+    return tuple(Guard(as_index(place), 0, 1) for place in places if place not in used)
+
+
 def row_length(schedule: SegmentSchedule) -> int:
     """Return how many elements the trips over a row cover, 1 where there is no loop over one row."""
     loops = {d for r in schedule.reductions for d in r.dims}
@@ -154,9 +166,12 @@ def row_length(schedule: SegmentSchedule) -> int:
 
 
 def parts_of(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
-    """Return what numbers the parts in which rows come that segments pass on, and how long one is; nothing where whole
-    rows do.
+    """Return what numbers the parts in which rows come that segments pass on, or tiles do of an axis that is added up
+    along, and how long one is; nothing where it is all there at once.
     """
+    if (place := axis_in_parts(group)) is not None:
+        tile = schedule.segments[0].dims[place]
+        return (Var("part", tile.blocks), tile.block) if tile.blocks > 1 else (None, 0)
     for segment, chosen in zip(group.segments, schedule.segments, strict=True):
         if any(o.extra and o.tensor in group.shared for o in segment.outputs):
             dim = chosen.reductions[0].dims[0]
@@ -174,10 +189,11 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
     found = [r for body in frame.segment.expressions for r in reads(body) if r.tensor == tensor]
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
-    if layout.part is not None:  # the only row of either segment behind the first
-        inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows}
+    if layout.part is not None:
+        along = parted_rows(layout.group) or rows  # rows that lanes hold are all that segments behind them walk along
+        inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows & along}
         places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
-        rows = {*inside.values()}
+        rows = (rows - along) | {*inside.values()}
     box = needed_box(found, places, frozenset(frame.tiles) | rows)
     if isinstance(box, str):
         raise PassError(f"shared-memory-level fusion: {box}")

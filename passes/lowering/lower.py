@@ -31,6 +31,7 @@ from .ring import first_copies
 from .rows import kept_trips, may_share, share_loop
 from .segment_state import SegmentState
 from .streams import lower_stream
+from .turns import lower_turns
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -41,7 +42,10 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     layout = lay_out(group, schedule, target)
     aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     states = [SegmentState(layout, frame, storages, target, aligned) for frame in layout.frames]
-    items = _one_after_another(states) if layout.part is None else lower_stream(layout, states, _lower_segment)
+    if layout.part is None:
+        items = _one_after_another(states)
+    else:
+        items = (lower_stream if len(states) > 2 else lower_turns)(layout, states, _lower_segment)
     return Kernel(
         blocks=schedule.blocks,
         threads=schedule.threads,

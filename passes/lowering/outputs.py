@@ -21,7 +21,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from .frames import axis_places, filled
+from .frames import axis_places, filled, written_once
 from .index_values import resolve, strides_of, value_of
 from .rows import row_parts
 from .segment_state import SegmentState, row_share
@@ -84,7 +84,8 @@ def _store(
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
     every = (*binding.valid.values(), *guards, *written)
-    return Store("global", output.tensor, address, value, dtype, every, output.into)
+    once = written_once(state.layout, state.frame)
+    return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into)
 
 
 def passed_on(

@@ -36,6 +36,7 @@ from ...ir import (
     is_tiled,
     longest_vector,
     narrow,
+    parted_rows,
     reads,
 )
 from .frames import holds_rows, in_rows, row_dim, writer_of
@@ -92,12 +93,14 @@ def looped_reduction(
 def chunks(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str, part: int = 0
 ) -> list[Item]:
-    """Return the loop over the chunks of reductions; of a `part` of so many elements of the only dim, where rows come
-    in parts.
+    """Return the loop over the chunks of reductions; of a `part` of so many elements of the dim that comes in parts,
+    where there is one.
     """
     reduction = shared[0]
-    total = part // schedule.dims[0].chunk if part else prod(dim.trips for dim in schedule.dims)
-    step = Var(f"{prefix}it", total)
+    parted = parted_rows(state.group)
+    coming = [bool(part) and (not parted or bool(parted & {*dim.axes})) for dim in schedule.dims]
+    trips = [part // d.chunk if comes else d.trips for d, comes in zip(schedule.dims, coming, strict=True)]
+    step = Var(f"{prefix}it", prod(trips))
     lanes = state.frame.schedule.lanes
     row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
     locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
@@ -105,10 +108,11 @@ def chunks(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    starts = _chunk_starts(schedule, as_index(step))
+    starts = _chunk_starts(schedule, as_index(step), trips)
     if part:
         assert state.layout.part is not None
-        starts = (as_index(state.layout.part) * part + as_index(step) * schedule.dims[0].chunk,)
+        begin = as_index(state.layout.part) * part
+        starts = tuple(begin + s if comes else s for s, comes in zip(starts, coming, strict=True))
     binding = state.bind(schedule.dims, locals_, starts)
     tiles = staged_tiles(state, reduction, schedule, binding, prefix)
     width = 1 if row else _reduced_vector(state, reduction, tiles, binding, locals_[-1])
@@ -271,6 +275,6 @@ def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
     return Share(local, value, value), (group, element)
 
 
-def _chunk_starts(schedule: ReductionSchedule, step: Index) -> tuple[Index, ...]:
-    places = delinearise(step, [d.trips for d in schedule.dims])
+def _chunk_starts(schedule: ReductionSchedule, step: Index, trips: Sequence[int]) -> tuple[Index, ...]:
+    places = delinearise(step, trips)
     return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))

@@ -56,10 +56,9 @@ from .frames import SCALES, BlockLayout, axis_places
 from .index_values import value_of
 from .masked_parts import end_of_parts, if_taken, left_out_terms
 from .outputs import emit_output, passed_on
-from .reductions import chunks
-from .ring import first_copies, left_out
+from .ring import first_copies
 from .segment_state import SegmentState, row_share
-from .substitute_phase import substitute_phase
+from .turns import of_part, part_of_sums, plain
 
 
 def comes_in_parts(group: FusedGroup) -> bool:
@@ -123,17 +122,17 @@ def lower_stream(
         state.shares = {s.var: s for s in state.frame.shares}
     segment(first)
     shift = _Rows(layout, rows)
-    begin: list[Item] = [_plain(rows, "begin", map(rows.initialise, rows.frame.segment.reductions))]
-    begin.append(_plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
+    begin: list[Item] = [plain(rows, "begin", map(rows.initialise, rows.frame.segment.reductions))]
+    begin.append(plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
     last.room = dict(first.room)
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
     # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
     ahead, product = first_copies(first.items)
     until = end_of_parts(layout, last)
-    following = if_taken([_of_part(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
+    following = if_taken([of_part(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
     early, sums = first_copies(sums)
     turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.scaled(last), *sums, Barrier()]
-    copied = if_taken([_of_part(item, part, Index()) for item in ahead], Index(), until)
+    copied = if_taken([of_part(item, part, Index()) for item in ahead], Index(), until)
     items = [*begin, *copied, Loop(part, tuple(turn), until)]
     if until is not None:
         items += left_out_terms(last, until)
@@ -145,22 +144,6 @@ def lower_stream(
         state.flush("exit")
     between = [Barrier()] if rows.items else []
     return [*items, *rows.items, *between, *last.items]
-
-
-def _of_part(item: Item, part: Var, at: Index) -> Item:
-    """Return the copies of a part by its number, left out where there is no such part."""
-    return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
-
-
-def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
-    """Return the loop over the chunks of a part in which a reduction goes on."""
-    prefix = f"{state.frame.prefix}r{number}"
-    return chunks(state, [reduction], state.frame.schedule.reductions[number], prefix, state.layout.part_length)
-
-
-def _plain(state: SegmentState, name: str, roots: Iterable[Root]) -> Phase:
-    """Return a phase over the instances of a segment."""
-    return state.phase("compute", name, tuple(roots), (), {s.var: s for s in state.frame.shares})
 
 
 @frozen
@@ -231,7 +214,7 @@ class _Rows:
             dtype = self.layout.group.tensors[reduction.name].dtype
             value = Load("shared", SCALES, address, self._dtype(self.state.frame.segment.reductions[0]))
             roots.append(Accumulate(reduction.name, tiles, "prod", value, (), dtype))
-        return _plain(last, "scale", roots)
+        return plain(last, "scale", roots)
 
     def _extents(self) -> tuple[int, ...]:
         return tuple(d.block for d in self.state.frame.schedule.dims)
@@ -269,4 +252,4 @@ class _Rows:
         return evolve(begin, name=held.name), over, evolve(end, name=held.name)
 
     def _phase(self, name: str, roots: Iterable[Root]) -> Phase:
-        return _plain(self.state, name, roots)
+        return plain(self.state, name, roots)

@@ -82,14 +82,15 @@ def count_features(
         parts.append(_segment(totals, segment, part, tiles))
         alone = alone + totals.since("issue", before) / part.warps(target.warp_size)
         if position < streamed:
-            _again(totals, segment, before, turns)
+            _again(totals, segment, before, turns, geometry[-1].structure.parts)
         own = thread_registers(segment, part, tiles, group.tensors, rows)
         registers = registers.joined(own.beside(carried(group, geometry, position)))
     shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
         more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
-        totals.add("barriers", 3.0 * more)
-        totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
+        totals.add("barriers", (1.0 + streamed) * more)
+        if geometry[-1].structure.parts < 0:
+            totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     spared = masked(group, geometry, blocks, target) if streamed else None
     useful, unique = work or group_work(group)
@@ -145,9 +146,14 @@ def carried(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> C
 
 
 def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
-    """Return the position of the segment that passes rows on, 0 where none does, and in how many parts they come: the
-    segments before it compute one at a time.
+    """Return the position of the segment that passes rows on, or that reads what comes in parts, 0 where none does, and
+    in how many parts they come: the segments before it compute one at a time.
     """
+    last = geometry[-1]
+    if last.structure.parts >= 0:
+        row = max(last.extents(last.structure.parted))
+        part = np.where(np.equal(last.part, 0), row, last.part)
+        return len(geometry) - 1, ceil_div(row, part)
     found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
     return found, geometry[found].trips[0] if found else 1
 
@@ -252,14 +258,14 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     )
 
 
-def _again(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count) -> None:
-    """Count what a segment does once for each part of the rows that come of its last axis; what does not move along
-    that axis may be found in L1 again.
+def _again(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:
+    """Count what a segment does once for each part that comes of one of its axes, of rows the last; what does not move
+    along that axis may be found in L1 again.
     """
     grown = {name: value - before[name] for name, value in totals.sums.items() if name != "body"}
     totals.sums.update({name: before[name] + more * turns for name, more in grown.items()})
     for read, moved in totals.traffic.items():
-        if segment.axes[-1] not in expr_variables(read):
+        if segment.axes[axis] not in expr_variables(read):
             totals.add("bytes", -moved * (turns - 1))
             totals.add("again", moved * (turns - 1))
 

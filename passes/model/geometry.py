@@ -34,7 +34,7 @@ class Geometry:
     padded as its fragments ask for, or, where a schedule says so, by `pads`, per operand. With `ahead`, fragments are
     loaded a step before they are multiplied. Where operands are `cached`, asynchronous copies leave what they bring in
     L1. `kept` elements of each row lie in shared memory between statements. A block takes `turns` tiles, one after
-    another.
+    another. What the segment reads of the one before comes in parts of `part` elements, 0 where it is all there.
     """
 
     structure: SegmentStructure
@@ -55,6 +55,7 @@ class Geometry:
     cached: Count = 0
     kept: Count = 0
     turns: Count = 1
+    part: Count = 0
     _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -182,6 +183,7 @@ def _geometry(
         cached=columns.get(f"{prefix}cached", 0),
         kept=_kept(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
         turns=columns.get(f"{prefix}turns", 1),
+        part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
 
 
@@ -221,6 +223,9 @@ def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int
         if geometry.structure.passes_rows:
             loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
             local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
+        for k in geometry.structure.parted:
+            for axis in geometry.structure.loops[k]:
+                local[axis] = np.where(np.equal(geometry.part, 0), axis.extent, least(geometry.part, axis.extent))
         for d in range(rank):
             base = found[0].indices[d]
             low: Count = 0

@@ -34,7 +34,8 @@ class SegmentStructure:
     the rows of its C lie along the dim at position `rows`, the columns along that at `columns`. The rows of loops in
     `whole` are held by lanes in one trip. Where values that are combined in memory meet in shared memory first, blocks
     take tiles in turns along the dim at position `meets`, -1 where none do. Where it `streams`, rows that it passes on
-    may come in parts.
+    may come in parts; so may what it reads of the segment before, along the axis of that at position `parts`, if there
+    is one, which the loops at positions `parted` run along.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -51,6 +52,8 @@ class SegmentStructure:
     whole: tuple[int, ...] = ()
     meets: int = -1
     streams: bool = False
+    parts: int = -1
+    parted: tuple[int, ...] = ()
 
     @property
     def passes_rows(self) -> bool:

@@ -25,7 +25,9 @@ from ...ir import (
     SegmentSchedule,
     Target,
     TileDim,
+    axis_in_parts,
     operands,
+    parted_rows,
 )
 from ..lowering import BlockLayout, atom_faults, atom_operands, comes_in_parts, kept_reads, lay_out, may_meet, own_axes
 from ..model import Features, next_power
@@ -236,6 +238,20 @@ def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
             yield f"rows come in parts that are no whole chunks of {later}"
 
 
+def check_parts_whole(case: Scheduled) -> Iterator[str]:
+    """Of what comes in parts between two segments, each part is a whole number of chunks of the loops behind."""
+    axis = axis_in_parts(case.group)
+    if axis is None or len(case.schedule.segments) < 2:
+        return
+    tile, last = case.schedule.segments[0].dims[axis], case.schedule.segments[-1]
+    rows = parted_rows(case.group)
+    along = [d for r in last.reductions for d in r.dims if rows & {*d.axes}]
+    chunks = [d.chunk for d in along]
+    broken = any(tile.block % d.chunk or len(d.axes) > 1 for d in along)
+    if tile.blocks > 1 and (broken or last.lanes > 1):
+        yield f"parts of {tile.block} elements are no whole chunks of {chunks}"
+
+
 def check_meetings(case: Scheduled) -> Iterator[str]:
     """Values meet where a segment does nothing but combine them in memory; only there blocks take tiles in turns, along
     one dim, and each dim has only axes that name an element by themselves, or none.
@@ -346,6 +362,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_rows_kept,
     check_rows_whole,
     check_rows_passed_on,
+    check_parts_whole,
     check_meetings,
     check_staging_known,
     check_orders_permute,

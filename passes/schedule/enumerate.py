@@ -170,12 +170,15 @@ def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Co
         "carried": np.bool_(False),
         "kept": np.bool_(False),
         "whole": np.bool_(False),
+        "parts": np.bool_(False),
     }
     for geometry in sizes:
         _check_dims(geometry, reasons)
         if geometry.structure.passes_rows:
             reasons["threads"] = reasons["threads"] | np.not_equal(geometry.threads, threads)
             reasons["whole"] = reasons["whole"] | _uneven_parts(geometry, sizes[-1])
+        if geometry.structure.parts >= 0:
+            reasons["parts"] = reasons["parts"] | _uneven_turns(sizes[0], geometry)
     return reasons
 
 
@@ -220,6 +223,14 @@ def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
             broken = broken | np.greater(trips, 1) & np.not_equal(chunk % other, 0)
         uneven = uneven | broken
     return uneven
+
+
+def _uneven_turns(first: Geometry, last: Geometry) -> Count:
+    """Return where a part of what the last segment reads is no tile of the first one, or no whole number of chunks."""
+    uneven: Count = np.not_equal(first.block[last.structure.parts], last.part)
+    for k in last.structure.parted:
+        uneven = uneven | np.not_equal(last.part % last.chunk[k], 0)
+    return uneven & np.greater(last.part, 0)
 
 
 def _pointless(geometry: Geometry) -> Count:

@@ -41,7 +41,7 @@ FILLED = 4096
 TILES, WARPED, DEEP = (4, 8), (4, 8, 16, 32), (8, 16, 32)
 #: Lanes that share a row of those.
 SHARING = (2, 4, 8, 16, 32)
-#: Elements of a part of a row that passes through shared memory.
+#: Elements of a part of a row that passes through shared memory, or of an axis that is added up along.
 PARTS = (32, 64, 128, 256)
 
 
@@ -90,6 +90,9 @@ def segment_knobs(
             f"{prefix}c{k}",
             _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse),
         )
+    if structure.parts >= 0:
+        extent = max(prod(a.extent for a in structure.loops[k]) for k in structure.parted)
+        yield _single(f"{prefix}part", (0, *(n for n in (PARTS[:3] if coarse else PARTS) if n < extent)))
     if structure.lanes:
         yield _lanes(structure, prefix, target, widest)
     if structure.keeps:

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from attrs import evolve
 
 from ...ir import (
     MATRIX_ATOMS,
@@ -20,8 +21,10 @@ from ...ir import (
     TileDim,
     Var,
     as_index,
+    axis_in_parts,
     dtype_of,
     operands,
+    parted_rows,
 )
 from ..lowering import (
     AxisBinding,
@@ -134,7 +137,21 @@ def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     """Return the sizes of a schedule's segments in the form that the models count from."""
-    return tuple(_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True))
+    found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
+    if (axis := axis_in_parts(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
+        structure = parted(found[-1].structure, group, axis)
+        found[-1] = evolve(found[-1], structure=structure, part=found[0].block[axis])
+    return tuple(found)
+
+
+def parted(structure: SegmentStructure, group: FusedGroup, axis: int) -> SegmentStructure:
+    """Return the structure of a group's last segment with what it reads coming in parts of an axis, where that is a
+    loop of its own.
+    """
+    rows = parted_rows(group)
+    along = tuple(k for k, loop in enumerate(structure.loops) if rows & {*loop})
+    alone = all(len(structure.loops[k]) == 1 for k in along)
+    return evolve(structure, parts=axis, parted=along) if alone else structure
 
 
 def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:

@@ -27,13 +27,15 @@ from ...ir import (
     longest_vector,
     operands,
     reads,
+    sizes_depend,
+    takes_parts,
     variables,
 )
 from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
 from ..model import Knob, SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
 from .atom_structures import atom_structures
 from .knobs import fitting, launch_knobs, segment_knobs, thinned
-from .legal_points import whole_loops
+from .legal_points import parted, whole_loops
 
 #: Elements of a row that a thread always has registers for, besides what it computes with.
 HELD_IN_REGISTERS = 8
@@ -119,6 +121,8 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
         return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
                                  streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, apart, target)
+    if position and (axis := takes_parts(group)) is not None:
+        found = [parted(structure, group, axis) for structure in found]
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
 
@@ -224,7 +228,7 @@ def _knobs(
 ) -> Iterable[Knob]:
     """Return the knobs of a segment, fewer of one of many in a thinned space."""
     found = segment_knobs(group.segments[position], structure, f"s{position}.", target, coarse, widest)
-    if len(group.segments) < 3:
+    if not sizes_depend(group):
         return found
     found = fitting(group.segments[position], structure, found)
     return thinned(group.segments[position], structure, found) if coarse else found

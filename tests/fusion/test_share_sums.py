@@ -5,6 +5,7 @@ from __future__ import annotations
 import cuts
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops import Registry
@@ -70,3 +71,12 @@ def test_rows_that_no_block_can_keep_are_read_by_kernels_of_their_own(size: int)
     units = build_programs(whole, registry).units
     first = [unit for unit in units if unit.op == "batch_norm_training"]
     assert (2 * size * size > KEPT) == (len(first) > 1)
+
+
+def test_masked_scores_are_what_their_gradient_reads() -> None:
+    """A mask is written by other bounds in a derived declaration; the greatest scores and their sum are the same."""
+    shapes = dict.fromkeys("qkv", (1, 2, 64, 64))
+    forward = op("y", "attention", "q", "k", "v", causal=True)
+    made = cuts.grad(graph(shapes, forward, op("l", "reduce_sum", "y", keepdims=False), out="l"), wrt=["q"])
+    before = build_programs(evolve(made.graph, outputs=(*made.graph.outputs, "y")), made.spec.registry)
+    assert sums(before) - sums(share_sums(before)) == 3  # scores, their greatest, the sum of exponentials

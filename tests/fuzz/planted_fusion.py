@@ -25,7 +25,7 @@ BUGS = (
     Bug("legality", "a tensor read at two places is shared through one box", "passes.fusion.legality:_box_reason",
         "if len(found) != 1:", "if not found:"),
     Bug("legality", "a tensor in shared memory is needed by other kernels", "passes.fusion.groups:Workshop._make",
-        "if self._needed(tensor, inside):", "if False:"),
+        "if tensor not in between:", "if False:"),
     Bug("legality", "a tensor written in pieces is read by who writes one", "passes.fusion.groups:Workshop._pieces",
         "if len(self._producers[t]) > 1 and touched.count(t) > 1), None)",
         "if len(self._producers[t]) > 9 and touched.count(t) > 1), None)"),

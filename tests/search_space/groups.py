@@ -37,6 +37,18 @@ def pointwise(*shape: int) -> FusedGroup:
     return FusedGroup((segment,), {"a": kind, "b": kind, "y": kind}, ("a", "b"), ("y",))
 
 
+def two_matmuls(m: int, n: int, k: int) -> FusedGroup:
+    """h = x @ w in shared memory, y = h @ v, all widths but that of h alike."""
+    i, j, c = Var("i", m), Var("j", n), Var("c", k)
+    h = Reduction("acc", (c,), "sum", call("mul", at("x", i, c), at("w", c, j)))
+    first = Segment((i, j), (h,), (Output("h", write(i, j), at("acc", i, j)),))
+    y = Reduction("sum", (j,), "sum", call("mul", at("h", i, j), at("v", j, c)))
+    last = Segment((i, c), (y,), (Output("y", write(i, c), at("sum", i, c)),))
+    shapes = {"x": (m, k), "w": (k, n), "v": (n, k), "h": (m, n), "y": (m, k), "acc": (m, n), "sum": (m, k)}
+    tensors = {name: f32(*shape) for name, shape in shapes.items()}
+    return FusedGroup((first, last), tensors, ("x", "w", "v"), ("y",), ("h",))
+
+
 def matmul(m: int, n: int, k: int) -> FusedGroup:
     """y[m, n] = sum over k of a[m, k] * b[k, n]."""
     i, j, c = Var("i", m), Var("j", n), Var("c", k)

@@ -12,12 +12,13 @@ from cuts.passes.schedule.check_schedules import (
     CHECKS,
     Scheduled,
     check_atoms_spread,
+    check_parts_whole,
     check_rows_passed_on,
     check_rows_whole,
     check_schedule,
 )
 
-from .groups import matmul
+from .groups import matmul, two_matmuls
 
 TARGET = find_target("cuda:h200")
 GROUP = matmul(256, 256, 256)
@@ -54,6 +55,20 @@ def one_element() -> SegmentSchedule:
     return evolve(part, reductions=(ReductionSchedule((ReduceDim((K,), 1),), (Staging(0, (), 4),), 1),))
 
 
+#: Two products, for the check of what comes in parts between them.
+TWO_PRODUCTS = two_matmuls(256, 256, 64)
+
+
+def parted(chunk: int) -> Schedule:
+    """A schedule of two products with parts of 64 elements between them, and chunks of so many behind."""
+    first, last = TWO_PRODUCTS.segments
+    tiles = ([TileDim((a,), 64, 8) for a in s.axes] for s in (first, last))
+    loops = (ReduceDim(first.reductions[0].reduce, 16), ReduceDim(last.reductions[0].reduce, chunk))
+    return Schedule(
+        tuple(SegmentSchedule(tuple(t), (ReductionSchedule((d,)),)) for t, d in zip(tiles, loops, strict=True))
+    )
+
+
 #: What each check finds, and a schedule that breaks nothing that is asked before it.
 BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
@@ -75,6 +90,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
+    "check_parts_whole": (lambda: parted(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_meetings": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
@@ -116,10 +132,14 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
 def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callable[..., object]) -> None:
     make, reason = BROKEN[check.__name__]
     assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
-    others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP}
+    others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP, check_parts_whole: TWO_PRODUCTS}
     group = others.get(check, GROUP)  # type: ignore[call-overload]
     assert any(reason in found for found in check(Scheduled(group, make(), TARGET)))  # type: ignore[attr-defined]
     assert any(reason in found for found in check_schedule(group, make(), TARGET))
+
+
+def test_parts_of_whole_chunks_are_legal() -> None:
+    assert check_schedule(TWO_PRODUCTS, parted(32), TARGET) == []
 
 
 def test_the_number_of_segments_comes_first() -> None:

@@ -6,7 +6,18 @@ from .centre import centre_means
 from .compute_again import compute_again
 from .divisors import divide_behind
 from .moments import divide_moments
+from .products_again import Family, Way, products_again
 from .share_sums import share_sums
 from .totals import sum_rows_first
 
-__all__ = ["centre_means", "compute_again", "divide_behind", "divide_moments", "share_sums", "sum_rows_first"]
+__all__ = [
+    "Family",
+    "Way",
+    "centre_means",
+    "compute_again",
+    "divide_behind",
+    "divide_moments",
+    "products_again",
+    "share_sums",
+    "sum_rows_first",
+]

@@ -17,7 +17,7 @@ from math import prod
 
 from attrs import define, evolve, field
 
-from ....ir import Statement, rename_axes, rename_statement
+from ....ir import Expr, Guard, InRange, Read, Statement, rebuild, rename_axes, rename_statement
 from ..normalise import Illegal, normalise
 from ..programs import Programs, Unit
 
@@ -85,7 +85,8 @@ class _Sharing:
         target = statement.target
         if not self._may_be_shared(statement):
             return False
-        form = evolve(rename_axes(statement, "s"), target="")
+        plain = rename_axes(statement, "s")
+        form = evolve(plain, target="", body=rebuild(plain.body, _from_zero))
         before = self.known.setdefault(form, target)
         self.shared.add(before)
         if before == target or target in self.programs.graph.outputs:
@@ -106,6 +107,16 @@ class _Sharing:
             return prod(v.extent for v in statement.reduce) >= TERMS
         made = [types[t].size for t in statement.tensors_read if t in self.shared]
         return bool(made) and types[statement.target].size <= max(made)
+
+
+def _from_zero(node: Expr) -> Expr:
+    """Return a node whose conditions have no constant within their indices: a mask by `0 <= j - i < n` is written in
+    several ways.
+    """
+    if not isinstance(node, InRange | Read) or not node.guards:
+        return node
+    moved = ((g, g.index.const) for g in node.guards)
+    return evolve(node, guards=tuple(Guard(g.index - by, g.low - by, g.high - by) for g, by in moved))
 
 
 def _writing(unit: Unit, read: set[str]) -> Unit:

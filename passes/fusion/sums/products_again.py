@@ -1,0 +1,321 @@
+"""Products whose results are read element by element in front of other products are computed again in front of each.
+
+Scores of attention are as many numbers as pairs of positions, made of two rows of a few numbers each. Kept, they are
+written once and read by whatever needs them; computed again, they pass from product to product in shared memory:
+
+    s = q k;    w = exp(s - m) / t;    g = x v;    d = w * (g - h);    a = d k;    b = d' q;    c = w' x
+      ->   s.1 = q k;   g.1 = x v;   d.1 = exp(s.1 - m) / t * (g.1 - h);               a = d.1 k
+           s.2 = q k;   g.2 = x v;   w.2 = exp(s.2 - m) / t;   d.2 = w.2 * (g.2 - h);   b = d.2' q;   c = w.2' x
+
+Readers that add up along the same side of the tile share what is computed for them, if their results are alike. Or
+everything is computed again once, for all of them, and d and w are stored: then at least s and g are not. What is kept
+are sums over rows of one product's results (m and t), made where these are first multiplied, and sums over
+several products' (h), which become sums over rows of what those read (`exchange`). Where any other statement reads what
+would be computed again, it is stored anyway, and everything stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Literal
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    Read,
+    Reduction,
+    Statement,
+    is_contraction,
+    rebuild,
+    rename_statement,
+    variables,
+)
+from ....ops.language import unused_name
+from ..legality import Policy
+from ..programs import Programs, Unit
+from .exchange import exchange, same_sum
+from .writing import Tracing
+
+#: How many times smaller what is kept of rows is than what is computed again.
+SMALL = 16
+#: Most terms of a product that is computed again, and most statements between it and the products behind.
+MOST_TERMS, MOST_BETWEEN = 256, 16
+
+
+@frozen
+class TileReader:
+    """A product that reads what is computed again: which products that comes of, along which of its dims they are added
+    up, and all statements that make it.
+    """
+
+    statement: Statement
+    products: frozenset[str]
+    along: frozenset[int]
+    made: tuple[Statement, ...]
+
+    def like(self, other: TileReader) -> bool:
+        """Whether another reader may share what is computed for this one."""
+        extents = ([v.extent for v in r.statement.axes] for r in (self, other))
+        return self.along == other.along and next(extents) == next(extents)
+
+
+@frozen
+class Family:
+    """Products of which all that is made element by element is computed again: the products `behind`, and `sums`, what
+    is kept of rows.
+    """
+
+    behind: tuple[TileReader, ...]
+    sums: tuple[TileReader, ...]
+
+    @property
+    def products(self) -> frozenset[str]:
+        """The results of products that are computed again."""
+        return frozenset(p for reader in self.behind for p in reader.products)
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The tensors that need not be stored."""
+        return frozenset(s.target for reader in (*self.behind, *self.sums) for s in reader.made)
+
+
+#: What becomes of a family: its products are kept, computed again once, or in front of each side's readers.
+Way = Literal["keep", "once", "each"]
+
+
+def products_again(programs: Programs, way: Callable[[Family], Way] = lambda family: "each") -> Programs:
+    """Return programs in which products of some families are computed again in front of what reads them."""
+    writer = _Writer(programs)
+    for family in writer.families():
+        if (chosen := way(family)) != "keep":
+            writer.compute_again(family, chosen == "each")
+    return writer.result
+
+
+class _Writer(Tracing):
+    """Units as they become."""
+
+    # ---- what is a family
+
+    def families(self) -> list[Family]:
+        """Return the families of the programs before anything was written."""
+        every = [s for u in self.programs.units if u.repeat is None for s in u.statements]
+        behind = [r for s in every if _multiplies(s) and (r := self._reader(s)) is not None]
+        found: list[list[TileReader]] = []
+        for reader in behind:
+            alike = [f for f in found if any(reader.products & other.products for other in f)]
+            found = [f for f in found if f not in alike] + [[r for f in alike for r in f] + [reader]]
+        complete = (self._family(readers, every) for readers in found if len(readers) > 1)
+        return [family for family in complete if family is not None]
+
+    def _reader(self, statement: Statement) -> TileReader | None:
+        """Return what a statement reads that products of small sums are made into, element by element."""
+        for read in statement.reads:
+            along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
+            made = self._made(read.tensor) if along and not read.guards else None
+            products = frozenset(s.target for s in made or () if s.combine is not None)
+            if made and products and len(products) <= Policy().together:
+                order = {s.target: n for n, s in enumerate(made)}
+                return TileReader(statement, products, along, tuple(sorted(made, key=lambda s: order[s.target])))
+        return None
+
+    def _made(self, tensor: str) -> list[Statement] | None:
+        """Return the statements that make a tensor of products, element by element, in order; None where others do."""
+        size, found = self.types[tensor].size, dict[str, Statement]()
+
+        def visit(name: str) -> bool:
+            if name in found:
+                return True
+            makers = self.makers.get(name, [])
+            plain = len(makers) == 1 and makers[0].into is None and makers[0].step is None and makers[0].along is None
+            if not plain or len(found) > MOST_BETWEEN or name in self.programs.graph.outputs:
+                return False
+            (maker,) = makers
+            if maker.combine is not None:
+                if not self._is_light(maker):
+                    return False
+            elif not all(visit(r.tensor) for r in maker.reads if self._is_wide(r, size)):
+                return False
+            found[name] = maker
+            return True
+
+        return [*found.values()] if visit(tensor) else None
+
+    def _is_wide(self, read: Read, size: int) -> bool:
+        """Whether what is read of many numbers is computed, and is not there anyway."""
+        return self.types[read.tensor].size * SMALL > size and read.tensor in self.makers
+
+    def _is_light(self, product: Statement) -> bool:
+        """Whether a product of few terms has no fewer results than it is made of numbers."""
+        size = self.types[product.target].size
+        few = prod(v.extent for v in product.reduce) <= MOST_TERMS
+        return few and _multiplies(product) and all(self.types[t].size <= size for t in product.tensors_read)
+
+    def _family(self, behind: Sequence[TileReader], every: Iterable[Statement]) -> Family | None:
+        """Return a family, None where something else needs what would be computed again."""
+        made = {s.target: s for reader in behind for s in reader.made}
+        inside = {*made.values(), *(reader.statement for reader in behind)}
+        sums: list[TileReader] = []
+        for statement in every:
+            if statement in inside or not any(t in made for t in statement.tensors_read):
+                continue
+            found = self._kept(statement, made)
+            if found is None:
+                return None
+            sums.append(found)
+        units = [u for u in self.units if any(s in inside for s in u.statements)]
+        return Family(tuple(behind), tuple(sums)) if all(u.repeat is None for u in units) else None
+
+    def _kept(self, statement: Statement, made: dict[str, Statement]) -> TileReader | None:
+        """Return a sum over rows of what is computed again, None where a statement is something else."""
+        found = [r for r in statement.reads if r.tensor in made]
+        small = all(self.types[statement.target].size * SMALL <= self.types[r.tensor].size for r in found)
+        if statement.combine is None or statement.into or statement.step or statement.along or not small:
+            return None
+        along = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
+        parts = [self._made(r.tensor) for r in found]
+        whole = {s.target: s for part in parts for s in part or ()}
+        products = frozenset(s.target for s in whole.values() if s.combine is not None)
+        return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
+
+    # ---- what becomes of it
+
+    def compute_again(self, family: Family, each: bool) -> None:
+        """Write a family's products again in front of the products behind them, of `each` side or of all."""
+        several = [s for s in family.sums if len(s.products) > 1]
+        alone = [s for s in family.sums if len(s.products) == 1]
+        first = [r for r in family.behind if any(s.products == r.products and s.along == r.along for s in alone)]
+        divided = [(s, found) for s in several if (found := self._exchanged(s, family.behind)) is not None]
+        weighted = [new for _, (new, _) in divided if new is not None]
+        if len(divided) < len(several) or (alone and not first and not weighted):
+            return
+        for total, (new, replaced) in divided:
+            self._exchange(total.statement, new, replaced)
+        groups: list[list[TileReader]] = []
+        for reader in (r for r in family.behind if r not in first):
+            alike = next((g for g in groups if not each or g[0].like(reader)), None)
+            groups.append([reader]) if alike is None else alike.append(reader)
+        for group in groups:
+            self._again(group, each)
+        self.found = True
+        self._settle(family)
+
+    def _exchanged(self, total: TileReader, behind: Sequence[TileReader]) -> tuple[Statement | None, Statement] | None:
+        """Return a sum over rows of several products as one over rows of what these read, with the statement of the
+        weighted sums that this takes, if no product behind is that already.
+        """
+        for product in (s for s in total.made if s.target in total.products):
+            found = exchange(total.statement, product, unused_name(f"{total.statement.target}.weighted", self.types))
+            if found is None:
+                continue
+            known = same_sum(found.weighted, [r.statement for r in behind])
+            if known is None:
+                return found.weighted, found.total
+            return None, _reading(found.total, found.weighted.target, known)
+        return None
+
+    def _exchange(self, old: Statement, weighted: Statement | None, new: Statement) -> None:
+        """Put a sum in the place of another one, behind the weighted sums that it is made of."""
+        place, unit = next((n, u) for n, u in enumerate(self.units) if old in u.statements)
+        changed = evolve(unit, statements=tuple(new if s == old else s for s in unit.statements))
+        front: list[Unit] = []
+        if weighted is not None:
+            kind, rows = self.types[old.target], (v.extent for v in new.reduce)
+            self.types[weighted.target] = evolve(kind, shape=(*kind.shape, *rows))
+            front = [
+                evolve(unit, name=self._unit_name(f"{unit.name}.weighted"), statements=(weighted,), reads=(), writes=())
+            ]
+        self.units[place : place + 1] = [*front, changed]
+
+    def _again(self, group: Sequence[TileReader], joined: bool) -> None:
+        """Have what some products read computed again in front of them, which are one unit if they are `joined`."""
+        made = {s.target: s for reader in group for s in reader.made}
+        names = {t: self.tensor(f"{t}.again", self.types[t]) for t in made}
+        place = min(n for n, u in enumerate(self.units) if any(r.statement in u.statements for r in group))
+        ready = max((n for n, u in enumerate(self.units) if self._makes(u, made)), default=-1)
+        front = self._new_unit(self.units[place], "tiles", made.values(), names)
+        behind: list[tuple[Unit, list[Statement]]] = []
+        for n, each in enumerate(self.units):
+            if taken := _connected(each.statements, [r.statement for r in group]):
+                self.units[n] = evolve(each, statements=tuple(s for s in each.statements if s not in taken))
+                behind = [(behind[0][0], [*behind[0][1], *taken])] if joined and behind else [*behind, (each, taken)]
+        at = max(place, ready + 1)
+        self.units.insert(at, front)
+        for n, (unit, taken) in enumerate(behind):
+            self.units.insert(at + 1 + n, self._new_unit(unit, "products", taken, names))
+
+    def _makes(self, unit: Unit, made: dict[str, Statement]) -> bool:
+        """Whether a unit leaves what is computed again reads besides."""
+        needed = {t for s in made.values() for t in s.tensors_read} - {*made}
+        return any(s.target in needed for s in unit.statements)
+
+    def _new_unit(self, unit: Unit, kind: str, statements: Iterable[Statement], names: Mapping[str, str]) -> Unit:
+        """Return a unit like another one, of statements over other tensors."""
+        renamed = tuple(rename_statement(s, names) for s in statements)
+        return evolve(unit, name=self._unit_name(f"{unit.name}.{kind}"), statements=renamed, reads=(), writes=())
+
+    def _unit_name(self, name: str) -> str:
+        return unused_name(name, {u.name for u in self.units})
+
+    def _settle(self, family: Family) -> None:
+        """Leave out what nothing reads any more, and say what each unit reads and leaves by now."""
+        outputs = {*self.programs.graph.outputs}
+        unused = {*family.made, *(s.statement.target for s in family.sums)} - outputs
+        while True:
+            read = self._read()
+            left = [self._without(u, unused - read.keys()) for u in self.units]
+            if left == self.units:
+                break
+            self.units = left
+        known = {u.name: u for u in self.programs.units}
+        self.units = [
+            self._described(u, known.get(u.name), read, outputs) for u in self.units if u.statements or u.repeat
+        ]
+
+    def _read(self) -> dict[str, set[str]]:
+        """Return the names of the units that read each tensor."""
+        found: dict[str, set[str]] = {}
+        for unit in self.units:
+            for tensor in (
+                (*unit.reads, *unit.writes) if unit.repeat else (t for s in unit.statements for t in s.tensors_read)
+            ):
+                found.setdefault(tensor, set()).add(unit.name)
+        return found
+
+    def _without(self, unit: Unit, unused: set[str]) -> Unit:
+        left = tuple(s for s in unit.statements if s.target not in unused)
+        return unit if len(left) == len(unit.statements) else evolve(unit, statements=left)
+
+    def _described(self, unit: Unit, before: Unit | None, read: dict[str, set[str]], outputs: set[str]) -> Unit:
+        """Return a unit with what it reads and leaves, the same where its statements and who reads them are."""
+        needed = tuple(
+            t
+            for t in dict.fromkeys(s.target for s in unit.statements)
+            if t in outputs or read.get(t, set()) - {unit.name}
+        )
+        same = before is not None and before.statements == unit.statements and {*needed} <= {*unit.writes}
+        return unit if same or unit.repeat else self.reading(evolve(unit, writes=needed))
+
+
+def _reading(statement: Statement, tensor: str, there: Read) -> Statement:
+    """Return a statement that reads something else in the place of a tensor."""
+    new = rebuild(statement.body, lambda node: there if isinstance(node, Read) and node.tensor == tensor else node)
+    return evolve(statement, body=new)
+
+
+def _multiplies(statement: Statement) -> bool:
+    """Whether a statement is a product: sums whose factors are used several times."""
+    plain = statement.combine == "sum" and statement.into is None and statement.step is None
+    return plain and is_contraction(Reduction(statement.target, statement.reduce, "sum", statement.body))
+
+
+def _connected(statements: Sequence[Statement], some: Sequence[Statement]) -> list[Statement]:
+    """Return those of the statements of a unit that some of them are connected with, in order."""
+    found = [s for s in statements if s in some]
+    while True:
+        targets, read = {s.target for s in found}, {t for s in found for t in s.tensors_read}
+        more = [s for s in statements if s not in found and (targets & {*s.tensors_read} or s.target in read)]
+        if not more:
+            return [s for s in statements if s in found]
+        found += more

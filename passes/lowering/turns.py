@@ -1,0 +1,74 @@
+"""Tiles that come in parts of the axis that is added up along: a loop over parts around two segments.
+
+    for each part:  the products of the first segment; their tile, to shared memory; its part of the sums of the last
+
+Sums live on from turn to turn, in registers. Copies of what comes next are on their way meanwhile: those of a part's
+first chunks while the part before it is added up, those of the sums while the products are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ...ir import Barrier, Index, Item, Loop, Phase, Reduction, Root, Var, as_index
+from .frames import BlockLayout
+from .outputs import emit_output
+from .reductions import chunks
+from .ring import first_copies, left_out
+from .segment_state import SegmentState
+from .substitute_phase import substitute_phase
+
+
+def lower_turns(
+    layout: BlockLayout, states: Sequence[SegmentState], segment: Callable[[SegmentState], None]
+) -> list[Item]:
+    """Return the items of two segments, the first of which leaves its tile in parts; `segment` lowers it into its
+    state.
+    """
+    first, last = states
+    part = layout.part
+    assert part is not None, "tiles that come in parts"
+    segment(first)
+    last.room = dict(first.room)
+    last.shares = {s.var: s for s in last.frame.shares}
+    sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
+    ahead, products = _all_first_copies(first.items)
+    early, sums = _all_first_copies(sums)
+    following = [of_part(item, part, as_index(part) + 1) for item in ahead]
+    turn = [*early, *products, Barrier(), *following, *sums, Barrier()]
+    begin = [of_part(item, part, Index()) for item in ahead]
+    items: list[Item] = [plain(last, "begin", map(last.initialise, last.frame.segment.reductions))]
+    items += [*begin, Loop(part, tuple(turn))]
+    for number, output in enumerate(last.frame.segment.outputs):
+        emit_output(last, output, f"out{number}")
+    last.flush("exit")
+    return [*items, *last.items]
+
+
+def _all_first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the copies with which any of several loops over chunks begins, and items without them."""
+    early: list[Item] = []
+    rest: list[Item] = []
+    left = list(items)
+    while left:
+        copies, left = first_copies(left)
+        early += copies
+        end = next((n for n, item in enumerate(left) if isinstance(item, Loop)), len(left) - 1)
+        rest, left = [*rest, *left[: end + 1]], left[end + 1 :]
+    return early, rest
+
+
+def of_part(item: Item, part: Var, at: Index) -> Item:
+    """Return the copies of a part by its number, left out where there is no such part."""
+    return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
+
+
+def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
+    """Return the loop over the chunks of a part in which a reduction goes on."""
+    prefix = f"{state.frame.prefix}r{number}"
+    return chunks(state, [reduction], state.frame.schedule.reductions[number], prefix, state.layout.part_length)
+
+
+def plain(state: SegmentState, name: str, roots: Iterable[Root]) -> Phase:
+    """Return a phase over the instances of a segment."""
+    return state.phase("compute", name, tuple(roots), (), {s.var: s for s in state.frame.shares})

@@ -1,0 +1,174 @@
+"""Which products are computed again in front of each product behind them: those that kernels are faster with, by the
+model, and those whose results the memory has no room for.
+
+Both programs of a family, the one that keeps its products' results and the one that does not, are cut into groups like
+any graph. Results that the L2 cache holds are kept without asking: there they cost less than any product.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+
+from attrs import evolve, frozen
+
+from ..ir import CutsError, Statement, TensorType, rename_statement
+from .compilation import Compilation
+from .evaluators import Modelled
+from .fusion import (
+    Family,
+    Partitioner,
+    Policy,
+    Programs,
+    Remembered,
+    Way,
+    Workshop,
+    divide_behind,
+    find_views,
+    partition,
+    products_again,
+)
+
+_LOG = logging.getLogger("cuts.passes")
+#: Part of the time of kernels that keep results which others, that compute them again, may take by the model's word.
+UNMEASURED = 0.8
+#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
+BETWEEN = 1 / 16
+
+
+def compute_products_again(work: Compilation) -> Programs:
+    """Return the statements of a compilation with some products computed again."""
+    programs, options = work.programs, work.options
+    if not work.target.lockstep or options.mode == "no-fusion":
+        return programs
+    chosen = _Choices(work)
+    found = products_again(programs, chosen.way)
+    room = None if options.memory is None else options.memory * (1 - BETWEEN)
+    if room is None or peak(found, chosen.passing(found)) <= room:
+        return found
+    for size in sorted({_largest(family, programs) for family in chosen.asked}, reverse=True):
+        chosen.least = size
+        found = products_again(programs, chosen.way)
+        if peak(found, chosen.passing(found)) <= room:
+            break
+    work.passing |= chosen.passing(found)
+    _LOG.info("cuts: products whose results take %.4g MB or more are computed again", chosen.least / 2**20)
+    return found
+
+
+@frozen
+class _Key:
+    """What a family's units compute, whatever their tensors are called."""
+
+    units: tuple[tuple[Statement, ...], ...]
+    types: tuple[TensorType, ...]
+
+
+@frozen(slots=False)
+class _Settings:
+    """What groups are made of and cost."""
+
+    policy: Policy
+    evaluator: Remembered
+
+
+class _Choices:
+    """Answers about families, which are `asked` again as the memory turns out to be too small: all whose results have
+    at least so many bytes are computed again.
+    """
+
+    def __init__(self, work: Compilation) -> None:
+        self.work, self.least = work, float("inf")
+        self.asked: dict[Family, Way] = {}
+        self.known: dict[Hashable, Way] = {}
+        policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math, chains=work.target.lockstep)
+        self.settings = _Settings(policy, Remembered(Modelled(work.target)))
+
+    def way(self, family: Family) -> Way:
+        """Return what becomes of a family."""
+        size = _largest(family, self.work.programs)
+        if family not in self.asked:
+            self.asked[family] = self._fastest(family) if size > self.work.target.l2_bytes else "keep"
+        return "each" if size >= self.least else self.asked[family]
+
+    def passing(self, programs: Programs) -> frozenset[str]:
+        """Return the tensors of programs that pass from product to product in shared memory: what families made that
+        are computed again for each side, and what was written in its place.
+        """
+        before = self.work.programs.types
+        made = {t for family in self.asked if self.way(family) == "each" for t in family.made}
+        alike = {before[t] for t in made}
+        return frozenset(made | {t for t, kind in programs.types.items() if t not in before and kind in alike})
+
+    def _fastest(self, family: Family) -> Way:
+        """Return the way whose kernels take least, by more than the model may err."""
+        kept = only(self.work.programs, family)
+        key = _key(kept)
+        if key not in self.known:
+            seconds: dict[Way, float] = {"keep": UNMEASURED * self._seconds(kept)}
+            seconds["once"] = self._seconds(products_again(kept, lambda _: "once"))
+            seconds["each"] = self._seconds(products_again(kept))
+            _LOG.debug("cuts: products again, us: %s", {way: round(s * 1e6, 1) for way, s in seconds.items()})
+            self.known[key] = min(seconds, key=lambda way: seconds[way])
+        return self.known[key]
+
+    def _seconds(self, programs: Programs) -> float:
+        evaluator = self.settings.evaluator
+        try:
+            workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
+            return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
+        except CutsError:
+            return float("inf")
+
+
+def only(programs: Programs, family: Family) -> Programs:
+    """Return the units that compute a family and what is kept of it, as a graph of their own."""
+    own = {r.statement.target for r in (*family.behind, *family.sums)} | family.made
+    units = tuple(u for u in programs.units if any(s.target in own for s in u.statements))
+    made = {s.target for u in units for s in u.statements}
+    needed = {t for u in programs.units if u not in units for t in u.reads} | {*programs.graph.outputs}
+    inputs = dict.fromkeys(t for u in units for t in u.reads if t not in made)
+    outputs = tuple(t for u in units for t in u.writes if t in needed)
+    graph = evolve(programs.graph, inputs=tuple(inputs), outputs=outputs, nodes=(), constants={})
+    return evolve(programs, graph=graph, units=units)
+
+
+def _key(programs: Programs) -> Hashable:
+    """Return what is equal for programs that compute the same."""
+    names: dict[str, str] = {}
+    for unit in programs.units:
+        for tensor in unit.tensors:
+            names.setdefault(tensor, f"t{len(names)}")
+    statements = tuple(tuple(rename_statement(s, names) for s in u.statements) for u in programs.units)
+    outputs = tuple(names[t] for t in programs.graph.outputs)
+    return _Key(statements, tuple(programs.types[t] for t in names)), outputs
+
+
+def _largest(family: Family, programs: Programs) -> int:
+    """Return the bytes of the largest result that a family would keep."""
+    return max(programs.types[t].nbytes for t in family.made)
+
+
+def peak(programs: Programs, passing: frozenset[str]) -> int:
+    """Return the bytes of what is alive at once between units, without what is `passing` in shared memory."""
+    views = find_views(programs)
+    alive: dict[str, list[int]] = {}
+    for place, unit in enumerate(views.programs.units):
+        for tensor in (*unit.reads, *unit.writes):
+            while tensor in views.sources:
+                tensor = views.sources[tensor]
+            alive.setdefault(tensor, []).append(place)
+    last = len(views.programs.units)
+    changes = [0] * (last + 2)
+    for tensor, places in alive.items():
+        if tensor in passing:
+            continue
+        kept = tensor in programs.graph.outputs or tensor in programs.graph.inputs
+        first = 0 if tensor in programs.graph.inputs else min(places)
+        changes[first] += programs.types[tensor].nbytes
+        changes[(last if kept else max(places)) + 1] -= programs.types[tensor].nbytes
+    total = most = 0
+    for change in changes:
+        total += change
+        most = max(most, total)
+    return most

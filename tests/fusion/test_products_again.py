@@ -1,0 +1,128 @@
+"""Products that are computed again in front of those behind them: what the statements mean stays, and no tensor as
+large as scores is left to be stored; where something else reads scores, they stay.
+"""
+
+from __future__ import annotations
+
+import cuts
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.ir.graph import Graph, Node
+from cuts.ir.statement import Program, Statement
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate, evaluate_graph
+from cuts.passes.fusion.fold_units import drop_unused
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.sums.divisors import divide_behind
+from cuts.passes.fusion.sums.exchange import exchange
+from cuts.passes.fusion.sums.products_again import Way, products_again
+from cuts.passes.fusion.sums.share_sums import share_sums
+from cuts.passes.verify import verify_programs
+
+#: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, a mask, and whether the result is an
+#: output besides the gradients.
+CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None, bool]] = {
+    "alone": ((1, 2, 2, 96, 96, 4), {}, None, False),
+    "behind the forward pass": ((1, 2, 2, 96, 96, 64), {}, None, True),
+    "other lengths": ((2, 1, 1, 80, 112, 4), {}, None, False),
+    "causal": ((1, 2, 2, 96, 96, 64), {"causal": True}, None, True),
+    "heads in groups": ((1, 4, 2, 96, 96, 64), {}, None, True),
+    "softcap": ((1, 1, 1, 96, 96, 4), {"softcap": 3.0}, None, False),
+    "masked": ((1, 2, 2, 96, 96, 4), {}, TensorType(DType.BOOL, (1, 1, 1, 96)), False),
+    "biased": ((1, 1, 1, 96, 96, 4), {}, TensorType(DType.F32, (1, 1, 96, 96)), False),
+}
+
+
+def gradient(name: str) -> tuple[Graph, Registry]:
+    """Return the gradients of attention with respect to its first three operands, and the declarations."""
+    (b, h, g, m, n, e), attributes, mask, forward = CASES[name]
+    shapes = {"q": (b, h, m, e), "k": (b, g, n, e), "v": (b, g, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
+    types = {t: TensorType(DType.F32, shape) for t, shape in shapes.items()} | ({"mask": mask} if mask else {})
+    operands = ("q", "k", "v", "mask") if mask else ("q", "k", "v")
+    node = Node("a", "attention", operands, ("y",), attributes)
+    made = cuts.grad(Graph("a", (*operands, "dy"), ("y",), types, (node,)), loss="y", wrt=["q", "k", "v"], given="dy")
+    outputs = (*made.gradients.values(), *(("y",) if forward else ()))
+    return evolve(made.graph, inputs=(*operands, "dy"), outputs=outputs), made.spec.registry
+
+
+def prepared(graph: Graph, registry: Registry) -> Programs:
+    """Return what the statements are by then."""
+    return share_sums(drop_unused(build_programs(graph, registry)))
+
+
+def values(programs: Programs, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the outputs of statements, one after another."""
+    every = tuple(s for unit in programs.units for s in unit.statements)
+    given = {**inputs, **programs.graph.constants}
+    program = Program(programs.types, tuple(given), programs.graph.outputs, every, programs.tables)
+    return dict(evaluate(program, given))
+
+
+def stored(programs: Programs) -> int:
+    """Return the most elements of a tensor that units leave to others besides those that they compute again."""
+    left = (t for u in programs.units if not u.name.endswith(("tiles", "tiles_")) for t in u.writes)
+    return max(programs.types[t].size for t in left if t not in programs.graph.outputs)
+
+
+@pytest.mark.parametrize("way", ["once", "each"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_it_means_stays(name: str, way: Way) -> None:
+    graph, registry = gradient(name)
+    before = prepared(graph, registry)
+    after = products_again(before, lambda family: way)
+    assert after is not before
+    verify_programs(after)
+    verify_programs(divide_behind(after))
+    rng = np.random.default_rng(0)
+    inputs = {t: rng.standard_normal(graph.types[t].shape) for t in graph.inputs}
+    if "mask" in inputs and graph.types["mask"].dtype is DType.BOOL:
+        inputs["mask"] = rng.random(graph.types["mask"].shape) < 0.7
+    expected = evaluate_graph(graph, registry, inputs)
+    for programs in (after, divide_behind(after)):
+        for tensor, value in values(programs, inputs).items():
+            np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-9, err_msg=tensor)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_side_has_products_of_its_own(name: str) -> None:
+    graph, registry = gradient(name)
+    (b, h, _, m, n, e), *_ = CASES[name]
+    after = divide_behind(products_again(prepared(graph, registry)))
+    again = [u for u in after.units if u.name.endswith(("tiles", "tiles_"))]
+    assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2, 2]
+    rows = [u for u in after.units if "weights" in u.name]
+    assert len(rows) == 1  # of one softmax, which leaves its greatest scores and their sums
+    assert stored(after) in {b * h * m * n, b * h * m * e}  # scores within the chain, which pass through no memory
+
+
+def test_all_sides_may_share_what_is_computed_again() -> None:
+    graph, registry = gradient("behind the forward pass")
+    after = products_again(prepared(graph, registry), lambda family: "once")
+    again = [u for u in after.units if u.name.endswith("tiles")]
+    assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2]
+    assert [len(u.writes) for u in again] == [2]  # the weights, and the gradients of scores
+
+
+def test_all_stays_where_scores_are_stored_anyway() -> None:
+    graph, registry = gradient("alone")
+    programs = prepared(graph, registry)
+    scores = next(s.target for u in programs.units for s in u.statements if s.target.endswith("d_z"))
+    kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
+    assert products_again(kept) is kept
+    assert products_again(programs, lambda family: "keep") is programs
+
+
+def test_terms_of_an_exchanged_sum_are_the_same() -> None:
+    graph, registry = gradient("alone")
+    every = [s for u in prepared(graph, registry).units for s in u.statements]
+
+    def written(end: str) -> Statement:
+        return next(s for s in every if s.target.endswith(end))
+
+    found = exchange(written("d_t_sum"), written("d_w"), "weighted")
+    assert found is not None
+    assert found.weighted.tensors_read == (written("grad.w").target, "v")
+    assert found.total.tensors_read == ("dy", "weighted")
+    assert exchange(written("t_"), written("d_w"), "weighted") is None
