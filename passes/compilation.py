@@ -155,9 +155,8 @@ class Compilation:
         """Return a partitioner that ends when the budget is overdue."""
         over = self.budget.overdue if self.selector is None else self.selector.overdue
         kept = () if self.kept is None else tuple(self.kept.groups.values())
-        costs = evaluator or self.evaluator
+        costs, ahead = evaluator or self.evaluator, self.foreseeing
         made = Partitioner(workshop, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
-        ahead = self.foreseeing
         return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
 
     @property
