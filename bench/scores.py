@@ -233,9 +233,10 @@ class ScoreBench:
 
     def _step(self, name: str, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the result of attention and its gradients."""
-        operands = [tensors[t].detach().requires_grad_() for t in OPERANDS]
-        result = self.torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=CASES[name][-1])
-        return (result.detach(), *self.torch.autograd.grad(result, operands, tensors["dy"]))
+        with self.torch.enable_grad():  # which peers go without elsewhere
+            operands = [tensors[t].detach().requires_grad_() for t in OPERANDS]
+            result = self.torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=CASES[name][-1])
+            return (result.detach(), *self.torch.autograd.grad(result, operands, tensors["dy"]))
 
     def _exact(self, name: str, tensors: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """Return the results in float64, a head at a time: scores take room."""

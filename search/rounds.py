@@ -24,9 +24,6 @@ from .trials import Trials
 RANKED = Settings().first
 #: How many times as many points are proposed at once, at most, where few searches go on.
 WIDE = 3
-#: Batches of points from which on twice as many are proposed at once (replayed in the recorded spaces, searches try
-#: 17.0 kernels in place of 16.6, and end with the same ones).
-PERSISTENT = 6
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
 #: Seconds in which spaces are ranked that nothing is known of, however late it is.
@@ -94,7 +91,7 @@ class Rounds:
         self._trials.step(tasks)
         for task in tasks:
             if task.idle:
-                self._advance(task, self._batch(task, tasks))
+                self._advance(task, self._batch(tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
@@ -173,16 +170,14 @@ class Rounds:
         known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
 
-    def _batch(self, task: SearchTask, tasks: Sequence[SearchTask]) -> int:
+    def _batch(self, tasks: Sequence[SearchTask]) -> int:
         """Return how many points of a problem are proposed at once: more under a budget, where few searches go on and
-        workers would have nothing to do, or where one goes on and on, as each round takes a second.
+        workers would have nothing to do.
         """
         batch, going = self._settings.batch, sum(t.choice is None for t in tasks)
         if not self._resources.budget.limited:
             return batch
-        if len(task.entries) >= PERSISTENT * batch:
-            batch *= 2
-        return max(batch, min(WIDE * self._settings.batch, self._resources.builder.size // max(1, going)))
+        return max(batch, min(WIDE * batch, self._resources.builder.size // max(1, going)))
 
     def _advance(self, task: SearchTask, batch: int) -> None:
         """Propose the next batch, or end the search."""

@@ -27,7 +27,7 @@ from cuts.passes.evaluators import Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round, making
-from cuts.search.build import Done, Job, Scored
+from cuts.search.build import Done, Job
 from cuts.search.child import Child, Ended
 from cuts.search.earlier_results import modelled
 from cuts.search.interrupts import first_interrupt_stops
@@ -36,7 +36,7 @@ from cuts.search.problem import schedule_text
 from cuts.search.rounds import Rounds
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.task import Entry, SearchTask
+from cuts.search.task import SearchTask
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, group_of, problem_of
@@ -468,21 +468,8 @@ def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_buil
             for task in tasks[going:]:
                 task.choice = modelled(task.problem)
             resources.builder.size = 16  # type: ignore[misc]
-            found.append(rounds._batch(tasks[0], tasks))
+            found.append(rounds._batch(tasks))
         return found
 
     assert batches(Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
     assert batches(Budget.of(None, FakeClock())) == [3, 3, 3, 3]
-
-
-def test_a_search_that_goes_on_and_on_in_limited_time_proposes_more_at_once() -> None:
-    """It would take a round for every three points, behind all others."""
-    rounds = Rounds(session(Budget.of(60.0, FakeClock()), FakeClock()), Settings(batch=3))
-    tasks = [SearchTask(problem_of(8)) for _ in range(40)]
-    candidate = Scored(None, modelled(problem_of(8)).candidate)
-    found = []
-    for count in (0, 17, 18, 30):
-        tasks[0].entries = {str(n): Entry(candidate, str(n)) for n in range(count)}
-        found.append(rounds._batch(tasks[0], tasks))
-    assert found == [3, 3, 6, 6]
-    assert rounds._batch(tasks[1], tasks) == 3
