@@ -70,6 +70,7 @@ LONG = {
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",
+    "attention": "scores, what each kind of mask chooses of them, and a softmax that kernels may take in parts",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",
 }
 
