@@ -15,7 +15,7 @@ from cuts.passes.lowering.fetch import rows_apart, steps_apart
 from cuts.passes.schedule import check_schedule, features_of
 
 from ..needs import needs_opencl
-from .test_points import _device, check
+from .test_points import SMALL_GPU, _device, check
 
 H200 = find_target("cuda:h200")
 GROUP = """var n < 1, c < 32, h < 14, w < 14, k < 24, r < 3, s < 3, d < 32, i < 14, j < 14
@@ -120,3 +120,44 @@ def test_the_model_counts_fetches_that_divide() -> None:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_the_numbers_are_right(rows: int, columns: int, stages: int) -> None:
     check(_device("opencl"), H200, group(), point(group(), rows, columns, stages))
+
+
+BEYOND = """var n < 1, c < 3, h < 1, w < 3, r < 3, o < 1, i < 2, j < 1, k < 3, s < 3
+
+group {
+  tensor "a": f32[3, 3]
+  tensor "x": f32[3, 5]
+  tensor "u": f32[1, 3, 1, 3]
+  tensor t: f32[1, 3, 1, 3]
+  tensor "v": f32[3, 3]
+  tensor "y": f32[1, 2, 1]
+  tensor z: f32[1, 2, 1]
+  inputs "a", "x", "v"
+  outputs "y"
+  shared "u"
+  segment (n, c, h, w) {
+    reduce t = sum over (r) of "a"[c, r] * "x"[c, w + r]
+    output "u"[0, c, 0, w] = t[0, c, 0, w]
+  }
+  segment (o, i, j) {
+    reduce z = sum over (k, s) of "v"[k, s] * "u"[0, k, i, s if 0 <= i < 1 else 0]
+    output "y"[0, i, 0] = z[0, i, 0]
+  }
+}
+"""
+
+
+@needs_opencl
+def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there() -> None:
+    made = parse_ir(BEYOND)
+    assert isinstance(made, FusedGroup)
+    first, last = made.segments
+    n, c, h, w = first.axes
+    tiles = (TileDim((n,), 1, 1), TileDim((c,), 4, 4), TileDim((h,), 2, 1), TileDim((w,), 4, 4, 2))
+    loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 1),), (), 1)
+    o, i, j = last.axes
+    behind = (TileDim((o,), 1, 1), TileDim((i,), 2, 1), TileDim((j,), 1, 1))
+    sums = ReductionSchedule(tuple(ReduceDim((v,), v.extent) for v in last.reductions[0].reduce), (), 1)
+    schedule = Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (sums,))))
+    assert check_schedule(made, schedule, SMALL_GPU) == []
+    check(_device("opencl"), SMALL_GPU, made, schedule)
