@@ -108,7 +108,7 @@ def passed_on(
     if beyond := filled(state.group, output.tensor):
         dims, fill = beyond
         shape = state.group.tensors[output.tensor].shape
-        # By its place in the box, which a tile may fill beyond an axis of one element: what is written there is no place.
+        # By places in the box: a tile may fill it beyond an axis of one element, whose index is always 0.
         ends = (Guard(places[d] + bases[d], 0, shape[d]) for d in dims)
         inside = tuple(guard for guard in ends if not guard.always)
         nothing = Literal(fill if dtype.is_float else int(fill), value.dtype)

@@ -10,6 +10,7 @@ from math import inf
 from attrs import evolve, field, frozen
 
 from ...ir import FusedGroup, Target, TensorType
+from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .slice_reduction import slice_reduction, slicings
 from .split_reduction import candidates, split_reduction
@@ -164,7 +165,9 @@ def split_groups(
             continue
         tensors, kind = dict(group.tensors), "slices" if len(forms) == 1 else "parts"
         for number, workspace in enumerate(forms[0].shared if len(forms) == 1 else forms[0].outputs):
-            tensors[workspace] = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
+            name = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
+            # Several groups may write pieces of one tensor: each has a workspace of its own, as they may run together.
+            tensors[workspace] = unused_name(name, types)
             types[tensors[workspace]] = forms[0].tensors[workspace]
         for kernel in forms:
             form, canonical = canonical_names(kernel)

@@ -33,7 +33,7 @@ from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
-from cuts.passes.split.splitting import WHOLE, Division, Splitting
+from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
 from cuts.passes.workload import Workload
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
@@ -293,3 +293,27 @@ def test_what_was_learned_of_parts_is_found_again_where_they_are_launched() -> N
     compile_graph(long_product(), Registry.builtin(), GPU_LIKE, CompileOptions(), emit, Asked(GPU_LIKE))
     assert len(launched) == 2
     assert {*map(form_key, launched)} <= {*map(form_key, asked)}
+
+
+def test_pieces_of_one_tensor_have_workspaces_of_their_own() -> None:
+    """Parts of several may be computed in one launch, before any are added up."""
+    types = {
+        name: TensorType(DType.F32, shape)
+        for name, shape in {"x": (1, 32, 9, 9), "w": (32, 4, 4, 3), "y": (1, 4, 20, 19)}.items()
+    }
+    node = Node("n", "conv_transpose", ("x", "w"), ("y",), {"strides": (2, 2)})
+    programs = build_programs(Graph("g", ("x", "w"), ("y",), types, (node,)), Registry.builtin())
+    views = find_views(programs)
+    shop = Workshop(views, Policy())
+    pieces = [shop.single(name) for name, unit in shop.units.items() if not unit.free and shop.used(name)]
+    assert len(pieces) > 1 and {group.outputs for group in pieces} == {("y",)}
+    divisions = [2, 4, 8, 16]
+    order = iter(divisions)
+    parted, known = split_groups(pieces, views, lambda form: Division(parts=next(order)))
+    before, after = parted[0::2], parted[1::2]
+    spaces = [group.outputs[0] for group in before]
+    assert len({*spaces}) == len(spaces) == len(pieces)
+    for group, behind, space, parts in zip(before, after, spaces, divisions, strict=False):
+        assert space in behind.inputs
+        assert known.programs.types[space] == group.form.tensors[group.form.outputs[0]]
+        assert known.programs.types[space].shape[0] == parts
