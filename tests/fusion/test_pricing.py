@@ -17,6 +17,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.passes import evaluators, pipeline
 from cuts.passes.compilation import Compilation
+from cuts.passes.fusion.partition import LOOKS
 from cuts.passes.pricing import Prices, Pricing, price
 from cuts.passes.schedule.enumerate import Batch, sampled
 
@@ -90,7 +91,7 @@ def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
 def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
     selector = Others(TARGET, answers=in_any_order)
     together = compiled(selector, monkeypatch)
-    assert len(selector.asked) <= 4, "each time for all merges that a round of the partition may look at"
+    assert len(selector.asked) <= LOOKS, "each time for all that a path of merges may come to"
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
     assert alone.modelled.costs.items() <= together.modelled.costs.items()

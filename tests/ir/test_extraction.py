@@ -91,7 +91,7 @@ def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: M
             return evolve(node, args=tuple(value(a) for a in node.args))
         return evolve(node, arg=value(node.arg)) if isinstance(node, Convert) else node
 
-    if isinstance(root, Accumulate):
+    if isinstance(root, (Accumulate, Keep)):
         return evolve(root, at=renumber(root.at, box[root.name], elements), value=value(root.value))
     return evolve(root, value=value(root.value)) if isinstance(root, Store) else root
 
@@ -104,7 +104,7 @@ def additions(roots: tuple[Root, ...], phase: Phase, fixed: Point) -> list[int]:
 
 def held_places(phase: Phase) -> dict[str, tuple[Index, ...]]:
     """Return how the block's graph names each held value, in its box variables."""
-    return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate))}
+    return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate, Keep))}
 
 
 def happens(root: Root) -> bool:
