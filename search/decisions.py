@@ -18,10 +18,12 @@ from attrs import frozen
 
 from ..ir import CompileOptions, Graph
 from ..passes import Decisions
-from .problem import FORMAT, digest
+from .problem import digest
 
 #: The fact of a machine that times depend on, but hardly how a graph is best cut.
 COMPILER = "compiler"
+#: Changed whenever a question would no longer mean what it meant; how kernels are timed is no part of it.
+FORMAT = 1
 #: What a question says of its graph, and of what that is written in.
 ABOUT = ("graph", "declarations")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
 from cuts.search.database import Database, open_database
+from cuts.search.decisions import FORMAT
 from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
 
@@ -80,3 +82,14 @@ def test_a_compilation_takes_over_what_a_file_brought(
     assert not is_known(layer(), spec, GPU, options)
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
     assert not is_known(chain(2), spec, GPU, options)
+
+
+def test_what_packs_decided_is_what_is_asked_today() -> None:
+    """Another format of questions would leave all of it unfound."""
+    database = Database(None)
+    offer_packs(database)
+    assert database.answers()
+    results = {result.key for result in database.results()}
+    for answer in database.answers():
+        assert json.loads(answer.description)["format"] == str(FORMAT)
+        assert results.issuperset(answer.problems)
