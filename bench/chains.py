@@ -247,17 +247,22 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=tuple(CASES), help="a case; may be repeated")
-    parser.add_argument("--count", type=int, default=12, help="points of a chain")
-    parser.add_argument("--limit", type=float, default=75.0, metavar="SECONDS", help="begin no case after this")
+def add_point_options(parser: argparse.ArgumentParser, cases: Mapping[str, object], limit: float, file: str) -> None:
+    """Add the options of a bench that times points of the kernels of some cases."""
+    parser.add_argument("--only", action="append", choices=tuple(cases), help="a case; may be repeated")
+    parser.add_argument("--limit", type=float, default=limit, metavar="SECONDS", help="begin no case after this")
     parser.add_argument("--workers", type=int, default=16, help="processes that choose and compile")
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--prepare", action="store_true", help="choose and compile only, for a target without a device")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
-    parser.add_argument("--out", type=Path, default=RESULTS / "chains.json", help="the file of rows")
+    parser.add_argument("--out", type=Path, default=RESULTS / file, help="the file of rows")
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_point_options(parser, CASES, 75.0, "chains.json")
+    parser.add_argument("--count", type=int, default=12, help="points of a chain")
     return parser.parse_args(argv)
 
 

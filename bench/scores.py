@@ -19,16 +19,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import cuts
 from attrs import evolve, frozen
 from cuts.backends.device import Buffer, Device, Launch, Pointer
 from cuts.backends.devices import find_target, open_device
-from cuts.bench.chains import ChainPoint, described, ready
+from cuts.bench.chains import ChainPoint, add_point_options, described, ready
 from cuts.bench.peers import load_torch
-from cuts.bench.records import RESULTS, Row, circumstances, exit_code, write_rows
+from cuts.bench.records import Row, circumstances, exit_code, write_rows
 from cuts.bench.timing import Contender, in_turns, sets_for
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
@@ -305,15 +304,9 @@ def modelled(name: str, plans: Mapping[str, list[Group]], points: Mapping[str, l
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=tuple(CASES), help="a case; may be repeated")
+    add_point_options(parser, CASES, 150.0, "scores.json")
     parser.add_argument("--count", type=int, default=8, help="points of a kernel with several products")
     parser.add_argument("--others", type=int, default=3, help="points of each other kernel")
-    parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS", help="begin no case after this")
-    parser.add_argument("--workers", type=int, default=16, help="processes that choose and compile")
-    parser.add_argument("--target", default="cuda:device")
-    parser.add_argument("--prepare", action="store_true", help="choose and compile only, for a target without a device")
-    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
-    parser.add_argument("--out", type=Path, default=RESULTS / "scores.json", help="the file of rows")
     return parser.parse_args(argv)
 
 

@@ -102,9 +102,9 @@ class FusedGroup:
 
     `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
     only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
-    memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that no kernel writes, as
-    weights; the others are taken to lie in the cache, as whoever left them did so a moment ago. That is no part of what
-    a group computes: equal groups may differ in it.
+    memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are constants of the
+    graph, as weights; the others are taken to lie in the cache, as whoever left them did so a moment ago. That is no
+    part of what a group computes: equal groups may differ in it.
     """
 
     segments: tuple[Segment, ...]

@@ -43,6 +43,8 @@ UNMEASURED = 0.8
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
+#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
+BETWEEN = 1 / 16
 
 
 @frozen
@@ -150,6 +152,11 @@ class Compilation:
         if key not in self._known:
             self._known[key] = self.graph, make()
         return cast(T, self._known[key][1])
+
+    @property
+    def room(self) -> float | None:
+        """The bytes that tensors of the graph may take at once, where memory is limited."""
+        return None if self.options.memory is None else self.options.memory * (1 - BETWEEN)
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""

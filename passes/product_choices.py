@@ -32,8 +32,6 @@ from .fusion import (
 _LOG = logging.getLogger("cuts.passes")
 #: Part of the time of kernels that keep results which others, that compute them again, may take by the model's word.
 UNMEASURED = 0.8
-#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
-BETWEEN = 1 / 16
 
 
 def compute_products_again(work: Compilation) -> Programs:
@@ -43,8 +41,7 @@ def compute_products_again(work: Compilation) -> Programs:
         return programs
     chosen = _Choices(work)
     found = products_again(programs, chosen.way)
-    room = None if options.memory is None else options.memory * (1 - BETWEEN)
-    if room is None or peak(found, chosen.passing(found)) <= room:
+    if (room := work.room) is None or peak(found, chosen.passing(found)) <= room:
         return found
     for size in sorted({_largest(family, programs) for family in chosen.asked}, reverse=True):
         chosen.least = size

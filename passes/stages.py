@@ -54,8 +54,6 @@ from .workload import Member, Selector, Workload
 
 T = TypeVar("T")
 _LOG = logging.getLogger("cuts.passes")
-#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
-BETWEEN = 1 / 16
 S = TypeVar("S")
 
 
@@ -127,9 +125,9 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 
 def fit_memory(work: Compilation) -> Graph:
     """Leave the graph with values computed again where keeping them would take more than the memory that there is."""
-    if work.options.memory is not None:
+    if (room := work.room) is not None:
         known = {value for node in work.graph.nodes for value in node.outputs}
-        step = KeepOrCompute(work.instances, round(work.options.memory * (1 - BETWEEN)))
+        step = KeepOrCompute(work.instances, round(room))
         work.graph = step.run(work.graph)
         work.again = {value for node in work.graph.nodes for value in node.outputs} - known
         _LOG.info(

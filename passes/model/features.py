@@ -54,10 +54,8 @@ def count_features(
     """
     totals = Totals(group, target)
     layouts = passed_layouts(group, geometry)
-    shared: Count = 0
-    for tensor, (pitches, elements) in layouts.items():
-        totals.pitches[tensor] = pitches
-        shared = shared + ceil_div(elements * group.tensors[tensor].dtype.size, 16) * 16
+    totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
+    shared = _box_bytes(group, {tensor: count for tensor, (_, count) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
     blocks = product(n * 1.0 for n in grid)
@@ -87,25 +85,35 @@ def count_features(
         registers = registers.joined(own.beside(carried(group, geometry, position)))
     shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
-        more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
-        totals.add("barriers", (1.0 + streamed) * more)
-        if geometry[-1].structure.parts < 0:
-            totals.add("issue", product(geometry[-1].thread) * geometry[-1].threads * more)
+        _add_turns(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     spared = masked(group, geometry, blocks, target) if streamed else None
     useful, unique = work or group_work(group)
     if spared is not None:
         totals.spare(spared, geometry[-1].threads)
         unique = unique * spared.seen
-    threads = totals.threads
     instances = _most(product(part.thread) for part in geometry)
     stages = _most(part.stages for part in geometry)
-    limit = register_limit(threads, min_blocks, target)
-    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=threads, shared=shared,
+    limit = register_limit(totals.threads, min_blocks, target)
+    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads, shared=shared,
                     registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
                     limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks, working=working,
                     instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
                     table=float(index == "table"), **totals.sums)  # fmt: skip
+
+
+def _box_bytes(group: FusedGroup, counts: Mapping[str, Count]) -> Count:
+    """Return the bytes of boxes of so many elements that segments pass on."""
+    sizes = (count * group.tensors[tensor].dtype.size for tensor, count in counts.items())
+    return sum((ceil_div(size, 16) * 16 for size in sizes), start=0)
+
+
+def _add_turns(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
+    """Count what each part of what segments pass on takes besides them: barriers, and the scaling of sums of rows."""
+    more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
+    totals.add("barriers", (1.0 + streamed) * more)
+    if last.structure.parts < 0:
+        totals.add("issue", product(last.thread) * last.threads * more)
 
 
 def _most(values: Iterable[Count]) -> Count:

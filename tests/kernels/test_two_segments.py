@@ -148,8 +148,9 @@ group {
 
 
 @needs_opencl
-def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there() -> None:
-    made = parse_ir(BEYOND)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8"])
+def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there(dtype: str) -> None:
+    made = parse_ir(BEYOND.replace("f32[", f"{dtype}["))
     assert isinstance(made, FusedGroup)
     first, last = made.segments
     n, c, h, w = first.axes
