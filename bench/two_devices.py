@@ -5,7 +5,7 @@ half of the cores, then with both and all.
 
 Each search is a process of its own that knows nothing of earlier ones: no database, no pack, no compiled kernel. What
 is compared is the time of the whole search, which ends by itself: what is left of its budget is not spent on deeper
-searches. The kernels' times, which should not be worse, stand beside it.
+searches. The kernels' times, which should not be worse, stand beside it, and what was busy when.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.cases import all_cases
 from cuts.bench.records import Row, circumstances, exit_code, write_rows
+from cuts.bench.timelines import ProcessTimes, described, lines
 from cuts.bench.tuned import tune
+from cuts.search.course import HERE
 from cuts.search.session import tuning_session
 from cuts.search.settings import Settings
 
 
 def measure(devices: list[str], options: argparse.Namespace) -> Row:
     """Tune with some devices; return how long it took and what came of it."""
-    target = find_target("cuda")
+    target = find_target(options.target)
     cases = [c for c in all_cases() if c.kind == "conv" and c.batch == 1 and options.network in c.uses]
+    cases = cases[: options.first or None]
     begin = time.monotonic()
     with tuning_session(
         target,
@@ -43,12 +46,14 @@ def measure(devices: list[str], options: argparse.Namespace) -> Row:
     ) as selector:
         tune(cases, target, emit, selector)
         seconds = time.monotonic() - begin
+        tasks = [task for search in selector.tuner.statistics.searches for task in search.tasks]
+        timeline = described(begin, HERE, selector.budget.stages, tasks)
         kernels = sum(p.uses * (c.seconds or 0.0) for p, c in zip(selector.problems, selector.choices, strict=True))
         return {
             "devices": len(devices), "cores": len(os.sched_getaffinity(0)), "operations": len(cases),
             "seconds": round(seconds, 2), "complete": selector.complete, "kernels us": round(1e6 * kernels, 1),
             "building": selector.tuner.statistics.building, "stages": selector.budget.spent,
-            "statistics": selector.tuner.statistics.record(), **circumstances(target.name),
+            "statistics": selector.tuner.statistics.record(), "timeline": timeline, **circumstances(target.name),
         }  # fmt: skip
 
 
@@ -62,14 +67,15 @@ def measured_apart(count: int, options: argparse.Namespace) -> Row:
             "CUTS_CACHE_DIR": f"{cache}/cuts",
         }
         command = [sys.executable, __file__, "--measure", str(count), "--budget", str(options.budget)]
-        command += ["--network", options.network]
+        command += ["--network", options.network, "--target", options.target, "--first", str(options.first)]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         os.sched_setaffinity(process.pid, share)
-        said, _ = process.communicate()
+        with ProcessTimes(process.pid) as processes:
+            said, _ = process.communicate()
     if process.returncode:
         raise SystemExit(process.returncode)
     row: Row = json.loads(said.splitlines()[-1])
-    return row
+    return row | {"processes": processes.rows()}
 
 
 def main() -> None:
@@ -77,6 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=2, metavar="N", help="devices of the second search")
     parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--target", default="cuda")
+    parser.add_argument("--first", type=int, default=0, help="only so many operations")
     parser.add_argument("--budget", type=float, default=70.0, metavar="SECONDS", help="of each search")
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "two_devices.json")
@@ -88,6 +96,9 @@ def main() -> None:
     for count in (options.most, 1):  # if time runs out, what is new is known
         rows.append(measured_apart(count, options))
         write_rows(options.out, rows)
+    for row in rows:
+        print(f"{row['devices']} devices: how many were busy with what, by half seconds")
+        print("\n".join(lines(row["timeline"], row["processes"])))
     print("devices  cores  seconds  compiled  timed  kernels us  complete")
     for row in rows:
         statistics = row["statistics"]

@@ -32,13 +32,15 @@ class Budget:
     """Seconds that a compilation may take, from when this was made; infinity where nobody set a limit.
 
     `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
-    each stage that `stage` timed, `needed` those that what comes behind the last measurement is known to take.
+    each stage that `stage` timed, `stages` when each began and ended, `needed` the seconds that what comes behind the
+    last measurement is known to take.
     """
 
     seconds: float = inf
     clock: Callable[[], float] = monotonic
     stopped: bool = False
     spent: dict[str, float] = field(factory=dict)
+    stages: list[tuple[str, float, float]] = field(factory=list)
     needed: float = 0.0
     begun: float = field(init=False)
 
@@ -122,7 +124,9 @@ class Budget:
         try:
             yield
         finally:
-            self.spent[name] = self.spent.get(name, 0.0) + self.clock() - start
+            end = self.clock()
+            self.spent[name] = self.spent.get(name, 0.0) + end - start
+            self.stages.append((name, start, end))
 
 
 def cores(quota: Path = QUOTA) -> int:

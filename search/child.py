@@ -21,6 +21,7 @@ from typing import Any
 
 from ..ir import BackendError, CutsError
 from .copies import Nursery, ProcessCopy
+from .course import HERE
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
@@ -45,7 +46,7 @@ class Child:
 
     `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by
     `receive`, which gives up, and ends the process, once `over` says so. A `nursery` makes the process, as long as
-    there is one.
+    there is one. What it did is taken down under its `role`, which is the name of the class.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Child:
         nursery: Nursery | None = None,
     ) -> None:
         self.service = service
+        self.role = service.partition(":")[2]
         self.nursery = nursery
         self.over = over
         self.arguments = arguments
@@ -121,9 +123,10 @@ class Child:
             if not ready or not self._poll(limit):
                 self.kill()
                 raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
-            error, value = self.connection.recv()
+            error, value, did = self.connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
+        HERE.take_in(did, self.role)
         if error is not None:
             raise error
         return value
@@ -202,16 +205,21 @@ def serve(connection: Connection) -> None:
             method, arguments = connection.recv()
         except (EOFError, OSError):
             return
+        with HERE.noting(method):
+            error, value = (failure, None) if failure else _answer(service, method, arguments)
         try:
-            answer = (failure, None if failure else getattr(service, method)(*arguments))
-        except CutsError as error:
-            answer = (error, None)
-        except Exception as error:  # a bug, or a library's own error: it must reach whoever asked
-            answer = (BackendError(f"{type(error).__name__}: {error}"), None)
-        try:
-            connection.send(answer)
+            connection.send((error, value, HERE.hand_over()))
         except OSError:
             return
+
+
+def _answer(service: object, method: str, arguments: tuple[object, ...]) -> tuple[CutsError | None, Any]:
+    try:
+        return None, getattr(service, method)(*arguments)
+    except CutsError as error:
+        return error, None
+    except Exception as error:  # a bug, or a library's own error: it must reach whoever asked
+        return BackendError(f"{type(error).__name__}: {error}"), None
 
 
 def _make(connection: Connection) -> tuple[object, CutsError | None]:

@@ -57,7 +57,7 @@ class Ending:
             for entry in finalists:
                 if entry.outcome == "ok":
                     self._trials.again(task, entry)
-        task.choice = best_known(task, self._settings)
+        task.choice, task.ended = best_known(task, self._settings), self._trials.resources.budget.clock()
         winner = task.winner(self._settings)
         if task.proof is not None:
             statistics.legal += task.proof.legal

@@ -21,6 +21,7 @@ from ..backends import Launch, MemoryPart, Pointer, open_device
 from ..backends.cuda import empty_kernel
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
 from .compare import BLOCK, SMALL, Comparer
+from .course import HERE
 from .data import KeptNumbers, Reference, addresses, elements, host_dtype, make_reference, numbers_of, poison, span
 from .oracle import Sample, allowed_error
 from .problem import Problem
@@ -121,20 +122,19 @@ class MeasuringDevice:
         self.prepare(problem)
         data = self._problems[problem.key]
         try:
-            (loaded,) = self.device.build([kernel], [binary])
-            launch = self.device.bind(
-                loaded, kernel, [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments]
-            )
+            with HERE.noting("load"):
+                launch = self._loaded(data, kernel, binary)
             for tensor, blank in data.blank.items():
                 self.device.copy(data.places[tensor], blank, span(problem, tensor))
             launch()
             self.device.synchronize()
         except BackendError as failure:
             return Verdict("failed", failure.message.splitlines()[0])
-        for tensor in problem.form.outputs:
-            message = "" if self._alike(data, tensor) else self._compare(data, tensor)
-            if message:
-                return Verdict("wrong", message)
+        with HERE.noting("compare"):
+            differences = (self._difference(data, tensor) for tensor in problem.form.outputs)
+            message = next(filter(None, differences), "")
+        if message:
+            return Verdict("wrong", message)
         data.launches.pop(kernel.name, None)
         data.launches[kernel.name] = launch
         if len(data.launches) > LOADED:
@@ -142,6 +142,11 @@ class MeasuringDevice:
         if not data.whole:
             self._keep(data)
         return Verdict("ok")
+
+    def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> Launch:
+        (loaded,) = self.device.build([kernel], [binary])
+        pointers = [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments]
+        return self.device.bind(loaded, kernel, pointers)
 
     def sample(self, key: str, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
         """Time a checked kernel of a problem: seconds of each run; nothing where it is not loaded any more."""
@@ -178,6 +183,9 @@ class MeasuringDevice:
         for tensor in data.problem.form.outputs:
             data.whole[tensor] = Pointer(self.device.allocate(span(data.problem, tensor)))
             self.device.copy(data.whole[tensor], data.places[tensor], span(data.problem, tensor))
+
+    def _difference(self, data: _Data, tensor: str) -> str:
+        return "" if self._alike(data, tensor) else self._compare(data, tensor)
 
     def _alike(self, data: _Data, tensor: str) -> bool:
         """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks

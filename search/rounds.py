@@ -10,7 +10,7 @@ from math import inf
 from ..ir import PassError, cores
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
-from .curve import Search
+from .course import Search
 from .earlier_results import hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
@@ -128,6 +128,7 @@ class Rounds:
 
     def begin(self, task: SearchTask) -> None:
         """Begin the search for a problem; others may be under way."""
+        task.begun = self._resources.budget.clock()
         self._resources.database.register(task.problem)
         self._trials.refer(task)
         known = self._resources.ranked.get(space_key(task.problem, self._settings))
@@ -159,7 +160,8 @@ class Rounds:
 
     def _start(self, task: SearchTask, ranked: Sequence[Scored]) -> None:
         """Make the strategy and propose the first candidates."""
-        space = make_space(task.problem.form, task.problem.target)
+        with self._resources.statistics.phase("make spaces"):
+            space = make_space(task.problem.form, task.problem.target)
         task.points = space.size
         self._resources.statistics.points += space.size
         task.first = list(ranked[: max(1, self._settings.first)])
@@ -168,7 +170,12 @@ class Rounds:
             settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, settings.correction
         )
         known = hints(self._resources.database, task.problem) if settings.remembers else []
-        self._trials.propose(task, [*known, *task.strategy.propose([], inf, self._settings.first)])
+        self._trials.propose(task, [*known, *self._proposed(task, self._settings.first)])
+
+    def _proposed(self, task: SearchTask, count: int) -> list[Scored]:
+        assert task.strategy is not None, "a search has begun that is asked for points"
+        with self._resources.statistics.phase("propose"):
+            return task.strategy.propose(task.known(), task.seconds, count)
 
     def _batch(self, tasks: Sequence[SearchTask]) -> int:
         """Return how many points of a problem are proposed at once: more under a budget, where few searches go on and
@@ -194,7 +201,7 @@ class Rounds:
             task.stale, room = 0, self._settings.first
         proposals: list[Scored] = []
         if room > 0 and task.stale <= self._settings.patience and task.strategy is not None:
-            proposals = task.strategy.propose(task.known(), task.seconds, room)
+            proposals = self._proposed(task, room)
         if proposals:
             self._trials.propose(task, proposals)
         else:

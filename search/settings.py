@@ -11,7 +11,7 @@ from statistics import median
 from attrs import asdict, define, evolve, field, frozen
 
 from ..passes.schedule import Candidate
-from .curve import Search
+from .course import HERE, Search
 from .learned import LearnedOrder
 from .proof import Proof
 
@@ -181,12 +181,14 @@ class Statistics:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a phase."""
+        """Add the time of a block to a phase, and take down when that was."""
         start = self.clock()
         try:
             yield
         finally:
-            self.phases[name] = self.phases.get(name, 0.0) + self.clock() - start
+            end = self.clock()
+            self.phases[name] = self.phases.get(name, 0.0) + end - start
+            HERE.note(name, start, end)
 
 
 @define

@@ -57,7 +57,7 @@ class SearchTask:
     must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
     the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
     `stale` how many batches in a row did not better it. `lost` says why its space could not be ranked, `error` why
-    there is nothing to choose from.
+    there is nothing to choose from. It `begun` and `ended` at moments of the clock.
     """
 
     problem: Problem
@@ -79,6 +79,8 @@ class SearchTask:
     proof: Proof | None = None
     choice: TunedChoice | None = None
     reached: float = inf
+    begun: float = 0.0
+    ended: float = 0.0
 
     @property
     def best(self) -> Entry | None:

@@ -185,7 +185,8 @@ class Trials:
                 Rejected(verdict.outcome, verdict.message, problem.label, entry.text, problem.work)
             )
         if not entry.trusted:
-            self.resources.database.record(task.problem, [trial_of(entry, verdict.message)])
+            with self.resources.statistics.phase("record"):
+                self.resources.database.record(task.problem, [trial_of(entry, verdict.message)])
 
 
 def trial_of(entry: Entry, message: str = "") -> Trial:

@@ -18,7 +18,7 @@ from attrs import frozen
 from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, price
 from .build import BundleMember, Job
-from .curve import Search
+from .course import Search
 from .earlier_results import best_elsewhere, finished, modelled, unfinished
 from .launches import launch_name, measure_launches
 from .making import PAUSE

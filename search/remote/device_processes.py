@@ -89,6 +89,7 @@ class DeviceProcesses:
         self._search = 0
         self._gone: list[UnitAnswer] = []
         for lane in self._lanes:
+            lane.child.role = lane.place
             lane.child.start()
 
     @property

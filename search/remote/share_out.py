@@ -15,7 +15,7 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from ..build import Scored
-from ..curve import Search
+from ..course import Search
 from ..final_round import best_known, space_key
 from ..problem import schedule_text
 from ..resources import Resources
@@ -111,7 +111,9 @@ class ShareOut:
                     under_way.add(number := waiting.popleft())
                     self._submit(number, tasks[number])
                 self._look()
-                for answer in self.engine.collect(self.resources.pause):
+                with self.resources.statistics.phase("wait for places"):
+                    answers = self.engine.collect(self.resources.pause)
+                for answer in answers:
                     if answer.number not in under_way:
                         continue
                     under_way.discard(answer.number)
@@ -133,6 +135,7 @@ class ShareOut:
         budget = self.resources.budget
         seconds = max(0.0, budget.left(self.resources.share) - HANDOVER) if budget.limited else None
         self._attempts[task.problem.key] += 1
+        task.begun = budget.clock()
         ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
         unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds, tuple(ranked))
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
@@ -169,6 +172,7 @@ class ShareOut:
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed
+        task.round, task.ended = result.rounds, self.resources.budget.clock()
         self._choose(task, result)
         return True
 

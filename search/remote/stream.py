@@ -134,6 +134,7 @@ def _result(search: _Search, each: _UnderWay) -> UnitResult:
         sum(bool(e.samples) for e in built),
         complete=task.choice is not None,
         ranked=() if unit.ranked else tuple(search.resources.ranked.get(space_key(unit.problem, unit.settings), ())),
+        rounds=task.round,
     )
 
 

@@ -35,7 +35,7 @@ class SearchUnit:
 class UnitResult:
     """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
     error that ended it. Where its time was over before it was `complete`, the choice is the best so far. `ranked` are
-    the model's best points, where the unit came without them.
+    the model's best points, where the unit came without them; it took so many `rounds`.
     """
 
     machine: Mapping[str, str]
@@ -47,6 +47,7 @@ class UnitResult:
     error: str = ""
     complete: bool = True
     ranked: tuple[Scored, ...] = ()
+    rounds: int = 0
 
 
 @frozen

@@ -1,0 +1,41 @@
+"""What processes did when, by half seconds."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.search.child import Child
+from cuts.search.course import HERE, SLICE, Timeline
+
+
+def test_what_is_done_counts_in_every_slice_that_it_touches() -> None:
+    timeline = Timeline()
+    timeline.note("build", 0.8 * SLICE, 2.5 * SLICE)
+    timeline.note("build", 2.5 * SLICE, 2.75 * SLICE)
+    busy = timeline.done["build"]
+    assert busy.seconds == pytest.approx({0: 0.2 * SLICE, 1: SLICE, 2: 0.75 * SLICE})
+    assert busy.counts == {2: 2}
+    assert (busy.first, busy.last) == (0.8 * SLICE, 2.75 * SLICE)
+
+
+def test_what_another_process_did_is_told_once_and_kept_apart() -> None:
+    other, timeline = Timeline(), Timeline()
+    other.note("build", 0.0, 0.25)
+    timeline.note("build", 0.0, 0.125)
+    timeline.take_in(other.hand_over(), "device 1")
+    timeline.take_in(other.hand_over(), "device 1")
+    assert {kind: busy.seconds for kind, busy in timeline.done.items()} == {
+        "build": {0: 0.125},
+        "device 1 build": {0: 0.25},
+    }
+
+
+def test_a_child_says_with_its_answers_what_it_did() -> None:
+    HERE.hand_over()
+    child = Child("cuts.tests.search.services:Slow")
+    try:
+        child.call(20.0, "nap", 0.1)
+    finally:
+        child.close()
+    (busy,) = (busy for kind, busy in HERE.done.items() if kind == "Slow nap")
+    assert sum(busy.seconds.values()) >= 0.1
+    assert sum(busy.counts.values()) == 1
