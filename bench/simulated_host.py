@@ -25,6 +25,7 @@ from cuts.passes.model import bound, conflict_factor, rank
 from cuts.passes.schedule import features_of, geometry_of
 from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.course import HERE
 from cuts.search.data import Reference
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, digest, schedule_text
@@ -188,6 +189,7 @@ class SimulatedWorkers:
     numbers: Iterator[int] = field(factory=count)
     lasting: list[Done] = field(factory=list)
     busy: float = 0.0
+    name: str = "Worker"
     log: list[tuple[float, float, str]] = field(factory=list)
 
     @slots.default
@@ -247,6 +249,7 @@ class SimulatedWorkers:
                 slot.done = Done(job, value, seconds=self.factor * seconds)
                 self.busy += self.factor * seconds
                 self.log.append((begun, slot.end, job.method))
+                HERE.note(f"{self.name} {job.method}", begun, slot.end)
 
 
 @define
