@@ -29,8 +29,8 @@ from cuts.search.build import Factory, make_kernel
 from cuts.search.memory import keep_freed
 from cuts.search.problem import Problem, machine_of
 
-#: Kernels of each operation, and seconds that one may take.
-EACH, LIMIT = 2, 60.0
+#: Kernels of each operation, those that are compiled before, and seconds that one may take.
+EACH, WARM, LIMIT = 2, 3, 60.0
 
 
 @frozen
@@ -57,7 +57,10 @@ def sources(target: Target, count: int) -> list[str]:
 
 def compiled(texts: list[str], arch: str) -> CompilerLoad:
     """Compile kernels; return what that took."""
-    compile_one, before, begin = find_toolchain().compile, resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    compile_one = find_toolchain().compile
+    for text in texts[:WARM]:
+        compile_one(text, arch, LIMIT)
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     for text in texts:
         compile_one(text, arch, LIMIT)
     wall, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF)
