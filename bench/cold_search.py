@@ -36,8 +36,10 @@ from cuts.bench.simulated_host import (
     SimulatedGPU,
     SimulatedWorkers,
 )
+from cuts.bench.timelines import described, lines
 from cuts.bench.tuned import tune
 from cuts.ir.budget import Budget
+from cuts.search.course import HERE
 from cuts.search.database import Database
 from cuts.search.remote import ShareOut
 from cuts.search.resources import Resources
@@ -115,6 +117,9 @@ def simulated(cases: Sequence[Case], cores: int, devices: int, options: argparse
         seconds = search.clock()
     if options.log:
         options.log.write_text(json.dumps([crew.log for crew in search.workers]))
+    tasks = [task for each in tuner.resources.statistics.searches for task in each.tasks]
+    timeline = described(0.0, HERE, tuner.resources.budget.stages, tasks)
+    print("\n".join(lines(timeline, {})), file=sys.stderr)
     statistics = tuner.resources.statistics.record()
     del statistics["rejected"]
     chosen = zip(selector.problems, selector.choices, strict=True)

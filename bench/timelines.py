@@ -30,15 +30,16 @@ COPIED, SERVING = ".copying", "cuts.search.child"
 
 @define
 class ProcessTimes:
-    """The processor's time that a process and all below it take, by slices of `SLICE` seconds; looked at by a thread
-    while a block runs.
+    """The processor's time that a process and all below it take, and what of it the system takes, by slices of `SLICE`
+    seconds; looked at by a thread while a block runs.
     """
 
     root: int
     parents: dict[int, int] = field(factory=dict)
     commands: dict[int, str] = field(factory=dict)
     taken: dict[int, dict[int, float]] = field(factory=lambda: defaultdict(lambda: defaultdict(float)))
-    _last: dict[int, float] = field(factory=dict)
+    system: dict[int, dict[int, float]] = field(factory=lambda: defaultdict(lambda: defaultdict(float)))
+    _last: dict[int, tuple[float, float]] = field(factory=dict)
     _over: threading.Event = field(factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -56,11 +57,12 @@ class ProcessTimes:
         """Return the seconds of each kind of process, by slices."""
         found: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         searchers = [pid for pid in self.commands if self._kind(pid) == "searcher"]
-        for pid, slices in self.taken.items():
-            owner = self._owner(pid)
-            whose = f" {searchers.index(owner)}" if owner in searchers else ""
-            for number, seconds in slices.items():
-                found[f"cores: {self._kind(pid)}{whose}"][number] += seconds
+        for what, by_process in (("cores", self.taken), ("system", self.system)):
+            for pid, slices in by_process.items():
+                owner = self._owner(pid)
+                whose = f" {searchers.index(owner)}" if owner in searchers else ""
+                for number, seconds in slices.items():
+                    found[f"{what}: {self._kind(pid)}{whose}"][number] += seconds
         return {kind: found[kind] for kind in sorted(found)}
 
     def _owner(self, pid: int) -> int:
@@ -94,10 +96,13 @@ class ProcessTimes:
             return
         self.parents[pid] = parent
         # Always anew: what is about to become another program has the command of the one that it comes from.
-        self.commands[pid] = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        taken = (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-        self.taken[pid][int(time.monotonic() // SLICE)] += taken - self._last.get(pid, 0.0)
-        self._last[pid] = taken
+        command = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        self.commands[pid] = command or self.commands.get(pid, "")  # one that has ended has none
+        user, system = (int(value) / os.sysconf("SC_CLK_TCK") for value in values[11:13])
+        before, number = self._last.get(pid, (0.0, 0.0)), int(time.monotonic() // SLICE)
+        self.taken[pid][number] += user + system - sum(before)
+        self.system[pid][number] += system - before[1]
+        self._last[pid] = user, system
 
 
 def described(

@@ -22,6 +22,7 @@ from typing import Any
 from ..ir import BackendError, CutsError
 from .copies import Nursery, ProcessCopy
 from .course import HERE
+from .memory import keep_freed
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
@@ -195,6 +196,7 @@ class Child:
 
 def serve(connection: Connection) -> None:
     """Make the object that is asked for, and answer requests until the connection closes."""
+    keep_freed()
     service, failure = _make(connection)
     try:
         connection.send("ready")

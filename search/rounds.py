@@ -15,7 +15,7 @@ from .earlier_results import hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
-from .strategies import make_strategy
+from .strategies import make_strategy, one_thread
 from .task import SearchTask
 from .trials import Trials
 
@@ -174,7 +174,7 @@ class Rounds:
 
     def _proposed(self, task: SearchTask, count: int) -> list[Scored]:
         assert task.strategy is not None, "a search has begun that is asked for points"
-        with self._resources.statistics.phase("propose"):
+        with one_thread(), self._resources.statistics.phase("propose"):
             return task.strategy.propose(task.known(), task.seconds, count)
 
     def _batch(self, tasks: Sequence[SearchTask]) -> int:

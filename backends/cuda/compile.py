@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -74,11 +74,18 @@ class _Rejected(Exception):
     """A compiler refused the source; the message is its log."""
 
 
-@cache
 def toolchains() -> tuple[Toolchain, ...]:
     """Find the compilers of this machine, the preferred one first."""
-    found = [tool for tool in (_find_nvrtc(), _find_nvcc()) if tool is not None]
-    return tuple(found)
+    return tuple(_found())
+
+
+def _found() -> Iterator[Toolchain]:
+    """Yield the compilers of this machine one by one: to look for nvcc starts a program, which who takes NVRTC need not
+    wait for.
+    """
+    for find in (_find_nvrtc, _find_nvcc):
+        if (tool := find()) is not None:
+            yield tool
 
 
 def find_toolchain() -> Toolchain:
@@ -90,7 +97,7 @@ def find_toolchain() -> Toolchain:
     wanted = os.environ.get("CUTS_CUDA_COMPILER", "")
     if wanted not in ("", "nvrtc", "nvcc"):
         raise UsageError(f"CUTS_CUDA_COMPILER is '{wanted}'", hint="expected nvrtc or nvcc")
-    for tool in toolchains():
+    for tool in _found():
         if wanted in ("", tool.name):
             return tool
     raise BackendError(f"no CUDA compiler: {wanted or 'neither NVRTC nor nvcc'} was found", hint=_HINT)
@@ -153,6 +160,7 @@ def _read_log(code: bytes, log: str) -> Cubin:
     )
 
 
+@cache
 def _find_nvcc() -> Toolchain | None:
     folders = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     path = shutil.which("nvcc") or next(
@@ -193,6 +201,7 @@ def _run_nvcc(path: str, source: str, arch: str, timeout: float) -> tuple[bytes,
         return (Path(folder) / "kernel.cubin").read_bytes(), log
 
 
+@cache
 def _find_nvrtc() -> Toolchain | None:
     try:
         nvrtc = import_module("cuda.bindings.nvrtc")

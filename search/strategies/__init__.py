@@ -16,6 +16,7 @@ from .catalogue import STRATEGIES, make_strategy, strategy_on
 from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
 from .proposer import Known, Strategy
+from .threads import one_thread
 
 __all__ = [
     "STRATEGIES",
@@ -26,6 +27,7 @@ __all__ = [
     "Place",
     "Strategy",
     "make_strategy",
+    "one_thread",
     "place_of",
     "strategy_on",
 ]

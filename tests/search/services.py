@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Sequence
@@ -23,6 +24,13 @@ class Slow:
 
     def fault(self) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
+
+    def faults(self, times: int) -> int:
+        """Return how many pages come anew while twenty megabytes are asked for and freed again and again."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(times):
+            [b"x" * (1 << 16) for _ in range(320)]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     def imported(self) -> tuple[int, int]:
         """Return which process this is, and which made it."""

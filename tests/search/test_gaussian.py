@@ -14,8 +14,9 @@ from cuts.search.strategies.bayes import BEGUN
 from cuts.search.strategies.frugal import VAIN
 from cuts.search.strategies.gaussian import GaussianProcess, expected_gain
 from cuts.search.strategies.proposer import in_turns
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from .fakes import problem_of
+from .fakes import FakeBench, by_threads, problem_of, tuner_of
 
 
 def smooth(rows: np.ndarray) -> np.ndarray:
@@ -91,3 +92,17 @@ def test_searches_begin_with_the_best_of_every_structure() -> None:
     count = len(set(ordered))
     assert count > 1
     assert len(set(ordered[:count])) == count
+
+
+def test_proposals_take_one_thread_as_workers_have_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, threads = GaussianProcess.fitted, []
+
+    def watched(rows: np.ndarray, values: np.ndarray) -> GaussianProcess:
+        threads.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return fitted(rows, values)
+
+    monkeypatch.setattr(GaussianProcess, "fitted", staticmethod(watched))
+    with threadpool_limits(2):
+        tuner_of(FakeBench(by_threads)).run([problem_of(32)])
+    assert threads
+    assert set(threads) == {1}

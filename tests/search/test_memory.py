@@ -1,11 +1,13 @@
-"""Garbage is searched for seldom while a plan is made, and as before behind it."""
+"""Garbage is searched for seldom while a plan is made, and as before behind it; children keep what they free."""
 
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 from cuts.search import seldom_collected
+from cuts.search.child import Child
 from cuts.search.memory import SELDOM
 
 
@@ -24,3 +26,13 @@ def test_nothing_that_there_is_is_walked_through_or_frozen(monkeypatch: pytest.M
         monkeypatch.setattr(gc, name, lambda *_: pytest.fail("it is as slow as there is much"))
     with seldom_collected():
         pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other C libraries have no such option")
+def test_a_child_gets_memory_once_that_it_asks_for_again_and_again() -> None:
+    child = Child("cuts.tests.search.services:Slow")
+    try:
+        few, many = (child.call(20.0, "faults", times) for times in (2, 20))
+    finally:
+        child.close()
+    assert many <= few + 100
