@@ -29,7 +29,6 @@ from .fusion import (
     Meaning,
     Partitioner,
     Programs,
-    Remembered,
     Views,
     Workshop,
 )
@@ -86,8 +85,7 @@ class Compilation:
     planning: Planning = field(factory=PlanningHere)
     budget: Budget = field(init=False)
     instances: Instances = field(init=False)
-    limited: Limited = field(init=False)
-    modelled: Remembered = field(init=False)
+    modelled: Limited = field(init=False)
     foreseeing: Foreseeing | None = field(init=False)
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
@@ -120,11 +118,8 @@ class Compilation:
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
         self.instances = self.registry.instances
-        self.limited = Limited(Modelled(self.target), self.budget)
-        self.modelled = Remembered(self.limited)
-        self.foreseeing = (
-            None if self.selector is None else Foreseeing(self.modelled, self.limited, self.selector.price)
-        )
+        self.modelled = Limited(Modelled(self.target), self.budget)
+        self.foreseeing = None if self.selector is None else Foreseeing(self.modelled, self.selector.price)
         self.evaluator = self._evaluator(self.foreseeing or self.modelled)
 
     @property
@@ -160,9 +155,10 @@ class Compilation:
 
     def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
-        over = self.budget.overdue if self.selector is None else self.selector.overdue
+        looks = self.budget.overdue if self.selector is None else self.selector.overdue
         kept = () if self.kept is None else tuple(self.kept.groups.values())
         costs, ahead = evaluator or self.evaluator, self.foreseeing
+        over = lambda: looks() and self.modelled.late()  # noqa: E731
         made = Partitioner(workshop, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
         return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
 
@@ -194,7 +190,7 @@ class Compilation:
     @property
     def complete(self) -> bool:
         """Whether neither the budget nor the selector cut the search short."""
-        return not self.limited.expired and (self.selector is None or self.selector.complete)
+        return not self.modelled.expired and (self.selector is None or self.selector.complete)
 
     def _evaluator(self, modelled: GroupEvaluator) -> Splitting:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is

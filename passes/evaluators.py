@@ -30,7 +30,7 @@ from ..ir import (
     reads,
     sizes_depend,
 )
-from .fusion import box_extent, issue_slots
+from .fusion import UNKNOWN, box_extent, form_key, issue_slots
 from .model import Knob, SegmentStructure, Structure, bound, rank
 from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sampled, segment_structures
 
@@ -38,9 +38,9 @@ from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sa
 TILE = 16
 #: Structures, and points of each, that groups over a known iteration space are judged by.
 STRUCTURES, LEADING = 1, 8
-#: Part of the groups that were looked at whose cost, compared with the roofline, is no more than that of the others is
-#: taken to be.
-DOUBT = 0.75
+#: Seconds that the model has for the first plan of a graph, however late it is when that is begun: whoever asked for a
+#: plan wants one that was thought about.
+OWN = 3.0
 
 
 @frozen
@@ -172,46 +172,48 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 
 @define
 class Limited:
-    """An evaluator with a deadline: behind the share of a budget that goes to it, the roofline answers. Not while the
-    plan is made that there is `without` a budget: until that is overdue, the model has the word.
-    `expired` says whether it was asked behind its share; `ratios` are costs over the roofline's, of the groups before.
+    """An evaluator with a deadline, which is asked once about equal groups: behind the share of a budget that goes to
+    it, what it was not asked before is `UNKNOWN`. Not while the plan is made that there is `without` a budget: until
+    that is overdue, and for a moment of its own however late it begins, the model has the word. `expired` says whether
+    it was asked behind its share.
     """
 
     evaluator: Modelled
     budget: Budget
     expired: bool = False
-    ratios: list[float] = field(factory=list)
+    costs: dict[Hashable, float] = field(factory=dict)
     without: bool = False
+    _until: float | None = field(default=None, init=False)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        self.expired = self.expired or self.budget.over(MODEL_SHARE)
-        if self.budget.overdue() if self.without else self.expired:
-            return Roofline(self.evaluator.target).cost(group) * self._doubt(group)
-        found = self.evaluator.cost(group)
-        self.note(group, found)
-        return found
+        key = form_key(group)
+        if key not in self.costs:
+            self.expired = self.expired or self.budget.over(MODEL_SHARE)
+            if self.late() if self.without else self.expired:
+                return UNKNOWN
+            self.costs[key] = self.evaluator.cost(group)
+        return self.costs[key]
+
+    def knows(self, group: FusedGroup) -> bool:
+        """Whether the model said what a group costs."""
+        return form_key(group) in self.costs
+
+    def late(self) -> bool:
+        """Whether the model does not answer any more, whatever its answer is for."""
+        own = self.without and self._until is not None and self.budget.elapsed <= self._until
+        return self.budget.overdue() and (self.budget.stopped or not own)
 
     @contextmanager
     def unbudgeted(self) -> Iterator[None]:
-        """Let the model answer in a block until the budget is overdue."""
+        """Let the model answer in a block until the budget is overdue, in the first one for a moment of its own."""
+        if self._until is None:
+            self._until = self.budget.elapsed + OWN
         before, self.without = self.without, True
         try:
             yield
         finally:
             self.without = before
-
-    def note(self, group: FusedGroup, seconds: float) -> None:
-        """Take in what a group costs by the model."""
-        if seconds < inf:
-            self.ratios.append(seconds / Roofline(self.evaluator.target).cost(group))
-
-    def _doubt(self, group: FusedGroup) -> float:
-        """Return what the roofline is multiplied with, to stand beside the model's costs: a guess must not look better
-        than what was looked at, and that values stay in shared memory is no gain as long as nobody looked.
-        """
-        known = sorted(self.ratios)
-        return (known[int(DOUBT * len(known))] if known else 1.0) * len(group.segments)
 
 
 def _operations(segment: Segment) -> float:

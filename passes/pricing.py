@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from ..ir import FusedGroup, Target
 from .evaluators import Leader, Limited, Modelled, iteration_spaces
-from .fusion import Remembered, form_key
+from .fusion import form_key
 from .split import Splitting
 
 #: Groups of fewer iteration spaces are not worth handing out.
@@ -75,29 +75,28 @@ class _Noted:
 class Foreseeing:
     """An evaluator that may be told of groups whose costs are asked for soon; `pricer` finds them meanwhile."""
 
-    remembered: Remembered
     limited: Limited
     pricer: Pricer
     _waiting: Callable[[], Sequence[Prices | None]] | None = None
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
-        if self._waiting is not None and form_key(group) not in self.remembered.costs:
+        if self._waiting is not None and not self.limited.knows(group):
             self._take_in()
-        return self.remembered.cost(group)
+        return self.limited.cost(group)
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether the cost of a group was found; what was foreseen is waited for."""
-        if self._waiting is not None and form_key(group) not in self.remembered.costs:
+        if self._waiting is not None and not self.limited.knows(group):
             self._take_in()
-        return form_key(group) in self.remembered.costs
+        return self.limited.knows(group)
 
     def foresee(self, groups: Sequence[FusedGroup]) -> None:
         """Have groups priced that were not, in this order where they have an iteration space in common."""
         self._take_in()
         together: defaultdict[Hashable, list[FusedGroup]] = defaultdict(list)
-        for key, group in {form_key(g): g for g in groups}.items():
-            if key not in self.remembered.costs:
+        for group in {form_key(g): g for g in groups}.values():
+            if not self.limited.knows(group):
                 together[_loops(group)].append(group)
         if len(together) >= FEW:
             self._waiting = self.pricer([self._pricing(tuple(each)) for each in together.values()])
@@ -118,9 +117,7 @@ class Foreseeing:
             for space, leaders in prices.leaders.items():
                 self.limited.evaluator.leaders.setdefault(space, leaders)
             for group, seconds in prices.found:
-                if (key := form_key(group)) not in self.remembered.costs:
-                    self.remembered.costs[key] = seconds
-                    self.limited.note(group, seconds)
+                self.limited.costs.setdefault(form_key(group), seconds)
 
 
 def _loops(group: FusedGroup) -> Hashable:

@@ -141,7 +141,7 @@ def fit_memory(work: Compilation) -> Graph:
 
 def partition_alone(work: Compilation) -> list[Group]:
     """Return the groups that are best by the model, whatever was measured."""
-    with work.limited.unbudgeted():
+    with work.modelled.unbudgeted():
         return work.known(
             "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
         )

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
+from math import inf, isnan
 
 from attrs import evolve, frozen
 
 from ..ir import (
     LOOK_SHARE,
-    MODEL_SHARE,
     WHOLE,
     Budget,
     FusedGroup,
@@ -137,7 +136,7 @@ class MeasuredSelector:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group: measured, the library's if that is faster,
-        or what the model says on the same scale.
+        or what the model says on the same scale, where it does in time.
         """
         key = form_key(group)
         if not group.adds_to_memory:  # a second run would give another result
@@ -412,7 +411,8 @@ class MeasuredSelector:
         """
         key = form_key(problem.form)
         if key not in self._measured:
-            return problem.uses * (self._costs[key] if key in self._costs else self._model(key, problem.form))
+            seconds = self._costs[key] if key in self._costs else self._model(key, problem.form)
+            return problem.uses * (Roofline(self.target).cost(problem.form) if isnan(seconds) else seconds)
         return problem.uses * max(0.0, self._measured[key] - Roofline(self.target).cost(problem.form))
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
@@ -421,8 +421,10 @@ class MeasuredSelector:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
             name = digest(f"{self.target}\n{print_ir(group)}")
             kept = self.tuner.resources.database.cost(name)
-            self._costs[key] = self._modelled.cost(group) if kept is None else kept
-            # Behind its share of the budget the model answers with less than its best, which is not worth keeping.
-            if kept is None and self._costs[key] < inf and not self.budget.over(MODEL_SHARE):
-                self.tuner.resources.database.keep_cost(name, self._costs[key])
+            found = self._modelled.cost(group) if kept is None else kept
+            if isnan(found):  # nobody said in time, but may yet
+                return found
+            self._costs[key] = found
+            if kept is None and found < inf:
+                self.tuner.resources.database.keep_cost(name, found)
         return self._costs[key]

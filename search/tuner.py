@@ -207,11 +207,11 @@ class Tuner:
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
         """Have groups priced by the workers side by side, and return what waits for them; none for those that there was
-        no time for.
+        no time for. The plan rests on them that there is without a budget.
         """
         if not self.resources.started:  # there is nothing else for them to do
             return list
-        return self._shared_out("price", pricings, price, SCHEDULES_SHARE)
+        return self._shared_out("price", pricings, price, SCHEDULES_SHARE, patient=True)
 
     def _shared_out(
         self,

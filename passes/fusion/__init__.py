@@ -9,7 +9,7 @@ from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import neighbours, partition, settle, with_parts
-from .partitioner import GroupEvaluator, Partitioner, Remembered
+from .partitioner import UNKNOWN, GroupEvaluator, Partitioner, Remembered
 from .pieces import follow_pieces
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
@@ -28,6 +28,7 @@ from .sums import (
 from .views import Views, addressed, find_views
 
 __all__ = [
+    "UNKNOWN",
     "Family",
     "Folding",
     "Forms",

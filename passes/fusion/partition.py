@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
+from math import inf, isnan
 from typing import TypeAlias
 
 from attrs import define, evolve, field
@@ -77,8 +77,13 @@ def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
     exact = algorithm_1(partitioner, initial) if few else None
     if exact is None:
         return improve(partitioner, initial)
-    times = [(sum(partitioner.cost(g) for g in groups), len(groups)) for groups in exact]
+    times = [(_seconds(partitioner, groups), len(groups)) for groups in exact]
     return list(exact[times.index(min(times))])
+
+
+def _seconds(partitioner: Partitioner, groups: Iterable[Group]) -> float:
+    """Return what groups take together but for those of which that is not known, which no merge takes a part of."""
+    return sum(seconds for group in groups if not isnan(seconds := partitioner.cost(group)))
 
 
 def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[frozenset[Group]] | None:
@@ -233,7 +238,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                 ):
                     continue
                 merged = partitioner.merge(first, second, owner)
-                if isinstance(merged, Group) and merged.level != "shared" and partitioner.cost(merged) < inf:
+                if isinstance(merged, Group) and merged.level != "shared" and partitioner.cost(merged) != inf:
                     del groups[first], groups[second]
                     groups[merged] = None
                     owner.update(dict.fromkeys(merged.units, merged))
@@ -280,7 +285,9 @@ def _most(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> 
 
 
 def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:
-    """Return the seconds that a merge saves; a group that no kernel computes is worth nothing."""
+    """Return the seconds that a merge saves; a group that no kernel computes is worth nothing, and one of which nobody
+    said in time what it takes gains nothing that is known: it is not more than anything.
+    """
     after = partitioner.cost(merged)
     return -inf if after == inf else sum(map(partitioner.cost, members)) - after
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import count
+from math import nan
 from typing import Protocol
 
 from attrs import field, frozen
@@ -16,13 +17,15 @@ from .siblings import kinship
 
 #: Seconds that a tensor in memory counts for which there is no room.
 STORED = 1.0
+#: What a group costs of which nobody said in time what it does. No comparison with it holds: it decides nothing.
+UNKNOWN = nan
 
 
 class GroupEvaluator(Protocol):
     """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
 
     def cost(self, group: FusedGroup) -> float:
-        """Return seconds, infinity where no kernel exists."""
+        """Return seconds, infinity where no kernel exists, `UNKNOWN` where nobody says in time."""
         ...
 
 

@@ -5,7 +5,7 @@ which threads of a block share.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from math import inf
+from math import inf, isnan
 
 from attrs import evolve, field, frozen
 
@@ -117,6 +117,8 @@ class Splitting:
             found, slower = (inf, 1), False
             for parts in reversed(candidates(group, self.target)):
                 seconds = _seconds(group, parts, self.modelled)
+                if isnan(seconds):  # nobody said in time
+                    return 1
                 slower = seconds >= found[0]
                 found = min(found, (seconds, parts))
                 if slower:

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 from itertools import accumulate
+from math import inf, isnan
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import rewrites, side_by_side, stages
-from cuts.passes.evaluators import Limited, Modelled
+from cuts.passes.evaluators import OWN, Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_round, making
@@ -369,32 +370,51 @@ def test_stages_are_timed_and_add_up() -> None:
     assert budget.spent == {"partition": 3.0}
 
 
-def test_a_model_that_used_its_part_of_the_budget_gives_way_to_the_roofline(slow_host: Callable[..., None]) -> None:
+def test_a_model_that_used_its_part_of_the_budget_says_what_it_said_and_no_more(slow_host: Callable[..., None]) -> None:
     clock = FakeClock()
     slow_host(clock, 11.0)
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
-    group = group_of("matmul", ((32, 32), (32, 32)))
+    group, other = (group_of("matmul", ((32, n), (n, 32))) for n in (32, 40))
     full = limited.cost(group)
     assert not limited.expired
     assert clock() > 10.0 * MODEL_SHARE
-    assert limited.cost(group) <= full * (1 + 1e-9)
+    assert limited.cost(group) == full
+    assert not limited.expired
+    assert isnan(limited.cost(other)), "a guess is no answer"
     assert limited.expired
 
 
 def test_the_plan_that_there_is_without_a_budget_is_the_models_until_that_is_overdue() -> None:
     clock = FakeClock()
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
-    group = group_of("matmul", ((32, 32), (32, 32)))
-    for moment, asked in ((0.9 * GRACE + 10.0, 1), (1.1 * GRACE + 10.0, 1)):
+    with limited.unbudgeted():
+        pass
+    for n, (moment, asked) in enumerate(((0.9 * GRACE + 10.0, 1), (1.1 * GRACE + 10.0, 1))):
         clock.pass_by(moment - clock())
         with limited.unbudgeted():
-            limited.cost(group)
+            limited.cost(group_of("matmul", ((32, 32 + n), (32 + n, 32))))
         assert limited.expired
-        assert len(limited.ratios) == asked
-    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock := FakeClock()))
-    clock.pass_by(9.0)
-    limited.cost(group)
-    assert (limited.expired, len(limited.ratios)) == (True, 0), "of what else is weighed the roofline says enough"
+        assert len(limited.costs) == asked
+
+
+def test_however_late_it_is_the_first_plan_gets_a_moment_and_no_other_does() -> None:
+    clock = FakeClock()
+    budget = Budget.of(10.0, clock)
+    limited = Limited(Modelled(OPENCL), budget)
+    clock.pass_by(1000.0)
+    with limited.unbudgeted():
+        assert not limited.late()
+        clock.pass_by(0.9 * OWN)
+        assert limited.cost(group_of("matmul", ((32, 32), (32, 32)))) < inf
+        clock.pass_by(0.2 * OWN)
+        assert isnan(limited.cost(group_of("matmul", ((32, 40), (40, 32)))))
+    with limited.unbudgeted():
+        assert limited.late()
+    limited = Limited(Modelled(OPENCL), budget)
+    budget.stop()
+    clock.pass_by(2.0)
+    with limited.unbudgeted():
+        assert limited.late(), "who interrupts wants what there is"
 
 
 def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
