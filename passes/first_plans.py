@@ -133,7 +133,7 @@ def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float
     if selector is not None and not selector.overdue():
         kernels, views = split_groups(groups, work.views, work.unmeasured.division)
         selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
-    weighed = selector is not None and work.options.mode == "mixed" and not selector.overdue()
+    weighed = selector is not None and work.options.mode == "mixed" and not work.budget.over(ALGORITHMS_SHARE)
     others = deciding(work, groups) if weighed else []
     work.graph = before
     return asked, len({form_key(group.form) for group in groups}), seconds, others

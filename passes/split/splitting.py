@@ -44,6 +44,7 @@ class Splitting:
     worth: float = 1.0
     timed: Callable[[FusedGroup], bool] = lambda form: False
     known: dict[Hashable, int] = field(factory=dict)
+    halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     sliced: dict[Hashable, dict[int, FusedGroup]] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -101,14 +102,21 @@ class Splitting:
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that would take a group's place, none where it is not worth splitting."""
         parts = self.most_useful(group)
-        found = split_reduction(group, parts) if parts > 1 else None
-        return () if found is None else _named(found)
+        return self._halves(group, parts) if parts > 1 else ()
+
+    def _halves(self, group: FusedGroup, parts: int) -> tuple[FusedGroup, ...]:
+        """Return the two groups that compute one with its reduction in parts, none where that cannot be; they are made
+        once.
+        """
+        key = form_key(group), parts
+        if key not in self.halved:
+            self.halved[key] = _named(split_reduction(group, parts) or ())
+        return self.halved[key]
 
     def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
         """Yield all groups that may take a group's place, whatever they cost."""
         for parts in candidates(group, self.target):
-            if (found := split_reduction(group, parts)) is not None:
-                yield from _named(found)
+            yield from self._halves(group, parts)
 
     def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
@@ -116,7 +124,7 @@ class Splitting:
         if key not in self.known:
             found, slower = (inf, 1), False
             for parts in reversed(candidates(group, self.target)):
-                seconds = _seconds(group, parts, self.modelled)
+                seconds = _sum(self._halves(group, parts), self.modelled) or inf
                 if isnan(seconds):  # nobody said in time
                     return 1
                 slower = seconds >= found[0]
@@ -125,11 +133,6 @@ class Splitting:
                     break
             self.known[key] = found[1]
         return self.known[key]
-
-
-def _seconds(group: FusedGroup, parts: int, evaluator: GroupEvaluator) -> float:
-    halves = split_reduction(group, parts)
-    return inf if halves is None else _sum(_named(halves), evaluator)
 
 
 def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
