@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 
 from .ledger import measured
 from .models import APPLICATIONS
-from .systems import SYSTEMS, Row
+from .systems import CURVED, SYSTEMS, Row
 
 #: What all speed-ups are over.
 BASE = "PyTorch"
@@ -23,7 +23,8 @@ _KINDS = {model.name: model.kind for model in APPLICATIONS}
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the panels that have rows; the same rows make the same file."""
     found = {key: each for key, each in measured(rows).items() if BASE in each and len(each) > 1}
-    names = [name for name in SYSTEMS if name != BASE and any(name in each for each in found.values())]
+    shown = [name for name in SYSTEMS if name not in (BASE, *CURVED)]
+    names = [name for name in shown if any(name in each for each in found.values())]
     panels = [(title, part) for title, kinds, task in PANELS if (part := _part(found, kinds, task))]
     mpl.rcParams.update({"svg.hashsalt": "cuts", "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(

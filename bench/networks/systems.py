@@ -244,6 +244,8 @@ SYSTEMS: Mapping[str, System] = {
     **{f"cuts {seconds} s": _at(seconds) for seconds in CURVE},
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
+#: Points of the curve, which have a table of their own.
+CURVED = tuple(f"cuts {seconds} s" for seconds in CURVE)
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)
 #: What begins with the exported program.
 EXPORTED = (*OURS, "XLA")

@@ -12,7 +12,7 @@ from cuts.bench.records import geomean
 
 from .ledger import measured
 from .models import APPLICATIONS
-from .systems import CURVE, OURS, PEERS, SYSTEMS, Row
+from .systems import CURVED, OURS, PEERS, SYSTEMS, Row
 
 #: Columns of a document's text.
 WIDTH = 120
@@ -81,7 +81,7 @@ def anytime(rows: Sequence[Row]) -> str:
     how much a longer one was slower at most, and what the plan without measurements takes over the tuned one.
     """
     there = {name for each in measured(rows).values() for name in each}
-    names = ["cuts untuned", *(c for seconds in CURVE if (c := f"cuts {seconds} s") in there), OURS[0]]
+    names = ["cuts untuned", *(name for name in CURVED if name in there), OURS[0]]
     lines = [f"| workload | {' | '.join(names)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
     ratios: list[float] = []
     for (model, task, batch), each in measured(rows).items():
@@ -108,7 +108,7 @@ def breakdowns(rows: Sequence[Row]) -> str:
     lines = [f"| workload | system | {' | '.join(kinds)} |", "|---" * 6 + "|"]
     for (model, _, batch), each in measured(rows).items():
         for name, row in each.items():
-            if "breakdown" in row:
+            if "breakdown" in row and name not in CURVED:
                 cells = " | ".join(f"{row['breakdown'].get(kind, 0.0):.1f}" for kind in kinds)
                 lines.append(f"| {model} b{batch} | {name} | {cells} |")
     return "\n".join(lines)
@@ -153,7 +153,7 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
 
 def whole(rows: Sequence[Row]) -> str:
     """Return all that rows say, as tables: times, wins, means, breakdowns, and what failed."""
-    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    names = [name for name in SYSTEMS if name not in CURVED and any(row["system"] == name for row in rows)]
     lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
     for (model, task, batch), found in measured(rows).items():
         label = f"{model} b{batch}" + (" training" if task == "training" else "")
@@ -162,7 +162,7 @@ def whole(rows: Sequence[Row]) -> str:
         error = f"{ours['error']:.0e}" if "error" in ours else ""
         lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
     lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
-    means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items()]
+    means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items() if name not in CURVED]
     lines += [fill(f"Geometric means over graphed PyTorch, with how many workloads: {', '.join(means)}.", WIDTH), ""]
     lines += [curve, ""] if (curve := anytime(rows)) else []
     lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
