@@ -196,7 +196,8 @@ class Compilation:
         """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
         faster: by the clock, or by more than the model may err.
         """
-        alone = Splitting(modelled, modelled, self.target, UNMEASURED)
+        parts = {} if self.foreseeing is None else self.foreseeing.parts
+        alone = Splitting(modelled, modelled, self.target, UNMEASURED, known=parts)
         if self.selector is None:
             return alone
         return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.knows)

@@ -35,9 +35,12 @@ class Pricing:
 
 @frozen
 class Prices:
-    """The seconds of groups, in the order in which they were asked for, and what was learnt of iteration spaces."""
+    """The seconds of groups, in the order in which they were asked for, into how many parts it is best to split those
+    that somebody wanted priced, and what was learnt of iteration spaces.
+    """
 
     found: tuple[tuple[FusedGroup, float], ...]
+    parts: tuple[int, ...]
     leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
 
 
@@ -53,7 +56,7 @@ def price(pricing: Pricing) -> Prices:
     for group in pricing.groups:
         splitting.best(group)
     fresh = {key: found for key, found in modelled.leaders.items() if key not in pricing.leaders}
-    return Prices(tuple(noted.found.values()), fresh)
+    return Prices(tuple(noted.found.values()), tuple(map(splitting.most_useful, pricing.groups)), fresh)
 
 
 @frozen
@@ -73,10 +76,14 @@ class _Noted:
 
 @define
 class Foreseeing:
-    """An evaluator that may be told of groups whose costs are asked for soon; `pricer` finds them meanwhile."""
+    """An evaluator that may be told of groups whose costs are asked for soon; `pricer` finds them meanwhile, and into
+    how many `parts` it is best to split them.
+    """
 
     limited: Limited
     pricer: Pricer
+    parts: dict[Hashable, int] = field(factory=dict)
+    _asked: Sequence[Pricing] = ()
     _waiting: Callable[[], Sequence[Prices | None]] | None = None
 
     def cost(self, group: FusedGroup) -> float:
@@ -99,25 +106,34 @@ class Foreseeing:
             if not self.limited.knows(group):
                 together[_loops(group)].append(group)
         if len(together) >= FEW:
-            self._waiting = self.pricer([self._pricing(tuple(each)) for each in together.values()])
+            self._asked = [self._pricing(tuple(each)) for each in together.values()]
+            self._waiting = self.pricer(self._asked)
 
     def _pricing(self, groups: tuple[FusedGroup, ...]) -> Pricing:
         modelled = self.limited.evaluator
-        splitting = Splitting(self, self, modelled.target)
-        spaces = {iteration_spaces(form) for group in groups for form in (group, *splitting.possible(group))}
-        known = {key: leaders for key, leaders in modelled.leaders.items() if key[1:] in spaces}
-        return Pricing(groups, modelled.target, known)
+        axes, leaders = _last_axes(iteration_spaces(groups[0])), modelled.leaders
+        near = [key for key in leaders if (own := _last_axes(key))[len(own) - len(axes) :] == axes]
+        return Pricing(groups, modelled.target, {key: leaders[key] for key in near})
 
     def _take_in(self) -> None:
         """Wait for what was asked for, and remember it."""
         waiting, self._waiting = self._waiting, None
-        for prices in waiting() if waiting is not None else ():
+        for pricing, prices in zip(self._asked, waiting() if waiting is not None else (), strict=False):
             if prices is None:
                 continue
+            self.parts.update(zip(map(form_key, pricing.groups), prices.parts, strict=True))
             for space, leaders in prices.leaders.items():
                 self.limited.evaluator.leaders.setdefault(space, leaders)
             for group, seconds in prices.found:
                 self.limited.costs.setdefault(form_key(group), seconds)
+
+
+def _last_axes(spaces: Sequence[Any]) -> tuple[int, ...]:
+    """Return the axes of the last segment of groups over iteration spaces: of the parts that a group may be split into
+    they are its own, with further ones in front.
+    """
+    axes: tuple[int, ...] = spaces[-1][0]
+    return axes
 
 
 def _loops(group: FusedGroup) -> Hashable:

@@ -4,7 +4,7 @@ which threads of a block share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import inf, isnan
 
 from attrs import evolve, field, frozen
@@ -112,11 +112,6 @@ class Splitting:
         if key not in self.halved:
             self.halved[key] = _named(split_reduction(group, parts) or ())
         return self.halved[key]
-
-    def possible(self, group: FusedGroup) -> Iterator[FusedGroup]:
-        """Yield all groups that may take a group's place, whatever they cost."""
-        for parts in candidates(group, self.target):
-            yield from self._halves(group, parts)
 
     def most_useful(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
