@@ -15,7 +15,6 @@ from typing import TypeAlias
 from attrs import evolve
 
 from ..ir import ALGORITHMS_SHARE, FusedGroup, Graph
-from .assemble import distinct
 from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation, FirstPlan
 from .decisions import Decisions, ForeignDecisionsError
@@ -23,8 +22,8 @@ from .fusion import Order, form_key
 from .graph import Canonicalise
 from .layout import orders_dims
 from .rewrites import write_programs
-from .split import Splitting, split_groups
-from .stages import deciding, order_dims, partition_alone, place_programs, workloads_of
+from .split import Splitting
+from .stages import deciding, make_ready, order_dims, partition_alone, place_programs
 from .structure import node_marks
 from .workload import Selector
 
@@ -130,9 +129,7 @@ def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float
     if work.foreseeing is not None:
         work.foreseeing.foresee([group.form for group in groups])
     seconds = work.budget.elapsed - start
-    if selector is not None and not selector.overdue():
-        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
-        selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
+    make_ready(work, groups)
     weighed = selector is not None and work.options.mode == "mixed" and not work.budget.over(ALGORITHMS_SHARE)
     others = deciding(work, groups) if weighed else []
     work.graph = before

@@ -140,11 +140,27 @@ def fit_memory(work: Compilation) -> Graph:
 
 
 def partition_alone(work: Compilation) -> list[Group]:
-    """Return the groups that are best by the model, whatever was measured."""
+    """Return the groups that are best by the model, whatever was measured; others make kernels ready meanwhile."""
+
+    def found() -> list[Group]:
+        told = set[Group]()
+
+        def likely(groups: Sequence[Group]) -> None:
+            make_ready(work, [group for group in groups if group not in told and work.modelled.knows(group.form)])
+            told.update(groups)
+
+        partitioner = evolve(work.partitioner(_workshop(work), work.unmeasured), likely=likely)
+        return partition(partitioner, work.options.mode)
+
     with work.modelled.unbudgeted():
-        return work.known(
-            "partition", lambda: partition(work.partitioner(_workshop(work), work.unmeasured), work.options.mode)
-        )
+        return work.known("partition", found)
+
+
+def make_ready(work: Compilation, groups: Sequence[Group]) -> None:
+    """Have others make the kernels of groups ready that a plan may end with, as the model has them."""
+    if work.selector is not None and work.budget.limited and groups and not work.selector.overdue():
+        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
+        work.selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
 
 
 def order_dims(work: Compilation) -> Programs:

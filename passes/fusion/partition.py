@@ -191,6 +191,8 @@ def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
     """
     for _ in range(LOOKS):
         path.follow(known)
+        pending = {group for *_, members, _ in path.queue for group in members}
+        path.partitioner.likely([group for group in path.groups if group not in pending])
         if not path.queue or path.partitioner.over():
             return
         path.partitioner.foresee([merged.form for *_, merged in sorted(path.queue)])

@@ -51,7 +51,8 @@ class Partitioner:
     Groups that are `kept` are there from the beginning; none of them is merged with another one.
     Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
     `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
-    are asked for next, of none at the end, and makes that they are `known`.
+    are asked for next, of none at the end, and makes that they are `known`; `likely` is told of groups that no merge
+    which is still looked at is about.
     """
 
     workshop: Workshop
@@ -61,6 +62,7 @@ class Partitioner:
     least: Callable[[FusedGroup], float] | None = None
     foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     known: Callable[[FusedGroup], bool] | None = None
+    likely: Callable[[Sequence[Group]], object] = lambda groups: None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
     kept: Sequence[Group] = ()
     unwanted: frozenset[str] = frozenset()

@@ -113,9 +113,11 @@ class Foretold:
 def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     end = improve(parts, parts.singletons())
-    ahead = Foretold()
-    looking = Partitioner(parts.workshop, ahead, foresee=ahead.foresee, known=ahead.knows)
+    ahead, told = Foretold(), list[set[Group]]()
+    likely = lambda groups: told.append(set(groups))  # noqa: E731
+    looking = Partitioner(parts.workshop, ahead, foresee=ahead.foresee, known=ahead.knows, likely=likely)
     assert improve(looking, looking.singletons()) == end
+    assert told[-1] == set(end), "whoever is told of groups that are likely knows all of them in the end"
 
 
 def test_of_a_path_of_many_merges_nearly_all_costs_are_found_ahead_and_in_few_turns() -> None:
