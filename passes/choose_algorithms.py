@@ -89,7 +89,8 @@ class ChooseAlgorithms:
     graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
     `known` what the kernels of both take, by more than the model's word, an alternative has to save more, and a
     declaration that is `small`, of less than so many seconds, stays. Where there are names of nodes,
-    `only` these are looked at.
+    `only` these are looked at. Where it `asks`, the evaluator hears of what decides nothing yet, so that it may be
+    measured.
     """
 
     instances: Instances
@@ -105,6 +106,7 @@ class ChooseAlgorithms:
     orders: Mapping[str, Order] = field(factory=dict)
     only: Collection[str] | None = None
     foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
+    asks: bool = True
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
@@ -134,8 +136,9 @@ class ChooseAlgorithms:
         if fresh:
             whole, others = self._planned(fresh)
             self._keep(fresh, whole, self._cut(others))
-        plans = (self.plans[self.keys[name]] for name in nodes)
-        self.foresee([form for each in plans for found in each.values() if found for form, _ in found.priced])
+        if self.asks:
+            plans = (self.plans[self.keys[name]] for name in nodes)
+            self.foresee([form for each in plans for found in each.values() if found for form, _ in found.priced])
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
@@ -302,8 +305,9 @@ class ChooseAlgorithms:
         """Return what kernels take, by the search of the model where that is not known of all of them."""
         if kernels is None:
             return inf
-        costs = [self.evaluator.cost(form) for form, _ in kernels.priced]
-        return sum(costs) if self._measured(kernels) else kernels.searched
+        measured = self._measured(kernels)
+        costs = [self.evaluator.cost(form) for form, _ in kernels.priced] if self.asks or measured else []
+        return sum(costs) if measured else kernels.searched
 
 
 def _may_be_faster(fragment: Fragment, declaration: float) -> bool:

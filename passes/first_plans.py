@@ -72,6 +72,7 @@ def _step(work: Compilation, selector: Selector | None) -> ChooseAlgorithms:
         small,
         _orders(work),
         foresee=work.foreseeing.foresee if work.foreseeing is not None else lambda groups: None,
+        asks=selector is not None,
     )
 
 
@@ -79,7 +80,7 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     """Leave the graph that there is a plan of, or time for one: without algorithms, with those that the model is sure
     of, or with those that were measured to be best.
     """
-    unmeasured = evolve(step, least=step.small)
+    unmeasured = evolve(step, least=step.small, asks=False)
     unmeasured.begin(graph)
     best, kernels, seconds, others = _planned(work, FirstPlan(graph, {}, {}))
     with selector.foreseen(kernels, 0.0):
