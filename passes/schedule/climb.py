@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +20,6 @@ from ..model import Knob, Structure, distinct_values
 from .enumerate import columns_of, evaluate, promising
 from .prune import score
 from .space import Space, make_space
-from .spread import spread
 
 #: Points that are scored before refinement, divided among the structures.
 SAMPLE = 1 << 16
@@ -35,9 +33,6 @@ ROUNDS = 8
 PER_TILE = 3
 #: How much longer than the best a point may take to be there for variety.
 FAR = 1.5
-#: Scores that differ by a smaller part than this are alike; where so many times as many points are as are asked for,
-#: those are returned that have little in common, of so many at most.
-ALIKE, FLAT, AMONG = 1e-3, 4, 4096
 #: Structures of more points than this are numbered with integers of any length.
 LONG = 1 << 62
 #: Points that leave their arrays together.
@@ -55,9 +50,7 @@ class Point(NamedTuple):
 
 
 def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tuple[Point, ...]:
-    """Return the best legal points of a group's full space that a search finds, best first; of points that the model
-    does not tell from the best some that lie far apart.
-    """
+    """Return the best legal points of a group's full space that a search finds, best first."""
     coarse = make_space(group, target, coarse=True)
     full = make_space(group, target)
     wide = {(s.segments, s.index): k for k, s in enumerate(full.structures)}
@@ -71,9 +64,6 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
         if not climb.refine(most):
             break
         most = max(SEEDS, count)
-    alike = climb.alike()
-    if alike >= FLAT * count:
-        return spread(full, list(islice(climb.points(), min(alike, AMONG))), count)
     return _varied(full, climb.points(), count)
 
 
@@ -113,10 +103,6 @@ class _Climb:
             moves = moves[~np.isin(moves, self.known[position])]
             self.add(position, _scored(self.space, structure, moves, self.model), moves)
         return bool(len(fresh))
-
-    def alike(self) -> int:
-        """Return how many points were found that the model does not tell from the best."""
-        return int(np.count_nonzero(self.scores <= (1.0 + ALIKE) * self.scores.min())) if len(self.scores) else 0
 
     def _best(self, most: int) -> _Array:
         """Return where the best points are, best first; ties in the order of the space."""

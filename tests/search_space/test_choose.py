@@ -32,9 +32,7 @@ GPUS = [item.target for item in descriptions() if item.target.dialect == "cuda"]
 def test_chosen_schedules_are_legal_and_in_order(name, target, model):
     found = choose(ALL[name], target, model, count=4)
     assert found
-    scores = [c.score for c in found]
-    alike = (1 + climb.ALIKE) * scores[0]
-    assert scores[0] == min(scores) and (max(scores) <= alike or scores == sorted(scores))
+    assert [c.score for c in found] == sorted(c.score for c in found)
     for candidate in found:
         assert check_schedule(ALL[name], candidate.schedule, target) == []
 
