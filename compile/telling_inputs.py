@@ -1,0 +1,131 @@
+"""Random inputs of a whole network that tell something of it: what it computes is finite, and no constant.
+
+Standard normal numbers all the way make sums of products grow from layer to layer, where weights are inputs too, as
+those of a training step are; logarithms and roots are no numbers on half of them. So inputs that products are summed of
+are scaled by how many there are, and where outputs tell nothing all the same, they are drawn in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isqrt, log2, prod
+
+import numpy as np
+from attrs import frozen
+
+from ..backends import Array
+from ..ir import Graph, Program, Read, TensorType, reads
+from ..ops import Instances
+from ..passes.graph import is_contraction
+
+#: Random numbers of a tensor repeat after this many: a prime, so that no stride of it meets the same numbers again.
+PERIOD = 4_194_301
+#: How far from zero positive numbers are at least.
+AWAY = 0.5
+#: Elements of an output that are looked at; of a larger one a part, evenly.
+MOST = 1 << 22
+#: Part of an output's values that have to be finite for it to tell something.
+FINITE = 0.5
+
+
+@frozen
+class Drawing:
+    """A way to draw numbers: normal ones, or positive ones away from zero, times a factor."""
+
+    positive: bool = False
+    factor: float = 1.0
+
+
+#: The ways in the order in which they are tried. Positive numbers are no poles; small ones outgrow no half type.
+WAYS = (Drawing(), Drawing(positive=True), Drawing(factor=0.125), Drawing(positive=True, factor=0.125))
+
+
+def telling_inputs(types: Mapping[str, TensorType], scales: Mapping[str, float], way: Drawing) -> dict[str, Array]:
+    """Return numbers for each input, others for each, the same ones every time; integers are 0 or 1, which index
+    anything.
+    """
+    return {
+        name: _drawn(type_, scales.get(name, 1.0) * way.factor, way.positive, number)
+        for number, (name, type_) in enumerate(types.items())
+    }
+
+
+def _drawn(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
+    generator, count = np.random.default_rng(seed), min(type_.size, PERIOD)
+    if not type_.dtype.is_float:
+        return np.resize(generator.integers(0, 2, count).astype(type_.dtype.numpy), type_.shape)
+    values = generator.standard_normal(count, np.float32)
+    values = np.abs(values) + np.float32(AWAY) if positive else values
+    return np.resize((values * np.float32(scale)).astype(type_.dtype.numpy), type_.shape)
+
+
+def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
+    """Return factors for inputs that keep the first sums of products near one that they are part of.
+
+    Sums with something constant are left as they are: who trained it has seen to them. Factors are powers of two.
+    """
+    found: dict[str, float] = {}
+    origin = {name: name for name in graph.inputs}
+    for node in graph.nodes:
+        instance = instances.of_node(node, graph)
+        given = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+        for terms, tensors in _products(instance.program, given):
+            own = {origin[v] for v in tensors if v in origin} - found.keys()
+            if own and not any(v in graph.constants for v in tensors):
+                found |= dict.fromkeys(own, 2.0 ** round(-0.5 * log2(max(terms, 1)) / len(own)))
+        if _moves(instance.program) and len(node.operands) == 1 and node.operands[0] in origin:
+            origin |= dict.fromkeys(node.outputs, origin[node.operands[0]])
+    return found
+
+
+def _products(program: Program, given: Mapping[str, str]) -> Iterator[tuple[int, set[str]]]:
+    """Yield how many products each sum of some has, and the values that they are made of."""
+    for statement in filter(is_contraction, program.statements):
+        tensors = {read.tensor for read in reads(statement.body)}
+        yield prod(axis.extent for axis in statement.reduce), {given[t] for t in tensors if t in given}
+
+
+def _moves(program: Program) -> bool:
+    """Whether a program computes nothing: its results are elements of what it reads."""
+    return all(s.is_pointwise and isinstance(s.body, Read) for s in program.statements)
+
+
+def others(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return inputs with the same numbers in other places: what a run leaves of them is not right by luck."""
+    return {name: np.roll(array.reshape(-1), 1).reshape(array.shape) for name, array in inputs.items()}
+
+
+def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]:
+    """Return arrays whose floats are some part larger or smaller, as chance has it."""
+    generator, found = np.random.default_rng(seed), dict(arrays)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biu":
+            signs = np.resize(generator.integers(0, 2, min(array.size, PERIOD)) * 2 - 1, array.shape)
+            with np.errstate(all="ignore"):
+                found[name] = (array.astype(np.float64) * (1.0 + by * signs)).astype(array.dtype)
+    return found
+
+
+def tells(outputs: Mapping[str, Array]) -> bool:
+    """Whether most outputs of floats are mostly finite, and not one number everywhere."""
+    floats = [array for array in outputs.values() if array.dtype.kind not in "biu" and array.size > 1]
+    return 2 * sum(map(_tells, floats)) >= len(floats)
+
+
+def _tells(array: Array) -> bool:
+    values = some(array).astype(np.float64)
+    finite = np.isfinite(values)
+    return bool(finite.mean() >= FINITE and (values[finite] != values[finite][0]).any())
+
+
+def step_of(size: int) -> int:
+    """Return of how many elements of a large output one is looked at: a prime, so that no row is met at one place."""
+    step = -(-size // MOST)
+    while any(step % divisor == 0 for divisor in range(2, isqrt(step) + 1)):
+        step += 1
+    return max(step, 1)
+
+
+def some(array: Array) -> Array:
+    """Return the elements of an output that are looked at, in order."""
+    return array.reshape(-1)[:: step_of(array.size)]
