@@ -22,7 +22,7 @@ from cuts.backends import find_target
 from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.networks.models import ModelWorkload
 from cuts.bench.networks.systems import Case
-from cuts.compile import compile_model, load_model, load_spec, plan_of
+from cuts.compile import Spec, compile_model, load_model, load_spec, plan_of
 from cuts.compile.agreement import Agreement
 from cuts.compile.driver import _plain
 from cuts.ir import CompileOptions, Graph, Mode, Target
@@ -32,19 +32,21 @@ from cuts.training import SGD, grad
 T = TypeVar("T")
 
 
-def graph_of(workload: ModelWorkload) -> Graph:
-    """Return the graph of a model, or of a step that trains it."""
+def graph_of(workload: ModelWorkload) -> tuple[Graph, Spec]:
+    """Return the graph of a model, or of a step that trains it, and its vocabulary."""
     made = workload.model.make(workload.batch, False)
-    graph = load_model(Case(workload, made, import_module("torch"), 0.0).program, load_spec([]), None, ())
+    spec = load_spec([])
+    graph = load_model(Case(workload, made, import_module("torch"), 0.0).program, spec, None, ())
     if workload.task == "inference":
-        return graph
+        return graph, spec
     loss = with_loss(graph, "mse_loss", prediction=graph.outputs[0])
-    return grad(loss, loss="loss", optimiser=SGD(rate=0.01, momentum=0.9)).graph
+    step = grad(loss, loss="loss", optimiser=SGD(rate=0.01, momentum=0.9))
+    return step.graph, step.spec
 
 
 def row_of(workload: ModelWorkload, target: Target) -> dict[str, Any]:
     """Return what it takes to compare plans of a workload."""
-    graph, spec = graph_of(workload), load_spec([])
+    graph, spec = graph_of(workload)
     options = CompileOptions()
     row: dict[str, Any] = {"workload": workload.label, "nodes": len(graph.nodes)}
 

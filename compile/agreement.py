@@ -179,8 +179,8 @@ def _comparison(name: str, found: Array, right: Array, allowed: float) -> Compar
 
 
 def _as_far_as_finite(right: Array, found: Array) -> Array:
-    """Return what is right with what was found where only that is finite: the plain plan stores every value, and what a
-    half type cannot hold there other plans may hold.
+    """Return what is right with what was found where only that is finite. The plain plan stores every value, and what a
+    half type cannot hold there other plans may hold; nor does one end of a function's domain tell of all of it.
     """
     if right.dtype.kind in "biu" or np.isfinite(right).all():
         return right
@@ -194,7 +194,9 @@ def _lost(plain: CompiledPlan, inputs: Mapping[str, Array], right: Outputs) -> d
     for seed in range(MOVES):
         session = Session(evolve(plain.plan, constants=moved(plain.plan.constants, by, seed)))
         away = session.run(moved(inputs, by, seed + MOVES))
-        found = {name: max(e, _comparison(name, away[name], right[name], 0.0).error) for name, e in found.items()}
+        for name, known in found.items():
+            there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
+            found[name] = max(known, _comparison(name, there, here, 0.0).error)
     return found
 
 

@@ -99,23 +99,25 @@ def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]
     """Return arrays whose floats are some part larger or smaller, as chance has it."""
     generator, found = np.random.default_rng(seed), dict(arrays)
     for name, array in arrays.items():
-        if array.dtype.kind not in "biu":
-            signs = np.resize(generator.integers(0, 2, min(array.size, PERIOD)) * 2 - 1, array.shape)
+        if array.dtype.kind not in "biu" and array.size:
+            kind = np.result_type(array.dtype, np.float32)
+            factors = 1.0 + by * (generator.integers(0, 2, min(array.size, PERIOD)) * 2.0 - 1.0)
             with np.errstate(all="ignore"):
-                found[name] = (array.astype(np.float64) * (1.0 + by * signs)).astype(array.dtype)
+                found[name] = (array * np.resize(factors.astype(kind), array.shape)).astype(array.dtype)
     return found
 
 
 def tells(outputs: Mapping[str, Array]) -> bool:
     """Whether most outputs of floats are mostly finite, and not one number everywhere."""
-    floats = [array for array in outputs.values() if array.dtype.kind not in "biu" and array.size > 1]
+    floats = [array for array in outputs.values() if array.dtype.kind not in "biu" and array.size]
     return 2 * sum(map(_tells, floats)) >= len(floats)
 
 
 def _tells(array: Array) -> bool:
     values = some(array).astype(np.float64)
     finite = np.isfinite(values)
-    return bool(finite.mean() >= FINITE and (values[finite] != values[finite][0]).any())
+    various = array.size == 1 or bool((values[finite] != values[finite][:1]).any())
+    return various and bool(finite.mean() >= FINITE)
 
 
 def step_of(size: int) -> int:

@@ -16,7 +16,7 @@ from cuts.compile.build import load
 from cuts.compile.driver import _plain, build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
-from cuts.compile.telling_inputs import MOST, WAYS, input_scales, step_of, telling_inputs, tells
+from cuts.compile.telling_inputs import MOST, WAYS, input_scales, moved, step_of, telling_inputs, tells
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
@@ -372,7 +372,22 @@ def test_what_is_constant_or_no_number_tells_nothing() -> None:
     assert not tells({"y": np.ones(4)})
     assert not tells({"y": np.array([1.0, np.nan, np.nan, np.inf])})
     assert tells({"y": np.ones(4, np.int32)}), "integers may be what they are"
+    assert tells({"loss": np.array(3.0)})
+    assert not tells({"loss": np.array(np.inf)})
+    assert not tells({"y": np.array([np.nan, np.nan])})
     assert tells({})
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.F64])
+def test_numbers_move_by_some_part_of_themselves(dtype: DType) -> None:
+    x = np.array([1.0, -2.0, 0.0, np.inf, -np.inf] * 9, dtype.numpy)
+    found = moved({"x": x, "i": np.arange(3), "none": x[:0]}, 0.25, 1)
+    parts = {float(a) / float(b) for a, b in zip(found["x"], x, strict=True) if b and np.isfinite(b)}
+    assert parts == {0.75, 1.25}
+    assert found["x"].dtype == x.dtype
+    assert (found["x"][2::5] == 0).all()
+    assert np.isposinf(found["x"][3::5].astype(float)).all()
+    assert found["i"].tolist() == [0, 1, 2]
 
 
 def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.MonkeyPatch) -> None:
