@@ -8,7 +8,7 @@ are scaled by how many there are, and where outputs tell nothing all the same, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isqrt, log2, prod
+from math import inf, isqrt, log2, prod
 
 import numpy as np
 from attrs import frozen
@@ -30,14 +30,21 @@ FINITE = 0.5
 
 @frozen
 class Drawing:
-    """A way to draw numbers: normal ones, or positive ones away from zero, times a factor."""
+    """A way to draw numbers: normal ones, for inputs of up to so many dims positive ones, times a factor."""
 
-    positive: bool = False
+    positive: float = -1
     factor: float = 1.0
 
+    def scale(self, scale: float) -> float:
+        """Return what numbers are multiplied by that have a scale: sums of positive ones grow with their number, not
+        with its square root.
+        """
+        return self.factor * (scale**2 if self.positive == inf else scale)
 
-#: The ways in the order in which they are tried. Positive numbers are no poles; small ones outgrow no half type.
-WAYS = (Drawing(), Drawing(positive=True), Drawing(factor=0.125), Drawing(positive=True, factor=0.125))
+
+#: The ways in the order in which they are tried. Positive vectors have roots and logarithms, as variances have to;
+#: where all numbers are positive there are no poles, and small ones outgrow no half type.
+WAYS = (Drawing(), Drawing(1), Drawing(inf), Drawing(factor=0.125), Drawing(1, 0.125))
 
 
 def telling_inputs(types: Mapping[str, TensorType], scales: Mapping[str, float], way: Drawing) -> dict[str, Array]:
@@ -45,7 +52,7 @@ def telling_inputs(types: Mapping[str, TensorType], scales: Mapping[str, float],
     anything.
     """
     return {
-        name: _drawn(type_, scales.get(name, 1.0) * way.factor, way.positive, number)
+        name: _drawn(type_, way.scale(scales.get(name, 1.0)), len(type_.shape) <= way.positive, number)
         for number, (name, type_) in enumerate(types.items())
     }
 

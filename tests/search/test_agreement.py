@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cuts.compile.build import load
 from cuts.compile.driver import _plain, build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
-from cuts.compile.telling_inputs import MOST, WAYS, input_scales, moved, step_of, telling_inputs, tells
+from cuts.compile.telling_inputs import MOST, WAYS, Drawing, input_scales, moved, step_of, telling_inputs, tells
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
@@ -397,6 +398,18 @@ def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.Monke
     inputs, (found,) = agreement(graph)._outputs([compiled(graph)])
     assert (inputs["x"] > 0).all()
     assert tells(found)
+
+
+def test_all_positive_numbers_and_variances_keep_their_size_through_many_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = deep(40)
+    types, scales = {n: graph.types[n] for n in graph.inputs}, input_scales(graph, SPEC.instances)
+    found = compiled(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
+    assert 0.01 < np.sqrt(np.mean(found.astype(np.float64) ** 2)) < 1e6
+    drawn = telling_inputs(types | {"var": TensorType(DType.F32, (9,))}, scales, Drawing(1))
+    assert (drawn["var"] > 0).all()
+    assert (drawn["x"] < 0).any()
 
 
 def test_every_input_has_numbers_of_its_own_and_integers_are_in_range() -> None:
