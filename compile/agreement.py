@@ -25,7 +25,7 @@ from ..runtime import Comparison, Session, compare
 from .loading import Spec
 from .plan import CompiledPlan
 from .plan_cache import keep_wrong
-from .telling_inputs import WAYS, input_scales, moved, others, some, step_of, telling_inputs, tells
+from .telling_inputs import WAYS, WHOLE, input_scales, moved, others, some, step_of, telling_inputs, tells
 
 _LOG = logging.getLogger("cuts.compile")
 #: Most operations of a graph that the float64 reference computes meanwhile: a tenth of a second.
@@ -166,15 +166,14 @@ def _computed(session: Session, inputs: Mapping[str, Array]) -> Outputs:
 
 def _compared(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
     """Compare what two plans leave: rounding explains what it does in the one and in the other."""
-    own, its = plan.tolerances(), other.tolerances()
-    return tuple(_comparison(name, found[name], right[name], own[name] + its[name]) for name in plan.plan.outputs)
+    own, its, step = plan.tolerances(), other.tolerances(), step_of(found)
+    return tuple(_comparison(name, found[name], right[name], step, own[name] + its[name]) for name in plan.plan.outputs)
 
 
-def _comparison(name: str, found: Array, right: Array, allowed: float) -> Comparison:
-    step = step_of(found.size)
-    if step == 1:
+def _comparison(name: str, found: Array, right: Array, step: int, allowed: float = 0.0) -> Comparison:
+    if step == 1 or found.size <= WHOLE:
         return compare(name, found, right, allowed)
-    result = compare(name, some(found), some(right), allowed)
+    result = compare(name, some(found, step), some(right, step), allowed)
     return evolve(result, worst=f"{result.worst} of every {step}th element in order")
 
 
@@ -196,7 +195,7 @@ def _lost(plain: CompiledPlan, inputs: Mapping[str, Array], right: Outputs) -> d
         away = session.run(moved(inputs, by, seed + MOVES))
         for name, known in found.items():
             there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
-            found[name] = max(known, _comparison(name, there, here, 0.0).error)
+            found[name] = max(known, _comparison(name, there, here, step_of(right)).error)
     return found
 
 

@@ -22,8 +22,8 @@ from ..passes.graph import is_contraction
 PERIOD = 4_194_301
 #: How far from zero positive numbers are at least.
 AWAY = 0.5
-#: Elements of an output that are looked at; of a larger one a part, evenly.
-MOST = 1 << 22
+#: Elements of all outputs that are looked at, a second's work; where there are more, a part of each that is not small.
+MOST, WHOLE = 1 << 23, 1 << 16
 #: Part of an output's values that have to be finite for it to tell something.
 FINITE = 0.5
 
@@ -116,25 +116,26 @@ def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]
 
 def tells(outputs: Mapping[str, Array]) -> bool:
     """Whether most outputs of floats are mostly finite, and not one number everywhere."""
-    floats = [array for array in outputs.values() if array.dtype.kind not in "biu" and array.size]
+    step = step_of(outputs)
+    floats = [some(array, step) for array in outputs.values() if array.dtype.kind not in "biu" and array.size]
     return 2 * sum(map(_tells, floats)) >= len(floats)
 
 
-def _tells(array: Array) -> bool:
-    values = some(array).astype(np.float64)
+def _tells(found: Array) -> bool:
+    values = found.astype(np.float64)
     finite = np.isfinite(values)
-    various = array.size == 1 or bool((values[finite] != values[finite][:1]).any())
+    various = values.size == 1 or bool((values[finite] != values[finite][:1]).any())
     return various and bool(finite.mean() >= FINITE)
 
 
-def step_of(size: int) -> int:
-    """Return of how many elements of a large output one is looked at: a prime, so that no row is met at one place."""
-    step = -(-size // MOST)
+def step_of(outputs: Mapping[str, Array]) -> int:
+    """Return of how many elements of large outputs one is looked at: a prime, so that no row is met at one place."""
+    step = -(-sum(array.size for array in outputs.values()) // MOST)
     while any(step % divisor == 0 for divisor in range(2, isqrt(step) + 1)):
         step += 1
     return max(step, 1)
 
 
-def some(array: Array) -> Array:
+def some(array: Array, step: int) -> Array:
     """Return the elements of an output that are looked at, in order."""
-    return array.reshape(-1)[:: step_of(array.size)]
+    return array.reshape(-1)[:: step if array.size > WHOLE else 1]

@@ -17,7 +17,7 @@ from cuts.compile.build import load
 from cuts.compile.driver import _plain, build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
-from cuts.compile.telling_inputs import MOST, WAYS, Drawing, input_scales, moved, step_of, telling_inputs, tells
+from cuts.compile.telling_inputs import WAYS, WHOLE, Drawing, input_scales, moved, some, step_of, telling_inputs, tells
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
@@ -421,6 +421,19 @@ def test_every_input_has_numbers_of_its_own_and_integers_are_in_range() -> None:
     assert all(np.array_equal(again[name], array) for name, array in inputs.items())
 
 
-@pytest.mark.parametrize(("size", "step"), [(0, 1), (MOST, 1), (MOST + 1, 2), (5 * MOST + 1, 7), (24 * MOST, 29)])
-def test_of_a_large_output_a_part_is_looked_at(size: int, step: int) -> None:
-    assert step_of(size) == step
+@pytest.mark.parametrize(("size", "step"), [(0, 1), (100, 1), (101, 2), (501, 7), (2400, 29)])
+def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 100)
+    assert step_of({"y": np.zeros(size)}) == step
+    assert some(np.arange(WHOLE + 1).reshape(1, -1), step)[-1] == WHOLE // step * step
+    assert some(np.zeros((2, 3)), step).size == 6, "small ones are looked at whole"
+
+
+def test_a_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    large(monkeypatch)
+    monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 20_000)
+    graph = unary("sqrt", DType.F32, 200_003)
+    plan = compiled(graph).plan
+    kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)
+    with pytest.warns(CutsWarning, match="of every 11th element in order"):
+        assert not agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))
