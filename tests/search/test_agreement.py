@@ -41,6 +41,12 @@ SPEC = Spec(Registry.builtin())
 SIZE = 24
 
 
+@pytest.fixture(autouse=True)
+def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep wrong plans in a folder of the test."""
+    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+
+
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
     """Return two branches of products that meet again; weights are inputs, or constants."""
     square = TensorType(dtype, (SIZE, SIZE))
@@ -111,9 +117,8 @@ FAULTS = [overlapping, shared, wrong_constant]
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("small", [True, False])
 def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
-    fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     if not small:
         large(monkeypatch)
     graph = network()
