@@ -61,20 +61,30 @@ class Agreement:
         if any(verdict is not None and not verdict[1] for verdict in known):
             return [verdict is None or verdict[1] for verdict in known]
         try:
-            _, (first, *rest) = self._outputs(plans)
+            wrong = self._differing(plans)
         except CutsError as error:
             _LOG.info("cuts: plans of %s were not compared: %s", quote(self.graph.name), error)
             return [True for _ in plans]
-        results = [r for n, found in enumerate(rest) for r in _compared(plans[n + 1], found, plans[0], first)]
-        wrong = [result.text for result in results if not result.ok]
         if not wrong:
             return [True for _ in plans]
         try:
             return [self._judged(plan) for plan in plans]
         except CutsError as error:
-            text = f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0]}; {error}"
+            text = (
+                f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0].text}; {error}"
+            )
             warnings.warn(text, CutsWarning, stacklevel=2)
             return [True for _ in plans]
+
+    def _differing(self, plans: Sequence[CompiledPlan]) -> list[Comparison]:
+        """Return where plans differ by more than explains rounding, and what moved inputs do to each of them."""
+        inputs, outputs = self._outputs(plans)
+        (plan, first), *rest = zip(plans, outputs, strict=True)
+        wrong = [r for other, found in rest for r in _compared(other, found, plan, first) if not r.ok]
+        if not wrong:
+            return []
+        lost = [_lost(each, inputs, found) for each, found in zip(plans, outputs, strict=True)]
+        return _unexplained(wrong, {name: min(each[name] for each in lost) for name in first})
 
     def is_right(self, plan: CompiledPlan) -> bool:
         """Whether a plan may ship that is not compared with others: unless it was found to be wrong. It is not looked
@@ -136,10 +146,7 @@ class Agreement:
         inputs, (found, right) = self._outputs([plan, plain])
         meant = {name: _as_far_as_finite(right[name], found[name]) for name in right}
         wrong = [result for result in _compared(plan, found, plain, meant) if not result.ok]
-        if wrong:
-            lost = _lost(plain, inputs, right)
-            wrong = [evolve(r, tolerance=max(r.tolerance, 2 * lost[r.tensor])) for r in wrong]
-        return tuple(result for result in wrong if not result.ok)
+        return tuple(_unexplained(wrong, _lost(plain, inputs, right, constants=True))) if wrong else ()
 
     def _outputs(self, plans: Sequence[CompiledPlan]) -> tuple[dict[str, Array], list[Outputs]]:
         """Return inputs, and what plans compute of them: the first inputs of which that tells most."""
@@ -186,17 +193,26 @@ def _as_far_as_finite(right: Array, found: Array) -> Array:
     return np.where(~np.isfinite(right) & np.isfinite(found), found, right)
 
 
-def _lost(plain: CompiledPlan, inputs: Mapping[str, Array], right: Outputs) -> dict[str, float]:
-    """Return how far outputs move where inputs and constants move by what rounding explains in what is computed."""
-    by = max(plain.tolerances().values(), default=0.0)
-    found = dict.fromkeys(right, 0.0)
+def _lost(plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, constants: bool = False) -> dict[str, float]:
+    """Return how far outputs move where inputs, and constants if asked, move by what rounding explains in what is
+    computed.
+    """
+    by = max(plan.tolerances().values(), default=0.0)
+    found, session, fixed = dict.fromkeys(right, 0.0), plan.session, plan.plan.constants
     for seed in range(MOVES):
-        session = Session(evolve(plain.plan, constants=moved(plain.plan.constants, by, seed)))
+        if constants and fixed:
+            session = Session(evolve(plan.plan, constants=moved(fixed, by, seed)))
         away = session.run(moved(inputs, by, seed + MOVES))
         for name, known in found.items():
             there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
             found[name] = max(known, _comparison(name, there, here, step_of(right)).error)
     return found
+
+
+def _unexplained(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list[Comparison]:
+    """Return what is wrong even where both of two plans lose so much."""
+    allowed = (evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in wrong)
+    return [result for result in allowed if not result.ok]
 
 
 def _notice(plan: CompiledPlan, wrong: Sequence[Comparison], folder: Path | None) -> str:
