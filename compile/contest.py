@@ -1,12 +1,14 @@
 """Whole plans against one another, so that no search is regretted: the fastest ships.
 
 Kernels are timed one by one, with caches emptied before each; in a plan they follow one another. So sums tell which
-plans are worth to be held against each other, and the clock of the whole decides between them.
+plans are worth to be held against each other, and the clock of the whole decides between them, where they compute the
+same (`agreement`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from typing import TypeAlias
 
@@ -14,6 +16,7 @@ from attrs import define, field, frozen
 
 from ..ir import BackendError, Budget, CompiledGraph
 from ..search import DecidedGraph, Findings, MeasuredSelector
+from .agreement import Agreement
 from .plan import CompiledPlan
 
 #: How much longer the kernels of a plan may take, one by one, where it might be faster than another as a whole.
@@ -24,6 +27,8 @@ RUNS, TURNS, LEAST = 10, 3, 3
 SHORT = 0.5
 #: Returns the seconds that two compilations take as wholes; nothing where that cannot be said.
 Wholes: TypeAlias = "Callable[[Rival, Rival], tuple[float, float] | None]"
+#: Returns whether a compilation may ship, by what it computes.
+Right: TypeAlias = "Callable[[Rival], bool]"
 
 
 @frozen(eq=False)
@@ -60,12 +65,20 @@ def by_sums(first: Rival, second: Rival) -> None:
     """Time nothing: on a processor, which others use too, sums of kernels say as much."""
 
 
+def trusted(rival: Rival) -> bool:
+    """Take a plan's word for what it computes: none is run."""
+    return True
+
+
 @define(eq=False)
 class Plans:
-    """The plans that `make` made of rivals, and whole runs of them on the device of the selector's target."""
+    """The plans that `make` made of rivals, and whole runs of them on the device of the selector's target; `agreement`
+    says which of them are right.
+    """
 
     selector: MeasuredSelector
     make: Callable[[CompiledGraph], CompiledPlan]
+    agreement: Agreement
     _made: dict[int, tuple[CompiledGraph, CompiledPlan]] = field(factory=dict, init=False)
 
     def of(self, compiled: CompiledGraph) -> CompiledPlan:
@@ -75,22 +88,46 @@ class Plans:
         return self._made[id(compiled)][1]
 
     def wholes(self, first: Rival, second: Rival) -> tuple[float, float] | None:
-        """Return the seconds of a run of each; nothing where no time is left for it, or the device has no room."""
+        """Return the seconds of a run of each, infinity for one that is wrong; nothing where no time is left for it, or
+        the device has no room.
+        """
         budget = self.selector.budget
         if not budget.has(SHORT):
             return None
-        plans = []
-        for each in (first, second):
-            self.selector.findings = each.findings
-            plans.append(self.of(each.compiled))
-        return in_turns(plans, budget) if budget.has(SHORT) else None
+        plans = [self._of(each) for each in (first, second)]
+        return times_of_right(plans, budget, self.agreement) if budget.has(SHORT) else None
+
+    def is_right(self, rival: Rival) -> bool:
+        """Whether a rival computes what it should, as far as there is time to tell."""
+        plan = self._of(rival)
+        with self.selector.budget.stage("agreement"):
+            return self.agreement.is_right(plan)
+
+    def _of(self, rival: Rival) -> CompiledPlan:
+        self.selector.findings = rival.findings
+        return self.of(rival.compiled)
 
 
-def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> CompiledPlan:
-    """Return the first of one or two plans, or the second where its whole is faster."""
-    times = in_turns(plans, selector.budget) if len(plans) > 1 and selector.budget.has(SHORT) else None
+def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreement: Agreement) -> CompiledPlan:
+    """Return the first of one or two plans, or the second where its whole is faster, or right while the first is
+    wrong.
+    """
+    raced = len(plans) > 1 and selector.budget.has(SHORT)
+    times = times_of_right(plans, selector.budget, agreement) if raced else None
     faster = times is not None and times[1] < (1 - selector.settings.tie) * times[0]
     return plans[1] if faster else plans[0]
+
+
+def times_of_right(plans: Sequence[CompiledPlan], budget: Budget, agreement: Agreement) -> tuple[float, float] | None:
+    """Return the seconds of a run of each of two plans, infinity for one that is wrong; nothing where they cannot be
+    timed.
+    """
+    times = in_turns(plans, budget)
+    if times is None:
+        return None
+    with budget.stage("agreement"):
+        first, second = agreement.trusted(plans)
+    return times[0] if first else inf, times[1] if second else inf
 
 
 def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, float] | None:

@@ -19,6 +19,7 @@ from ..ir import (
 from ..passes import Selector
 from ..passes.graph import remembered_passes
 from ..search import MeasuredSelector, PlanningAside, seldom_collected, tuning_session, with_libraries
+from .agreement import Agreement
 from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
@@ -106,15 +107,20 @@ def build_graph(
         selector.cached = True
         return found
 
+    def spare() -> bool:
+        return not selector.budget.limited or selector.budget.has(selector.again(len(graph.nodes)))
+
+    agreement = Agreement(graph, spec, lambda: _plain(graph, spec, target, options), spare)
+
     def plan(compiled: CompiledGraph) -> CompiledPlan:
         with selector.budget.stage("libraries"):
             replaced = with_libraries(compiled, selector)
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
-            return within(quickest(made, selector), options.memory)
+            return within(quickest(made, selector, agreement), options.memory)
 
-    plans = Plans(selector, plan)
+    plans = Plans(selector, plan, agreement)
     compiled = compile_measured(
         graph,
         spec,
@@ -122,11 +128,18 @@ def build_graph(
         selector,
         lambda asked: compile_model(graph, spec, target, asked, selector),
         by_sums if target.on_host else plans.wholes,
+        plans.is_right,
     )
     made = plans.of(compiled)
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made
+
+
+def _plain(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
+    """Return the plan of the operations one by one: nothing in it is measured, fused, divided or launched together."""
+    alone = CompileOptions("no-fusion", precision=options.precision, plain=True)
+    return plan_of(compile_model(graph, spec, target, alone), graph, spec, target, options.precision)
 
 
 def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan | None:

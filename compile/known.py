@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from attrs import evolve
 
 from ..backends import cache_root
-from ..ir import PRECISIONS, Attribute, CompiledGraph, CompileOptions, DType, Graph, Target
+from ..ir import (
+    PRECISIONS,
+    Attribute,
+    CompiledGraph,
+    CompileOptions,
+    DType,
+    Graph,
+    NumericsError,
+    Target,
+    quote,
+)
 from ..ops import Instance
 from ..passes import ForeignDecisionsError, node_marks
 from ..passes.graph import Canonicalise, LowerPrecision
 from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
-from .contest import NEAR, Rival, Wholes, better, by_sums
+from .contest import NEAR, Right, Rival, Wholes, better, by_sums, trusted
 from .loading import Spec
 
 #: How many times as long as a known plan takes to be made a budget has to be, so that a search goes first, which may
@@ -28,12 +38,20 @@ _CANONICAL: dict[int, tuple[weakref.ref[Graph], Spec, Graph]] = {}
 
 
 def compile_measured(
-    graph: Graph, spec: Spec, options: CompileOptions, selector: MeasuredSelector, run: Run, wholes: Wholes = by_sums
+    graph: Graph,
+    spec: Spec,
+    options: CompileOptions,
+    selector: MeasuredSelector,
+    run: Run,
+    wholes: Wholes = by_sums,
+    is_right: Right = trusted,
 ) -> CompiledGraph:
     """Compile a graph by measured times; `run` does. What is known of it and final is taken over without a search.
 
     What a search finds is held against what was known, and against the plan that fuses nothing, where these may be
-    faster; `wholes` times them. The fastest is returned, with the selector as it was then, and kept.
+    faster; `wholes` times them. The fastest that `is_right` is returned, with the selector as it was then, and kept.
+
+    Raises `NumericsError` where none is.
     """
     if selector.audit or watched(options):
         return run(options)
@@ -45,6 +63,9 @@ def compile_measured(
     known = exact or question.nearest(database.answers())
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
         found = _told(known, selector, lambda: run(options))
+        if found is not None and not selector.tuner.frozen and not is_right(_rival(found, question, selector)):
+            database.drop_answer(question.key)
+            found = exact = None
         if found is not None:
             if not selector.tuner.frozen and not (known is exact and _all_holds(known, selector)):
                 database.keep_answer(_answer(question, selector))
@@ -57,13 +78,39 @@ def compile_measured(
     if selector.tuner.frozen or selector.made is None:
         return found
     best = _rival(found, question, selector)
+    contenders = [best]
     if before is not None:
+        contenders.append(before)
         best, known = better(best, before, wholes, selector.settings.tie), None
     for rival in _rivals(best, known, question, options, selector, run):
+        contenders.append(rival)
         best = better(best, rival, wholes, selector.settings.tie)
+    contenders.sort(key=lambda rival: rival is not best)
+    best = _first_right(contenders, is_right, lambda: _unfused(question, options, selector, run))
     selector.findings = best.findings
     database.keep_answer(best.decided)
     return best.compiled
+
+
+def _first_right(contenders: Sequence[Rival], is_right: Right, unfused: Callable[[], Rival]) -> Rival:
+    """Return the first contender that is right; where none is, the plan that fuses nothing.
+
+    Raises `NumericsError` where that is wrong too.
+    """
+    for rival in contenders:
+        if is_right(rival):
+            return rival
+    if is_right(last := unfused()):
+        return last
+    raise NumericsError(
+        f"no plan of {quote(last.decided.label)} computes what its operations compute one by one",
+        hint="each was named in a warning, with the command whose output to report; 'cuts compile --mode no-fusion "
+        "--verify' may have a right one meanwhile",
+    )
+
+
+def _unfused(question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run) -> Rival:
+    return _rival(run(evolve(options, mode="no-fusion")), question, selector)
 
 
 def _before(
@@ -96,7 +143,7 @@ def _rivals(
         if before is not None:
             yield _as_known(known, _rival(before, question, selector), selector)
     if options.mode == "mixed" and apart < NEAR * fresh.seconds and not budget.over() and room:
-        yield _rival(run(evolve(options, mode="no-fusion")), question, selector)
+        yield _unfused(question, options, selector, run)
 
 
 def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> Rival:

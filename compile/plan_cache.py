@@ -109,6 +109,22 @@ def find_plan(name: str, target: Target) -> CompiledPlan | None:
     return None if folder is None else PlanCache(folder, name, target).find()
 
 
+def keep_wrong(made: CompiledPlan) -> Path | None:
+    """Keep a plan that computes wrong results apart, for whoever looks for the reason; return its folder, nothing where
+    it cannot be kept.
+    """
+    folder = _folder()
+    if folder is None:
+        return None
+    place = folder / f"wrong-{cache_key([made.name, *(kernel.source for kernel in made.kernels)])}"
+    try:
+        save_plan(made.plan, place)
+        _trim(folder)
+    except CutsError:
+        return None
+    return place
+
+
 #: Folders of the repository that no compilation depends on.
 _APART = {"tests", "bench", "examples", "docs", "build", "dist"}
 

@@ -96,7 +96,9 @@ class CompileOptions:
     stored and multiplied; independent groups may share a launch where `side_by_side` says so, with "connected" those
     that some value joins: of a graph of many models, those of one. `begun` is the budget as it runs since the caller's
     door was entered, so that what comes before the passes counts. `memory` is the bytes that a run may take on the
-    device: values are computed again where keeping them would take more.
+    device: values are computed again where keeping them would take more. A `plain` compilation, for which nothing is
+    measured, keeps every declaration and divides no reduction: with nothing fused and no launch shared, its kernels are
+    the operations one by one, which others are held against.
 
     With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
     the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
@@ -115,6 +117,7 @@ class CompileOptions:
     side_by_side: bool | Literal["connected"] = field(default=True, kw_only=True)
     begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
     memory: int | None = field(default=None, kw_only=True)
+    plain: bool = field(default=False, kw_only=True)
 
     def begin(self) -> Budget:
         """Return the budget as it runs: since the door was entered, where that is known, else from now on."""

@@ -6,6 +6,7 @@ from .amplification import amplification
 from .costs import program_costs
 from .fold import Folder
 from .index_checks import Finding, index_program
+from .language.inference import Instances
 from .language.instantiate import Instance, OpDecl
 from .language.registry import Registry
 from .linear import LinearCombiner
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "Folder",
     "Instance",
+    "Instances",
     "LinearCombiner",
     "OpDecl",
     "Registry",

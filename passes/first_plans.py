@@ -44,7 +44,7 @@ def choose_algorithms(work: Compilation) -> Graph:
     own declaration unless a clock says otherwise, as an alternative rounds more and takes more kernels.
     """
     selector, graph = work.selector, work.graph
-    if selector is None and (not work.target.lockstep or work.budget.overdue()):
+    if selector is None and (work.options.plain or not work.target.lockstep or work.budget.overdue()):
         return graph
     step = _step(work, selector)
     if work.told is not None:

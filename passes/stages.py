@@ -49,7 +49,7 @@ from .lowering import extract, lower
 from .rewrites import Rewrite, rewrite_statements, write_programs, written
 from .schedule import Candidate, choose
 from .seams import verify_statements, verify_types
-from .split import split_groups
+from .split import Division, split_groups
 from .workload import Member, Selector, Workload
 
 T = TypeVar("T")
@@ -270,7 +270,7 @@ def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Leave groups divided where that was found to be faster, and what each distinct kernel computes."""
     known = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
-    division = work.evaluator.division
+    division = work.evaluator.division if not work.options.plain else lambda form: Division()
     work.groups, work.views = split_groups(
         work.groups, work.views, lambda form: known[form_key(form)] if form_key(form) in known else division(form)
     )

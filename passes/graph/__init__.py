@@ -6,7 +6,7 @@ from .canonicalise import Canonicalise, canonical_passes
 from .drop_repetition import DropRepetition
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
-from .precision import LowerPrecision
+from .precision import LowerPrecision, is_contraction
 from .recompute import KeepOrCompute
 from .rewrite import fresh_name, prune
 
@@ -21,6 +21,7 @@ __all__ = [
     "check_indices",
     "differentiate_graph",
     "fresh_name",
+    "is_contraction",
     "prune",
     "remembered_passes",
     "run_passes",

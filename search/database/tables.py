@@ -176,6 +176,11 @@ class Database(DatabaseFile):
         with self.errors() as db:
             db.execute("insert or replace into decisions values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
+    def drop_answer(self, key: str) -> None:
+        """Forget what was decided about a question."""
+        with self.errors() as db:
+            db.execute("delete from decisions where key = ?", (key,))
+
     def adopt_answer(self, answer: DecidedGraph) -> bool:
         """Take decisions from elsewhere, unless those that are known are as good; say whether they are news."""
         known = self.answer(answer.key)

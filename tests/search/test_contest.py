@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from attrs import evolve
 from cuts.compile.contest import Rival, better, by_sums, in_turns, quickest
 from cuts.ir.budget import Budget
-from cuts.ir.errors import BackendError
+from cuts.ir.errors import BackendError, NumericsError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
 from cuts.search.decisions import DecidedGraph
@@ -112,11 +113,35 @@ class _Timed:
         return self
 
 
-def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster() -> None:
+class _Judge:
+    """Says which plans are right."""
+
+    def __init__(self, *verdicts: bool) -> None:
+        self.verdicts = verdicts
+
+    def trusted(self, plans: Sequence[Any]) -> Sequence[bool]:
+        return self.verdicts
+
+
+@pytest.mark.parametrize(
+    ("times", "right", "place"),
+    [
+        ((1.0, 0.9), (True, True), 1),
+        ((1.0, 0.995), (True, True), 0),
+        ((0.9, 1.0), (True, True), 0),
+        ((1.0,), (), 0),
+        ((1.0, 0.9), (True, False), 0),
+        ((0.9, 1.0), (False, True), 1),
+        ((0.9, 1.0), (False, False), 0),
+    ],
+)
+def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster(
+    times: tuple[float, ...], right: tuple[bool, ...], place: int
+) -> None:
     _, selector = tuned(chain(1), Database(None), even)
-    for times, place in (((1.0, 0.9), 1), ((1.0, 0.995), 0), ((0.9, 1.0), 0), ((1.0,), 0)):
-        plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
-        assert quickest(plans, selector) is plans[place]
+    plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
+    judge: Any = _Judge(*right)
+    assert quickest(plans, selector, judge) is plans[place]
 
 
 def test_two_plans_are_timed_in_turns() -> None:
@@ -155,3 +180,50 @@ def test_where_time_is_short_a_known_plan_is_made_before_the_search(budget: floa
     assert len(found.steps) == 2
     assert len(selector.problems) == len(found.kernels)
     assert here.answers()[0] == known
+
+
+def test_a_known_plan_that_is_wrong_is_forgotten_and_searched_for_again() -> None:
+    elsewhere, here, asked = Database(None), Database(None), list[int]()
+    tuned(chain(1), elsewhere, slow_when_fused)
+    (known,) = elsewhere.answers()
+    assert known.finished
+    here.keep_answer(known)
+
+    def is_right(rival: Rival) -> bool:
+        asked.append(len(rival.compiled.steps))
+        return asked[-1] == 1
+
+    found, _ = tuned(chain(1), here, even, is_right=is_right)
+    assert asked == [2, 1]
+    assert len(found.steps) == 1
+    (kept,) = here.answers()
+    assert kept.key == known.key
+    assert kept.decisions != known.decisions
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_what_was_known_ships_where_what_a_search_found_is_wrong(faster: bool) -> None:
+    elsewhere, here = Database(None), Database(None)
+    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
+    here.keep_answer(known)
+    wholes = lambda first, second: (1.0, 2.0) if faster else (1.0, 0.5)  # noqa: E731
+    found, selector = tuned(chain(1), here, even, wholes=wholes, is_right=lambda rival: len(rival.compiled.steps) == 2)
+    assert kernels(found) == kernels(apart)
+    assert len(selector.problems) == len(found.kernels)
+    assert here.answers()[0] == known
+
+
+def test_what_nothing_is_fused_in_ships_where_all_else_is_wrong() -> None:
+    database = Database(None)
+    found, selector = tuned(chain(1), database, even, is_right=lambda rival: len(rival.compiled.steps) == 2)
+    assert len(found.steps) == len(selector.problems) == 2
+    again, _ = tuned(chain(1), database, even)
+    assert kernels(again) == kernels(found)
+
+
+def test_a_search_whose_every_plan_is_wrong_keeps_nothing() -> None:
+    database = Database(None)
+    with pytest.raises(NumericsError, match="no plan of 'chain' computes"):
+        tuned(chain(1), database, even, is_right=lambda rival: False)
+    assert not database.answers()

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.compile.contest import Wholes, by_sums
+from cuts.compile.contest import Right, Wholes, by_sums, trusted
 from cuts.compile.known import compile_measured
 from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
@@ -92,6 +92,7 @@ def tuned(
     budget: float | None = None,
     further: bool = False,
     wholes: Wholes = by_sums,
+    is_right: Right = trusted,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
@@ -99,7 +100,7 @@ def tuned(
     selector = MeasuredSelector(target, Tuner(resources), SHORT, further=further)
     options = CompileOptions()
     run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
-    return compile_measured(graph, SPEC, options, selector, run, wholes), selector
+    return compile_measured(graph, SPEC, options, selector, run, wholes, is_right), selector
 
 
 def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:

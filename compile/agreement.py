@@ -1,0 +1,225 @@
+"""Whether plans that may ship compute the same: every kernel was checked by itself, the plan that they make was not.
+
+Two groups that share a workspace, buffers that overlap, launches out of order: none of that is seen in a kernel. So
+plans that are timed as wholes run on the same random inputs too, and all that they leave is compared, within what
+rounding explains in both of them. Where they differ, operations one by one decide: a *plain* plan, in which nothing is
+fused, divided or launched together. A plan that is not held against another one is compared with the float64 reference
+where that takes milliseconds, else with the plain plan where there is time to make it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from attrs import define, evolve, field
+
+from ..backends import Array
+from ..ir import BackendError, CutsError, CutsWarning, Graph, quote
+from ..ops import program_costs
+from ..runtime import Comparison, Session, compare
+from .loading import Spec
+from .plan import CompiledPlan
+from .plan_cache import keep_wrong
+from .telling_inputs import WAYS, WHOLE, input_scales, moved, others, some, step_of, telling_inputs, tells
+
+_LOG = logging.getLogger("cuts.compile")
+#: Most operations of a graph that the float64 reference computes meanwhile: a tenth of a second.
+SMALL = 30_000_000
+#: Most operations for which the reference is asked too where a plan differs from operations one by one: half a minute,
+#: which nobody waits for unless something is wrong already.
+LONG = 10_000_000_000
+#: How often the plain plan runs on inputs that were moved, where plans differ by more than rounding explains at once.
+MOVES = 2
+#: What the outputs of a run are, by name.
+Outputs = Mapping[str, Array]
+
+
+@define(eq=False)
+class Agreement:
+    """Which plans of a graph are right. `make` makes the plain one, once it is needed; `spare` says whether there is
+    time for that where nothing is suspected.
+    """
+
+    graph: Graph
+    spec: Spec
+    make: Callable[[], CompiledPlan]
+    spare: Callable[[], bool]
+    _verdicts: dict[int, tuple[CompiledPlan, bool]] = field(factory=dict, init=False)
+    _plain: CompiledPlan | None = field(default=None, init=False)
+    _scales: dict[str, float] | None = field(default=None, init=False)
+
+    def trusted(self, plans: Sequence[CompiledPlan]) -> list[bool]:
+        """Return of plans which ones may ship: all where they agree, else those that the plain plan agrees with. Where
+        that cannot be made, nothing tells which are right, which is said.
+        """
+        known = [self._verdicts.get(id(plan)) for plan in plans]
+        if any(verdict is not None and not verdict[1] for verdict in known):
+            return [verdict is None or verdict[1] for verdict in known]
+        try:
+            wrong = self._differing(plans)
+        except CutsError as error:
+            _LOG.info("cuts: plans of %s were not compared: %s", quote(self.graph.name), error)
+            return [True for _ in plans]
+        if not wrong:
+            return [True for _ in plans]
+        try:
+            return [self._judged(plan) for plan in plans]
+        except CutsError as error:
+            text = (
+                f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0].text}; {error}"
+            )
+            warnings.warn(text, CutsWarning, stacklevel=2)
+            return [True for _ in plans]
+
+    def _differing(self, plans: Sequence[CompiledPlan]) -> list[Comparison]:
+        """Return where plans differ by more than explains rounding, and what moved inputs do to each of them."""
+        inputs, outputs = self._outputs(plans)
+        (plan, first), *rest = zip(plans, outputs, strict=True)
+        wrong = [r for other, found in rest for r in _compared(other, found, plan, first) if not r.ok]
+        if not wrong:
+            return []
+        lost = [_lost(each, inputs, found) for each, found in zip(plans, outputs, strict=True)]
+        return _unexplained(wrong, {name: min(each[name] for each in lost) for name in first})
+
+    def is_right(self, plan: CompiledPlan) -> bool:
+        """Whether a plan may ship that is not compared with others: unless it was found to be wrong. It is not looked
+        at where its device is not here, or where there is no time to make another one.
+        """
+        verdict = self._verdicts.get(id(plan))
+        if verdict is not None:
+            return verdict[1]
+        try:
+            if self._work <= SMALL or self.spare():
+                _ = plan.session  # without a device there is no need for another plan
+                return self._judged(plan)
+            reason = "there is no time for another plan; 'cuts verify' compares it with the reference"
+        except CutsError as error:
+            reason = str(error)
+        _LOG.info("cuts: the plan of %s was not compared: %s", quote(plan.name), reason)
+        return True
+
+    @cached_property
+    def _work(self) -> int:
+        """About how many operations the reference takes to compute the graph; every element of a result is one."""
+        instances, types = self.spec.instances, self.graph.types
+        programs = (instances.of_node(node, self.graph).program for node in self.graph.nodes)
+        moved = sum(types[value].size for node in self.graph.nodes for value in node.outputs)
+        return moved + sum(program_costs(program).flops for program in programs)
+
+    def _judged(self, plan: CompiledPlan) -> bool:
+        """Whether a plan agrees with operations one by one, or with the reference, which is asked first where that
+        takes no time; it is said where it does not.
+        """
+        verdict = self._verdicts.get(id(plan))
+        if verdict is not None:
+            return verdict[1]
+        quick = self._work <= SMALL
+        wrong = () if quick and self._as_reference(plan) else self._differences(plan)
+        if wrong and not quick and self._work <= LONG and self._as_reference(plan):
+            text = f"of {quote(plan.name)} operations one by one differ from the reference: {wrong[0].text}"
+            warnings.warn(f"{text}; a plan that does not is kept: please report that", CutsWarning, stacklevel=2)
+            wrong = ()
+        self._verdicts[id(plan)] = plan, not wrong
+        if wrong:
+            warnings.warn(_notice(plan, wrong, keep_wrong(plan)), CutsWarning, stacklevel=2)
+        return not wrong
+
+    def _as_reference(self, plan: CompiledPlan) -> bool:
+        """Whether a plan agrees with the reference; it does not where there is no room for that."""
+        inputs, _ = self._outputs([plan])
+        try:
+            plan.require_room(reference=True)
+        except BackendError:
+            return False
+        return all(result.ok for result in plan.verify(inputs))
+
+    def _differences(self, plan: CompiledPlan) -> tuple[Comparison, ...]:
+        """Return where a plan differs from the plain one by more than explains rounding, and what rounding does to the
+        function: how far the plain plan moves where what it reads is moved as much.
+        """
+        plain = self._plain = self._plain or self.make()
+        inputs, (found, right) = self._outputs([plan, plain])
+        meant = {name: _as_far_as_finite(right[name], found[name]) for name in right}
+        wrong = [result for result in _compared(plan, found, plain, meant) if not result.ok]
+        return tuple(_unexplained(wrong, _lost(plain, inputs, right, constants=True))) if wrong else ()
+
+    def _outputs(self, plans: Sequence[CompiledPlan]) -> tuple[dict[str, Array], list[Outputs]]:
+        """Return inputs, and what plans compute of them: the first inputs of which that tells most."""
+        if self._scales is None:
+            self._scales = input_scales(self.graph, self.spec.instances)
+        best, most = None, -1
+        for way in WAYS:
+            inputs = telling_inputs(plans[0].inputs, self._scales, way)
+            found = [_computed(plan.session, inputs) for plan in plans]
+            telling = sum(map(tells, found))
+            if telling > most:
+                best, most = (inputs, found), telling
+            if telling == len(plans):
+                break
+        assert best is not None, "there is a way"
+        return best
+
+
+def _computed(session: Session, inputs: Mapping[str, Array]) -> Outputs:
+    """Return what a plan leaves of inputs; others go first, so that what it does not write is not right by luck."""
+    session.run_on(others(inputs), (), ())
+    return session.run(inputs)
+
+
+def _compared(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
+    """Compare what two plans leave: rounding explains what it does in the one and in the other."""
+    own, its, step = plan.tolerances(), other.tolerances(), step_of(found)
+    return tuple(_comparison(name, found[name], right[name], step, own[name] + its[name]) for name in plan.plan.outputs)
+
+
+def _comparison(name: str, found: Array, right: Array, step: int, allowed: float = 0.0) -> Comparison:
+    if step == 1 or found.size <= WHOLE:
+        return compare(name, found, right, allowed)
+    result = compare(name, some(found, step), some(right, step), allowed)
+    return evolve(result, worst=f"{result.worst} of every {step}th element in order")
+
+
+def _as_far_as_finite(right: Array, found: Array) -> Array:
+    """Return what is right with what was found where only that is finite. The plain plan stores every value, and what a
+    half type cannot hold there other plans may hold; nor does one end of a function's domain tell of all of it.
+    """
+    if right.dtype.kind in "biu" or np.isfinite(right).all():
+        return right
+    return np.where(~np.isfinite(right) & np.isfinite(found), found, right)
+
+
+def _lost(plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, constants: bool = False) -> dict[str, float]:
+    """Return how far outputs move where inputs, and constants if asked, move by what rounding explains in what is
+    computed.
+    """
+    by = max(plan.tolerances().values(), default=0.0)
+    found, session, fixed = dict.fromkeys(right, 0.0), plan.session, plan.plan.constants
+    for seed in range(MOVES):
+        if constants and fixed:
+            session = Session(evolve(plan.plan, constants=moved(fixed, by, seed)))
+        away = session.run(moved(inputs, by, seed + MOVES))
+        for name, known in found.items():
+            there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
+            found[name] = max(known, _comparison(name, there, here, step_of(right)).error)
+    return found
+
+
+def _unexplained(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list[Comparison]:
+    """Return what is wrong even where both of two plans lose so much."""
+    allowed = (evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in wrong)
+    return [result for result in allowed if not result.ok]
+
+
+def _notice(plan: CompiledPlan, wrong: Sequence[Comparison], folder: Path | None) -> str:
+    worst = max(wrong, key=lambda result: result.error)
+    several = f" ({len(wrong)} of {len(plan.outputs)} outputs are wrong)" if len(wrong) > 1 else ""
+    kept = "there is no cache to keep it in" if folder is None else f"'cuts verify --steps {folder}' says where it errs"
+    return (
+        f"a plan of {quote(plan.name)} with {plan.plan.launch_count} launches is dropped: it does not compute what the "
+        f"operations compute one by one: {worst.text}{several}; {kept}: please report that"
+    )

@@ -1,0 +1,141 @@
+"""Random inputs of a whole network that tell something of it: what it computes is finite, and no constant.
+
+Standard normal numbers all the way make sums of products grow from layer to layer, where weights are inputs too, as
+those of a training step are; logarithms and roots are no numbers on half of them. So inputs that products are summed of
+are scaled by how many there are, and where outputs tell nothing all the same, they are drawn in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf, isqrt, log2, prod
+
+import numpy as np
+from attrs import frozen
+
+from ..backends import Array
+from ..ir import Graph, Program, Read, TensorType, reads
+from ..ops import Instances
+from ..passes.graph import is_contraction
+
+#: Random numbers of a tensor repeat after this many: a prime, so that no stride of it meets the same numbers again.
+PERIOD = 4_194_301
+#: How far from zero positive numbers are at least.
+AWAY = 0.5
+#: Elements of all outputs that are looked at, a second's work; where there are more, a part of each that is not small.
+MOST, WHOLE = 1 << 23, 1 << 16
+#: Part of an output's values that have to be finite for it to tell something.
+FINITE = 0.5
+
+
+@frozen
+class Drawing:
+    """A way to draw numbers: normal ones, for inputs of up to so many dims positive ones, times a factor."""
+
+    positive: float = -1
+    factor: float = 1.0
+
+    def scale(self, scale: float) -> float:
+        """Return what numbers are multiplied by that have a scale: sums of positive ones grow with their number, not
+        with its square root.
+        """
+        return self.factor * (scale**2 if self.positive == inf else scale)
+
+
+#: The ways in the order in which they are tried. Positive vectors have roots and logarithms, as variances have to;
+#: where all numbers are positive there are no poles, and small ones outgrow no half type.
+WAYS = (Drawing(), Drawing(1), Drawing(inf), Drawing(factor=0.125), Drawing(1, 0.125))
+
+
+def telling_inputs(types: Mapping[str, TensorType], scales: Mapping[str, float], way: Drawing) -> dict[str, Array]:
+    """Return numbers for each input, others for each, the same ones every time; integers are 0 or 1, which index
+    anything.
+    """
+    return {
+        name: _drawn(type_, way.scale(scales.get(name, 1.0)), len(type_.shape) <= way.positive, number)
+        for number, (name, type_) in enumerate(types.items())
+    }
+
+
+def _drawn(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
+    generator, count = np.random.default_rng(seed), min(type_.size, PERIOD)
+    if not type_.dtype.is_float:
+        return np.resize(generator.integers(0, 2, count).astype(type_.dtype.numpy), type_.shape)
+    values = generator.standard_normal(count, np.float32)
+    values = np.abs(values) + np.float32(AWAY) if positive else values
+    return np.resize((values * np.float32(scale)).astype(type_.dtype.numpy), type_.shape)
+
+
+def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
+    """Return factors for inputs that keep the first sums of products near one that they are part of.
+
+    Sums with something constant are left as they are: who trained it has seen to them. Factors are powers of two.
+    """
+    found: dict[str, float] = {}
+    origin = {name: name for name in graph.inputs}
+    for node in graph.nodes:
+        instance = instances.of_node(node, graph)
+        given = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+        for terms, tensors in _products(instance.program, given):
+            own = {origin[v] for v in tensors if v in origin} - found.keys()
+            if own and not any(v in graph.constants for v in tensors):
+                found |= dict.fromkeys(own, 2.0 ** round(-0.5 * log2(max(terms, 1)) / len(own)))
+        if _moves(instance.program) and len(node.operands) == 1 and node.operands[0] in origin:
+            origin |= dict.fromkeys(node.outputs, origin[node.operands[0]])
+    return found
+
+
+def _products(program: Program, given: Mapping[str, str]) -> Iterator[tuple[int, set[str]]]:
+    """Yield how many products each sum of some has, and the values that they are made of."""
+    for statement in filter(is_contraction, program.statements):
+        tensors = {read.tensor for read in reads(statement.body)}
+        yield prod(axis.extent for axis in statement.reduce), {given[t] for t in tensors if t in given}
+
+
+def _moves(program: Program) -> bool:
+    """Whether a program computes nothing: its results are elements of what it reads."""
+    return all(s.is_pointwise and isinstance(s.body, Read) for s in program.statements)
+
+
+def others(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return inputs with the same numbers in other places: what a run leaves of them is not right by luck."""
+    return {name: np.roll(array.reshape(-1), 1).reshape(array.shape) for name, array in inputs.items()}
+
+
+def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]:
+    """Return arrays whose floats are some part larger or smaller, as chance has it."""
+    generator, found = np.random.default_rng(seed), dict(arrays)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biu" and array.size:
+            kind = np.result_type(array.dtype, np.float32)
+            factors = 1.0 + by * (generator.integers(0, 2, min(array.size, PERIOD)) * 2.0 - 1.0)
+            with np.errstate(all="ignore"):
+                found[name] = (array * np.resize(factors.astype(kind), array.shape)).astype(array.dtype)
+    return found
+
+
+def tells(outputs: Mapping[str, Array]) -> bool:
+    """Whether most outputs of floats are mostly finite, and not one number everywhere."""
+    step = step_of(outputs)
+    floats = [some(array, step) for array in outputs.values() if array.dtype.kind not in "biu" and array.size]
+    return 2 * sum(map(_tells, floats)) >= len(floats)
+
+
+def _tells(found: Array) -> bool:
+    values = found.astype(np.float64)
+    finite = np.isfinite(values)
+    various = values.size == 1 or bool((values[finite] != values[finite][:1]).any())
+    return various and bool(finite.mean() >= FINITE)
+
+
+def step_of(outputs: Mapping[str, Array]) -> int:
+    """Return of how many elements of large outputs one is looked at: a prime, so that no row is met at one place."""
+    step = -(-sum(array.size for array in outputs.values()) // MOST)
+    while any(step % divisor == 0 for divisor in range(2, isqrt(step) + 1)):
+        step += 1
+    return max(step, 1)
+
+
+def some(array: Array, step: int) -> Array:
+    """Return the elements of an output that are looked at, in order."""
+    return array.reshape(-1)[:: step if array.size > WHOLE else 1]

@@ -1,0 +1,444 @@
+"""Plans that may ship are compared by what they compute: one whose kernels are right, but not together, never ships."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.compile.agreement import Agreement
+from cuts.compile.build import load
+from cuts.compile.driver import _plain, build_graph
+from cuts.compile.loading import Spec
+from cuts.compile.plan import CompiledPlan, plan_of
+from cuts.compile.telling_inputs import WAYS, WHOLE, Drawing, input_scales, moved, some, step_of, telling_inputs, tells
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.errors import BackendError, CutsWarning, NumericsError
+from cuts.ir.graph import Graph, Node
+from cuts.ir.precision import PrecisionName
+from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.graph import verify_graph
+from cuts.ops import Registry
+from cuts.runtime.plan import Plan
+from cuts.search.database import Database
+from cuts.search.selector import MeasuredSelector
+from cuts.search.tuner import Tuner
+
+from ..kernels.test_split import GPU_LIKE, long_product
+from ..needs import opencl_reason
+from .fakes import OPENCL, Clock, FakeBench, Inline
+from .test_contest import even
+from .test_decisions import SHORT
+
+pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason() or "it is here")]
+SPEC = Spec(Registry.builtin())
+SIZE = 24
+
+
+@pytest.fixture(autouse=True)
+def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep wrong plans in a folder of the test."""
+    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+
+
+def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
+    """Return two branches of products that meet again; weights are inputs, or constants."""
+    square = TensorType(dtype, (SIZE, SIZE))
+    nodes = (
+        Node("left", "matmul", ("x", "w"), ("a",)),
+        Node("right", "matmul", ("x", "v"), ("b",)),
+        Node("bend", "tanh", ("a",), ("c",)),
+        Node("keep", "relu", ("b",), ("d",)),
+        Node("meet", "mul", ("c", "d"), ("e",)),
+        Node("norm", "softmax", ("e",), ("y",), {"axis": 1}),
+    )
+    rng = np.random.default_rng(3)
+    fixed = {n: (rng.standard_normal((SIZE, SIZE)) / 5).astype(dtype.numpy) for n in "wv"} if constants else {}
+    inputs = ("x",) if constants else ("x", "w", "v")
+    graph = Graph("net", inputs, ("y", "e"), dict.fromkeys("xwvabcdey", square), nodes, fixed)
+    return verify_graph(graph, SPEC.instances.infer)
+
+
+def compiled(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
+    return build_graph(graph, SPEC, OPENCL, CompileOptions(mode))
+
+
+def plain(graph: Graph) -> CompiledPlan:
+    return _plain(graph, SPEC, OPENCL, CompileOptions())
+
+
+def agreement(graph: Graph, made: list[CompiledPlan] | None = None, spare: bool = True) -> Agreement:
+    """Return what judges plans of a graph; plain plans that it makes are noted."""
+
+    def make() -> CompiledPlan:
+        found = plain(graph)
+        if made is not None:
+            made.append(found)
+        return found
+
+    return Agreement(graph, SPEC, make, lambda: spare)
+
+
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no graph be small enough for the reference."""
+    monkeypatch.setattr("cuts.compile.agreement.SMALL", 0)
+    monkeypatch.setattr("cuts.compile.agreement.LONG", 0)
+
+
+def overlapping(plan: Plan) -> Plan:
+    """Let two results that are alive at once lie at one place."""
+    buffers = {**plan.buffers}
+    buffers[plan.storages["b"].buffer] = buffers[plan.storages["a"].buffer]
+    return evolve(plan, buffers=buffers)
+
+
+def shared(plan: Plan) -> Plan:
+    """Let two launches use one workspace, as if both results had one name."""
+    renamed = {"b": "a"}
+    return evolve(plan, steps=tuple(evolve(s, tensors=tuple(renamed.get(t, t) for t in s.tensors)) for s in plan.steps))
+
+
+def wrong_constant(plan: Plan) -> Plan:
+    """Let a kernel compute with another number."""
+    kernels = [evolve(k, source=k.source.replace("tanh(", "0.99f * tanh(")) for k in plan.kernels]
+    assert [k.source for k in kernels] != [k.source for k in plan.kernels]
+    return evolve(plan, kernels=tuple(kernels))
+
+
+FAULTS = [overlapping, shared, wrong_constant]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("small", [True, False])
+def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
+    fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not small:
+        large(monkeypatch)
+    graph = network()
+    judge, right = agreement(graph), compiled(graph)
+    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert judge.trusted([right, wrong]) == [True, False]
+        assert judge.trusted([wrong, right]) == [False, True]
+        assert not judge.is_right(wrong)
+    assert len(said) == 1
+    assert "launches is dropped: it does not compute what" in str(said[0].message)
+    folder = str(said[0].message).split("--steps ")[1].split("'")[0]
+    assert not all(result.ok for result in load(folder).verify())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("small", [True, False])
+def test_a_wrong_plan_without_a_rival_is_found_too(
+    fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not small:
+        large(monkeypatch)
+    graph = network()
+    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    with pytest.warns(CutsWarning, match="is dropped"):
+        assert not agreement(graph).is_right(wrong)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.F64])
+@pytest.mark.parametrize("constants", [False, True])
+def test_right_plans_agree_whatever_they_round(dtype: DType, constants: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, made = network(dtype, constants), list[CompiledPlan]()
+    large(monkeypatch)
+    judge = agreement(graph, made)
+    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    assert judge.trusted(plans) == [True, True]
+    assert not made, "nothing had to be told apart"
+    assert judge.is_right(plans[0])
+    assert len(made) == 1
+
+
+def unary(op: str, dtype: DType, size: int = 4099) -> Graph:
+    """Return an operation on what a product leaves, each a kernel of its own where nothing is fused."""
+    types = {"x": TensorType(dtype, (size,)), "a": TensorType(dtype, (size,)), "y": TensorType(dtype, (size,))}
+    nodes = (Node("square", "mul", ("x", "x"), ("a",)), Node("then", op, ("a",), ("y",)))
+    return verify_graph(Graph(op, ("x",), ("y",), types, nodes), SPEC.instances.infer)
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.U8, DType.I64])
+def test_integers_are_exact(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    large(monkeypatch)
+    graph = unary("abs", dtype)
+    assert agreement(graph).trusted([compiled(graph), compiled(graph, "no-fusion")]) == [True, True]
+    plan = compiled(graph).plan
+    kernels = tuple(evolve(k, source=k.source.replace("] = ", "] = 1 + ")) for k in plan.kernels)
+    wrong = CompiledPlan(evolve(plan, kernels=kernels))
+    with pytest.warns(CutsWarning, match="tolerance 0"):
+        assert not agreement(graph).is_right(wrong)
+
+
+@pytest.mark.parametrize("way", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    large(monkeypatch)
+    found = {"y": np.array([1.0, way, 2.0], np.float32)}
+    graph = unary("sqrt", DType.F32, 3)
+    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    outputs = iter([found, {"y": found["y"].copy()}])
+    monkeypatch.setattr("cuts.compile.agreement._computed", lambda session, inputs: next(outputs))
+    monkeypatch.setattr(Agreement, "_judged", lambda self, plan: False)
+    assert agreement(graph).trusted(plans) == [True, True]
+    outputs = iter([found, {"y": np.array([1.0, 3.0, 2.0], np.float32)}])
+    assert agreement(graph).trusted(plans) == [False, False]
+
+
+def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of two nearly equal numbers is the greatest is rounding, and so is where a value is rounded to."""
+    large(monkeypatch)
+    types = {n: TensorType(DType.F32, (64, 64)) for n in "xabcy"}
+    nodes = (
+        Node("n0", "matmul", ("x", "x"), ("a",)),
+        Node("n1", "mul", ("a", "big"), ("b",)),
+        Node("n2", "sin", ("b",), ("c",)),
+        Node("n3", "floor", ("c",), ("y",)),
+    )
+    types["big"] = TensorType(DType.F32, ())
+    graph = Graph("steep", ("x",), ("y",), types, nodes, {"big": np.array(3e5, np.float32)})
+    graph = verify_graph(graph, SPEC.instances.infer)
+    plan = compiled(graph).plan
+    kernels = tuple(evolve(k, source=k.source.replace("sin(", "1.000001f * sin(1.0000005f *")) for k in plan.kernels)
+    assert agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
+    precision: PrecisionName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large(monkeypatch)
+    dtype = DType.F16 if precision == "fp32" else DType.F32
+    powers = [Node(f"n{n}", "mul", (f"p{n}", f"p{n}"), (f"p{n + 1}",)) for n in range(5)]
+    nodes = (*powers, Node("root", "sqrt", ("p5",), ("y",)))
+    types = {name: TensorType(dtype, (300,)) for name in ("y", *(f"p{n}" for n in range(6)))}
+    graph = verify_graph(Graph("half", ("p0",), ("y",), types, nodes), SPEC.instances.infer)
+    options = CompileOptions(precision=precision)
+    plan, other = build_graph(graph, SPEC, OPENCL, options), _plain(graph, SPEC, OPENCL, options)
+    judge = Agreement(graph, SPEC, lambda: other, lambda: True)
+    given = plan.random_inputs()
+    assert np.isfinite(plan.run(given)["y"]).sum() > np.isfinite(other.run(given)["y"]).sum()
+    assert judge.is_right(plan)
+    assert judge.trusted([plan, other]) == [True, True]
+
+
+def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, made = network(), list[CompiledPlan]()
+    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    large(monkeypatch)
+    assert agreement(graph, made, spare=False).is_right(wrong)
+    assert not made
+    with pytest.warns(CutsWarning, match="is dropped"):
+        assert agreement(graph, made, spare=False).trusted([wrong, compiled(graph)]) == [False, True], (
+            "suspicion is not"
+        )
+    assert len(made) == 1
+
+
+def test_a_right_plan_ships_where_operations_one_by_one_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a plan that nobody measured were not checked either: where it can be asked, the reference decides."""
+    monkeypatch.setattr("cuts.compile.agreement.SMALL", 0)
+    graph = network()
+    wrong = CompiledPlan(wrong_constant(plain(graph).plan))
+    judge = Agreement(graph, SPEC, lambda: wrong, lambda: True)
+    with pytest.warns(CutsWarning, match="of 'net' operations one by one differ from the reference: 'y'"):
+        assert judge.is_right(compiled(graph))
+
+
+def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network()
+    large(monkeypatch)
+
+    def no_room() -> CompiledPlan:
+        raise BackendError("no room")
+
+    judge = Agreement(graph, SPEC, no_room, lambda: True)
+    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*no room"):
+        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
+    assert judge.is_right(wrong)
+
+
+def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*asked: object) -> None:
+        raise BackendError("no device")
+
+    monkeypatch.setattr("cuts.runtime.executor.open_device", gone)
+    graph, made = network(), list[CompiledPlan]()
+    assert agreement(graph, made).is_right(compiled(graph))
+    assert agreement(graph, made).trusted([compiled(graph), compiled(graph)]) == [True, True]
+    assert not made
+
+
+def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
+    found = _plain(long_product(), SPEC, GPU_LIKE, CompileOptions())
+    assert len(found.plan.steps) == 3
+    divided = build_graph(long_product(), SPEC, GPU_LIKE, CompileOptions("no-fusion"))
+    assert len(divided.plan.steps) == 4, "where nothing else is asked, long sums are divided"
+
+
+def pieces() -> Graph:
+    """Return a convolution whose residues are pieces of one tensor, each a long sum."""
+    shapes = {"x": (1, 1024, 3, 3), "w": (1024, 4, 4, 3), "y": (1, 4, 8, 7)}
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    node = Node("n", "conv_transpose", ("x", "w"), ("y",), {"strides": (2, 2)})
+    return verify_graph(Graph("pieces", ("x", "w"), ("y",), types, (node,)), SPEC.instances.infer)
+
+
+@pytest.mark.parametrize("one_name", [False, True])
+def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
+    one_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a search shipped once: parts of several pieces, in one launch, before any were added up."""
+    large(monkeypatch)
+    monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
+    if one_name:
+        monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
+    graph, options = pieces(), CompileOptions(verify=False)
+    plan = build_graph(graph, SPEC, GPU_LIKE, options)
+    assert any(len(step.tensors) > 3 for step in plan.plan.steps), "some share a launch"
+    judge = Agreement(graph, SPEC, lambda: _plain(graph, SPEC, GPU_LIKE, options), lambda: True)
+    with pytest.warns(CutsWarning, match="'y'") if one_name else nullcontext():
+        assert judge.is_right(plan) == (not one_name)
+
+
+# ---- searches
+
+
+def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
+    """Return what a search on a made-up clock ships, where some of the plans that it makes are wrong."""
+
+    def planted(*asked: Any) -> CompiledPlan:
+        made = plan_of(*asked)
+        return CompiledPlan(wrong_constant(made.plan)) if fault(made) else made
+
+    right = plain(graph)
+    monkeypatch.setattr("cuts.compile.driver.plan_of", planted)
+    monkeypatch.setattr("cuts.compile.driver._plain", lambda *asked: right)
+    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT)
+    return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
+
+
+def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network()
+    fused = len(searched(graph, lambda made: False, monkeypatch).plan.steps)
+    with pytest.warns(CutsWarning, match="is dropped"):
+        found = searched(graph, lambda made: len(made.plan.steps) == fused, monkeypatch)
+    assert len(found.plan.steps) > fused
+    assert all(result.ok for result in found.verify())
+
+
+def test_a_search_whose_every_plan_is_wrong_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.warns(CutsWarning, match="is dropped"),
+        pytest.raises(NumericsError, match="no plan of 'net' computes what its operations compute one by one"),
+    ):
+        searched(network(), lambda made: True, monkeypatch)
+
+
+# ---- inputs
+
+
+def deep(layers: int, dtype: DType = DType.F32) -> Graph:
+    """Return many products one after the other, whose weights are inputs that are transposed first."""
+    size, nodes, inputs = 64, [], ["x"]
+    for n in range(layers):
+        inputs.append(f"w{n}")
+        nodes += [
+            Node(f"t{n}", "transpose", (f"w{n}",), (f"t{n}",), {"perm": (1, 0)}),
+            Node(f"m{n}", "matmul", ("x" if n == 0 else f"y{n - 1}", f"t{n}"), (f"y{n}",)),
+        ]
+    types = dict.fromkeys([*inputs, *(v for node in nodes for v in node.outputs)], TensorType(dtype, (size, size)))
+    graph = Graph("deep", tuple(inputs), (f"y{layers - 1}",), types, tuple(nodes))
+    return verify_graph(graph, SPEC.instances.infer)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_numbers_keep_their_size_through_many_products(dtype: DType) -> None:
+    graph = deep(40, dtype)
+    scales = input_scales(graph, SPEC.instances)
+    assert scales["w7"] == 2.0**-3
+    inputs = telling_inputs({n: graph.types[n] for n in graph.inputs}, scales, WAYS[0])
+    found = compiled(graph).run(inputs)["y39"].astype(np.float64)
+    assert 0.01 < np.sqrt(np.mean(found**2)) < 100.0
+    assert tells({"y": found})
+
+
+def test_what_is_constant_or_no_number_tells_nothing() -> None:
+    assert tells({"y": np.arange(4.0)})
+    assert not tells({"y": np.ones(4)})
+    assert not tells({"y": np.array([1.0, np.nan, np.nan, np.inf])})
+    assert tells({"y": np.ones(4, np.int32)}), "integers may be what they are"
+    assert tells({"loss": np.array(3.0)})
+    assert not tells({"loss": np.array(np.inf)})
+    assert not tells({"y": np.array([np.nan, np.nan])})
+    assert tells({})
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.F64])
+def test_numbers_move_by_some_part_of_themselves(dtype: DType) -> None:
+    x = np.array([1.0, -2.0, 0.0, np.inf, -np.inf] * 9, dtype.numpy)
+    found = moved({"x": x, "i": np.arange(3), "none": x[:0]}, 0.25, 1)
+    parts = {float(a) / float(b) for a, b in zip(found["x"], x, strict=True) if b and np.isfinite(b)}
+    assert parts == {0.75, 1.25}
+    assert found["x"].dtype == x.dtype
+    assert (found["x"][2::5] == 0).all()
+    assert np.isposinf(found["x"][3::5].astype(float)).all()
+    assert found["i"].tolist() == [0, 1, 2]
+
+
+def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = {n: TensorType(DType.F32, (5, 7)) for n in "xay"}
+    nodes = (Node("log", "log", ("x",), ("a",)), Node("sum", "softmax", ("a",), ("y",), {"axis": 1}))
+    graph = verify_graph(Graph("logs", ("x",), ("y",), types, nodes), SPEC.instances.infer)
+    inputs, (found,) = agreement(graph)._outputs([compiled(graph)])
+    assert (inputs["x"] > 0).all()
+    assert tells(found)
+
+
+def test_all_positive_numbers_and_variances_keep_their_size_through_many_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = deep(40)
+    types, scales = {n: graph.types[n] for n in graph.inputs}, input_scales(graph, SPEC.instances)
+    found = compiled(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
+    assert 0.01 < np.sqrt(np.mean(found.astype(np.float64) ** 2)) < 1e6
+    drawn = telling_inputs(types | {"var": TensorType(DType.F32, (9,))}, scales, Drawing(1))
+    assert (drawn["var"] > 0).all()
+    assert (drawn["x"] < 0).any()
+
+
+def test_every_input_has_numbers_of_its_own_and_integers_are_in_range() -> None:
+    types = {f"x{n}": TensorType(DType.F32, (50,)) for n in range(9)} | {"i": TensorType(DType.I64, (50,))}
+    inputs = telling_inputs(types, {}, WAYS[0])
+    assert len({array.tobytes() for array in inputs.values()}) == len(types)
+    assert set(inputs["i"].tolist()) == {0, 1}
+    again = telling_inputs(types, {}, WAYS[0])
+    assert all(np.array_equal(again[name], array) for name, array in inputs.items())
+
+
+@pytest.mark.parametrize(("size", "step"), [(0, 1), (100, 1), (101, 2), (501, 7), (2400, 29)])
+def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 100)
+    assert step_of({"y": np.zeros(size)}) == step
+    assert some(np.arange(WHOLE + 1).reshape(1, -1), step)[-1] == WHOLE // step * step
+    assert some(np.zeros((2, 3)), step).size == 6, "small ones are looked at whole"
+
+
+def test_a_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    large(monkeypatch)
+    monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 20_000)
+    graph = unary("sqrt", DType.F32, 200_003)
+    plan = compiled(graph).plan
+    kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)
+    with pytest.warns(CutsWarning, match="of every 11th element in order"):
+        assert not agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))
