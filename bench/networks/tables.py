@@ -82,7 +82,8 @@ def anytime(rows: Sequence[Row]) -> str:
     """
     there = {name for each in measured(rows).values() for name in each}
     names = ["cuts untuned", *(name for name in CURVED if name in there), OURS[0]]
-    lines = [f"| workload | {' | '.join(names)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
+    heads = [name.removeprefix("cuts ") for name in names]
+    lines = [f"| workload | {' | '.join(heads)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
     ratios: list[float] = []
     for (model, task, batch), each in measured(rows).items():
         times = [each[name]["ms"] for name in names[:-1] if name in each]
