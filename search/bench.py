@@ -4,14 +4,15 @@ and is replaced when a candidate crashes or hangs it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from attrs import frozen
 
 from ..ir import BackendError, Target
 from .build import Built
-from .child import Child, Lost
+from .child import START_LIMIT, Child, Lost
 from .data import Reference
 from .measure import Verdict
 from .problem import Problem
@@ -54,6 +55,31 @@ class Bench(Protocol):
         ...
 
 
+@runtime_checkable
+class SideBench(Bench, Protocol):
+    """A bench that checks a candidate while this process does something else."""
+
+    def begin(self, problem: Problem, built: Built) -> None:
+        """Have a candidate checked; what else is asked for meanwhile waits until that is done."""
+        ...
+
+    def ended(self, timeout: float) -> Verdict | None:
+        """Return what became of the candidate; nothing where that is not known yet, after so many seconds."""
+        ...
+
+
+@frozen
+class _Checking:
+    """A candidate that the device's process is told to check, whether the problem's data is made for it, and the moment
+    by which it must have answered.
+    """
+
+    problem: Problem
+    built: Built
+    new: bool
+    deadline: float
+
+
 class DeviceBench:
     """A bench in a child process. A crash or a hang ends the process and costs the candidate that caused it.
 
@@ -74,6 +100,8 @@ class DeviceBench:
         self._references: dict[str, Reference] = {}
         self._starts = 0
         self._prepared: set[str] = set()
+        self._checking: _Checking | None = None
+        self._verdict: Verdict | None = None
 
     def start(self) -> None:
         """Start the process, without waiting until it has opened the device."""
@@ -85,22 +113,41 @@ class DeviceBench:
 
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Run a candidate once and compare what it writes."""
+        self._wait()
+        before, self._verdict = self._verdict, None
+        self.begin(problem, built)
+        self._wait()
+        verdict, self._verdict = self._verdict, before
+        assert verdict is not None, "it was waited for"
+        return verdict
+
+    def begin(self, problem: Problem, built: Built) -> None:
+        """Have a candidate checked, which begins with the problem's data where the process has none."""
         assert built.kernel is not None, "only what was built is checked"
-        try:
-            self._renew(problem)
-        except BackendError as error:
-            if not self._starts:  # nothing ever worked: there is no device, and its error says why
-                raise
-            return Verdict("failed", error.message.splitlines()[0])
-        verdict = self._check(problem, built)
-        if verdict.outcome == "ok":
-            self._trusted.setdefault(problem.key, built)
+        self._wait()
+        self._verdict = None  # nobody asked for it
+        again = self._child.starts != self._starts or not self._child.alive
+        if again:
+            self._prepared.clear()
+        trusted = self._trusted.get(problem.key)
+        if again and trusted is not None and trusted is not built:
+            self._begin(problem, trusted)
+            self._wait()
+        self._begin(problem, built)
+
+    def ended(self, timeout: float) -> Verdict | None:
+        """Return what became of the candidate that is checked, once that is known."""
+        checking = self._checking
+        if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
+            self._wait()
+        verdict, self._verdict = self._verdict, None
         return verdict
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
         """Time a candidate that was checked; it is loaded again where the process is a new one."""
         assert built.kernel is not None, "only what was built is timed"
         for _ in range(2):
+            self._wait()
             try:
                 samples = self._child.call(self.limit, "sample", problem.key, built.kernel.name, repeats)
             except Lost as lost:
@@ -117,6 +164,7 @@ class DeviceBench:
 
     def overhead(self) -> float:
         """Return the seconds that timing adds to a kernel; nothing where the process is lost over it."""
+        self._wait()
         try:
             return float(self._child.call(self.limit, "overhead"))
         except (Lost, BackendError):
@@ -124,32 +172,58 @@ class DeviceBench:
 
     def close(self) -> None:
         """End the process."""
+        self._checking = self._verdict = None
         self._child.close()
 
-    def _renew(self, problem: Problem) -> None:
-        """Prepare a problem's data, and in a process that does not know it the kernel that others are held against."""
-        if self._child.starts != self._starts or not self._child.alive:
-            self._prepared.clear()
-        if problem.key in self._prepared:
-            return
+    def _begin(self, problem: Problem, built: Built) -> None:
+        """Tell the process what to check."""
+        new = problem.key not in self._prepared
+        data = (problem, self._references.get(problem.key)) if new else ()
+        limit = self.limit + (PREPARE_LIMIT if new else 0.0) + START_LIMIT
+        self._checking = _Checking(problem, built, new, time.monotonic() + limit)
+        try:
+            self._child.send("check", problem.key, built.kernel, built.binary, *data)
+        except Lost as lost:
+            self._checking, self._verdict = None, _verdict(lost)
+
+    def _prepare(self, problem: Problem) -> None:
+        """Have nothing but the data of a problem made."""
         try:
             self._child.call(PREPARE_LIMIT, "prepare", problem, self._references.get(problem.key))
         except Lost as lost:
             raise BackendError(f"the device's process is lost while data is prepared: {lost}") from lost
         self._starts = self._child.starts
         self._prepared.add(problem.key)
-        if problem.key in self._trusted:
-            self._check(problem, self._trusted[problem.key])
 
-    def _check(self, problem: Problem, built: Built) -> Verdict:
+    def _wait(self) -> None:
+        """Wait for what becomes of the candidate that is checked, if there is one.
+
+        Raises `BackendError` where nothing ever worked: there is no device, and its error says why.
+        """
+        checking, self._checking = self._checking, None
+        if checking is None:
+            return
         try:
-            verdict = self._child.call(self.limit, "check", problem.key, built.kernel, built.binary)
+            verdict = self._child.receive(self.limit + (PREPARE_LIMIT if checking.new else 0.0))
         except Lost as lost:
-            return _verdict(lost)
+            if not self._starts:  # was it the candidate, or is there no device?
+                self._prepare(checking.problem)
+            self._verdict = _verdict(lost)
+            return
+        except BackendError as error:
+            if not self._starts:
+                raise
+            self._child.kill()
+            self._verdict = Verdict("failed", error.message.splitlines()[0])
+            return
         assert isinstance(verdict, Verdict)
-        if verdict.outcome == "failed" and problem.target.dialect == "cuda":
+        self._starts = self._child.starts
+        self._prepared.add(checking.problem.key)
+        self._verdict = verdict
+        if verdict.outcome == "ok":
+            self._trusted.setdefault(checking.problem.key, checking.built)
+        elif verdict.outcome == "failed" and checking.problem.target.dialect == "cuda":
             self._child.kill()  # an illegal address poisons the context, so what follows would fail too
-        return verdict
 
 
 def _verdict(lost: Lost) -> Verdict:

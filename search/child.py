@@ -141,6 +141,13 @@ class Child:
             self._fresh = False
         return not self._fresh
 
+    def answers(self, timeout: float) -> bool:
+        """Whether there is an answer to receive, or will be none; wait for one, but no longer than `timeout`."""
+        try:
+            return not self.alive or (self.ready(timeout) and self._poll(timeout))
+        except (EOFError, OSError):
+            return True
+
     def _poll(self, limit: float) -> bool:
         """Wait for something to read, in short turns, as a signal that ends the session interrupts none of them."""
         end = time.monotonic() + limit

@@ -114,12 +114,20 @@ class MeasuringDevice:
             data.places[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
         self._problems[problem.key] = data
 
-    def check(self, key: str, kernel: KernelFunction, binary: bytes | None) -> Verdict:
-        """Load a kernel of a problem that was prepared, run it once and compare what it writes; the first that is right
-        says what the others must write everywhere.
+    def check(
+        self,
+        key: str,
+        kernel: KernelFunction,
+        binary: bytes | None,
+        new: Problem | None = None,
+        reference: Reference | None = None,
+    ) -> Verdict:
+        """Load a kernel of a problem, which is prepared if it is `new`, run it once and compare what it writes; the
+        first that is right says what the others must write everywhere.
         """
-        problem = self._known[key]
-        self.prepare(problem)
+        problem = new or self._known[key]
+        with HERE.noting("prepare"):
+            self.prepare(problem, reference)
         data = self._problems[problem.key]
         try:
             with HERE.noting("load"):

@@ -93,6 +93,7 @@ class Rounds:
             if task.idle:
                 self._advance(task, self._batch(tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
+                self._trials.look()
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel

@@ -11,6 +11,7 @@ from math import inf
 
 from ..ir import Schedule
 from ..passes.schedule import assess
+from .bench import SideBench
 from .build import Built, Done, Scored
 from .data import Reference
 from .database import Trial
@@ -28,6 +29,8 @@ LONG, LONGEST, BRIEF = 2500, 3300, 20e-6
 #: Part of the estimates of all others by which a long kernel is worth its time all the same: a product of odd sizes,
 #: whose tiles are guarded, took 1,719 us in 64x64 where those that were left out take 800.
 PROMISING = 0.9
+#: Seconds in which nothing but the device is waited for: then workers that are done get something else to do.
+SOON = 0.003
 
 
 class Trials:
@@ -40,6 +43,7 @@ class Trials:
         self.settings = settings
         self.loop = DispatchLoop(resources)
         self.batches = 1
+        self._checking: tuple[SearchTask, Entry] | None = None
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
@@ -78,10 +82,27 @@ class Trials:
         return bool(long)
 
     def step(self, tasks: Sequence[SearchTask]) -> None:
-        """Take in what was built, and check and time one candidate."""
-        task = self.loop.next(tasks)
+        """Take in what was built, and check and time one candidate; one whose check takes longer than there is to do
+        here is timed by a later step.
+        """
+        if self._checking is not None:
+            self.loop.take_in()
+            self.look(0.0 if any(task.idle for task in tasks) else SOON)
+        task = self.loop.next(tasks) if self._checking is None else None
         if task is not None:
             self._measure(task, task.take())
+
+    def look(self, timeout: float = 0.0) -> None:
+        """Time the candidate that is checked, if that is done, and was right."""
+        bench = self.resources.bench
+        if self._checking is None or not isinstance(bench, SideBench):
+            return
+        with self.resources.statistics.phase("check"):
+            verdict = bench.ended(timeout)
+        if verdict is not None:
+            (task, entry), self._checking = self._checking, None
+            task.waiting -= 1
+            self._checked(task, entry, verdict)
 
     def again(self, task: SearchTask, entry: Entry) -> None:
         """Time a candidate once more; one that fails now has lost."""
@@ -145,9 +166,19 @@ class Trials:
     # ---- checking and timing
 
     def _measure(self, task: SearchTask, entry: Entry) -> None:
-        """Check a candidate, and time it unless that was done in an earlier session."""
+        """Check a candidate, beside what else there is to do where the device can do that."""
+        bench = self.resources.bench
         with self.resources.statistics.phase("check"):
-            verdict = self.resources.bench.check(task.problem, _code(entry))
+            if isinstance(bench, SideBench):
+                bench.begin(task.problem, _code(entry))
+                task.waiting += 1
+                self._checking = task, entry
+                return
+            verdict = bench.check(task.problem, _code(entry))
+        self._checked(task, entry, verdict)
+
+    def _checked(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
+        """Time a candidate that is right, unless that was done in an earlier session."""
         if entry.trusted:
             task.untrusted = False
             self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])

@@ -35,7 +35,7 @@ from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
-from cuts.search.measure import MeasuringDevice
+from cuts.search.measure import MeasuringDevice, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -298,6 +298,31 @@ def test_without_a_device_the_error_says_so() -> None:
     bench = DeviceBench(OPENCL, service="cuts.tests.search.services:Broken")
     with pytest.raises(BackendError, match="no device of this kind"):
         bench.check(problem_of(24), built(problem_of(24)))
+    bench.close()
+
+
+@needs_opencl
+def test_a_first_candidate_that_ends_the_process_costs_itself() -> None:
+    bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
+    assert bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;")).outcome == "failed"
+    assert bench.check(problem, built(problem)).outcome == "ok"
+    bench.close()
+
+
+@needs_opencl
+def test_a_candidate_is_checked_beside_what_else_is_asked_for() -> None:
+    bench, one, other = DeviceBench(OPENCL, limit=60.0), problem_of(24), problem_of(32)
+    assert bench.check(one, built(one)).outcome == "ok"
+    bench.begin(other, built(other))
+    assert len(bench.sample(one, built(one), 2).samples) == 2
+    assert bench.check(one, built(one, 1)).outcome == "ok"
+    assert bench.ended(0.0) == Verdict("ok")
+    assert bench.ended(0.0) is None
+    bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
+    while (verdict := bench.ended(0.1)) is None:
+        pass
+    assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
+    assert bench.check(one, built(one)).outcome == "ok"
     bench.close()
 
 
