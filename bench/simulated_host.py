@@ -24,11 +24,12 @@ from cuts.ir.schedule import Schedule
 from cuts.passes.model import bound, conflict_factor, rank
 from cuts.passes.schedule import features_of, geometry_of
 from cuts.search.bench import Timed
-from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.build import Built, Done, Job
 from cuts.search.course import HERE
 from cuts.search.data import Reference
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, digest, schedule_text
+from cuts.search.strategies import ProposingFactory
 
 #: Seconds until a program that imports the package answers where others do so beside it, until workers do that are
 #: copied from one (1.6 times what the import takes here, 0.5 to 0.85, and the copies), and until a device does.
@@ -130,7 +131,7 @@ class JobMemory:
                 self.answers[key] = pickle.loads(path.read_bytes())
             else:
                 begun = time.process_time()
-                value = getattr(Factory(), job.method)(*job.arguments)
+                value = getattr(ProposingFactory(), job.method)(*job.arguments)
                 self.answers[key] = pickle.dumps(value), time.process_time() - begun
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(pickle.dumps(self.answers[key]))
@@ -140,7 +141,7 @@ class JobMemory:
     def _built(self, job: Job) -> tuple[Built, float]:
         begun = time.process_time()
         before = self.spent["compile"], self.spent["really"]
-        built: Built = getattr(Factory(), job.method)(*job.arguments)
+        built: Built = getattr(ProposingFactory(), job.method)(*job.arguments)
         taken = time.process_time() - begun - (self.spent["really"] - before[1])
         problem, schedule = job.arguments[:2]
         assert isinstance(problem, Problem) and isinstance(schedule, Schedule), "that is what is built"

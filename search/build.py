@@ -265,7 +265,7 @@ class Workers:
     and costs that job only.
     """
 
-    def __init__(self, count: int | None = None, service: str = "cuts.search.build:Worker") -> None:
+    def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
         count = max(1, count or cores())
         self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
         self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]

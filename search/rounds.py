@@ -15,7 +15,7 @@ from .earlier_results import hints
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
-from .strategies import make_strategy, one_thread
+from .strategies import ProposalRequest, Proposer, make_strategy, one_thread, request_of
 from .task import SearchTask
 from .trials import Trials
 
@@ -26,6 +26,8 @@ RANKED = Settings().first
 WIDE = 3
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
+#: Workers from which on they are asked for proposals: fewer have enough to do.
+SEVERAL = 4
 #: Seconds in which spaces are ranked that nothing is known of, however late it is.
 LATE = 2.0
 #: Seconds that this process takes for the best of a few points of a space: workers are waited for as long (105 of them
@@ -200,9 +202,30 @@ class Rounds:
         room = min(batch, self._settings.most - len(task.entries))
         if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
             task.stale, room = 0, self._settings.first
-        proposals: list[Scored] = []
-        if room > 0 and task.stale <= self._settings.patience and task.strategy is not None:
-            proposals = self._proposed(task, room)
+        if room <= 0 or task.stale > self._settings.patience or task.strategy is None:
+            self._ending.begin(task)
+        elif (asked := self._request(task, room)) is not None:
+            self._trials.loop.submit(task, lambda done: self._answered(task, room, done), "propose", (-3.0,), asked)
+        else:
+            self._go_on(task, self._proposed(task, room))
+
+    def _request(self, task: SearchTask, room: int) -> ProposalRequest | None:
+        """Return what a worker is asked for proposals; nothing where there are few, or the strategy does not travel."""
+        if self._resources.builder.size < SEVERAL or task.strategy is None:
+            return None
+        return request_of(self._settings, task.strategy, task.known(), task.seconds, room)
+
+    def _answered(self, task: SearchTask, room: int, done: Done) -> None:
+        """Go on with what a worker proposes; where it could not, this process does."""
+        if done.value is None or not isinstance(task.strategy, Proposer):
+            self._go_on(task, self._proposed(task, room))
+            return
+        proposals, seen = done.value
+        task.strategy.seen.update(seen)
+        self._go_on(task, proposals)
+
+    def _go_on(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
+        """Try what is proposed; end the search where nothing is."""
         if proposals:
             self._trials.propose(task, proposals)
         else:

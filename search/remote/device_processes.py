@@ -1,4 +1,4 @@
-"""Several devices of one host: a process for each, which sees no other device and has its share of the cores.
+"""Several devices of one host: a process for each, which sees no other device and has workers of its own.
 
 Each has several units under way, so that its workers and its device are as busy as those of a search in one process.
 """
@@ -23,6 +23,9 @@ SERVICE = "cuts.search.remote.device_processes:DeviceSearcher"
 #: Units that a device has under way: a search waits for its own kernels, so that few would leave cores idle, and what
 #: begins last ends last, by itself.
 TOGETHER = 24
+#: How many times its share of the cores a device has workers: what one leaves idle, as it is done or waits for its
+#: last search, others use.
+OVER = 2
 #: Seconds in which a device answers, with or without results: it then hears what is new.
 TURN = 0.25
 
@@ -84,7 +87,7 @@ class DeviceProcesses:
     """Places that are devices of this host. A device whose process is lost three times in a row is given up."""
 
     def __init__(self, devices: Sequence[str], workers: int, target: Target, service: str = SERVICE) -> None:
-        each = max(1, workers // len(devices))
+        each = max(1, min(workers, OVER * workers // len(devices)))
         self._lanes = [_Lane(d, Child(service, d, each, target)) for d in devices]
         self._search = 0
         self._gone: list[UnitAnswer] = []

@@ -15,8 +15,9 @@ All of them are deterministic: the same measurements lead to the same proposals.
 from .catalogue import STRATEGIES, make_strategy, strategy_on
 from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
-from .proposer import Known, Strategy
+from .proposer import Known, Proposer, Strategy
 from .threads import one_thread
+from .worker import ProposalRequest, ProposingFactory, request_of
 
 __all__ = [
     "STRATEGIES",
@@ -25,9 +26,13 @@ __all__ = [
     "Ground",
     "Known",
     "Place",
+    "ProposalRequest",
+    "Proposer",
+    "ProposingFactory",
     "Strategy",
     "make_strategy",
     "one_thread",
     "place_of",
+    "request_of",
     "strategy_on",
 ]

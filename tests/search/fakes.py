@@ -19,12 +19,13 @@ from cuts.ops import Registry
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
 from cuts.search.bench import Timed
-from cuts.search.build import Built, Done, Factory, Job
+from cuts.search.build import Built, Done, Job
 from cuts.search.data import Reference
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
+from cuts.search.strategies import ProposingFactory
 from cuts.search.tuner import Tuner
 
 #: What jobs were answered before, by method and arguments: tests search the same few spaces again and again.
@@ -58,10 +59,10 @@ def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> Problem:
 def answer_of(job: Job) -> Any:
     """Return what a worker answers, which its arguments alone decide; where it runs a compiler, that is asked anew."""
     if job.method == "build" and job.arguments[0].target.dialect == "cuda":
-        return getattr(Factory(), job.method)(*job.arguments)
+        return getattr(ProposingFactory(), job.method)(*job.arguments)
     key = job.method, pickle.dumps(job.arguments)
     if key not in _ANSWERS:
-        _ANSWERS[key] = getattr(Factory(), job.method)(*job.arguments)
+        _ANSWERS[key] = getattr(ProposingFactory(), job.method)(*job.arguments)
     answer = _ANSWERS[key]
     return [*answer] if isinstance(answer, list) else answer
 

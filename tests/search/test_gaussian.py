@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from math import inf
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
+from cuts.search.build import Done, Factory, Job, make_kernel
 from cuts.search.settings import ENDLESS, Settings
-from cuts.search.strategies import STRATEGIES, FullSpace, Known, strategy_on
+from cuts.search.strategies import (
+    STRATEGIES,
+    FullSpace,
+    Known,
+    ProposingFactory,
+    make_strategy,
+    request_of,
+    strategy_on,
+)
 from cuts.search.strategies.bayes import BEGUN
 from cuts.search.strategies.frugal import VAIN
 from cuts.search.strategies.gaussian import GaussianProcess, expected_gain
 from cuts.search.strategies.proposer import in_turns
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from .fakes import FakeBench, by_threads, problem_of, tuner_of
+from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
 
 
 def smooth(rows: np.ndarray) -> np.ndarray:
@@ -106,3 +117,42 @@ def test_proposals_take_one_thread_as_workers_have_the_cores(monkeypatch: pytest
         tuner_of(FakeBench(by_threads)).run([problem_of(32)])
     assert threads
     assert set(threads) == {1}
+
+
+@pytest.mark.parametrize("name", ["bayes", "frugal"])
+def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
+    problem, settings = problem_of(32), Settings(strategy=name)
+    ranked = Factory().rank(problem, settings.model, 16)
+    space = make_space(problem.form, problem.target)
+    here, there = (make_strategy(name, space, ranked) for _ in range(2))
+    known: list[Known] = []
+    for _ in range(4):
+        best = min((k.seconds for k in known), default=inf)
+        asked = request_of(settings, there, known, best, 3)
+        assert asked is not None
+        found, seen = ProposingFactory().propose(problem, pickle.loads(pickle.dumps(asked)))
+        there.seen.update(seen)
+        assert found == here.propose(known, best, 3)
+        assert there.seen == here.seen
+        known += [Known(s.point, by_threads(make_kernel(problem, s.candidate.schedule))) for s in found]
+    assert request_of(settings, make_strategy("rank", space, ranked), known, 1.0, 3) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_searches_asks_workers_and_goes_on_alone_where_they_fail(fails: bool) -> None:
+    class Several(Inline):
+        def collect(self, timeout: float) -> list[Done]:
+            return [evolve(d, value=None, error="no") if fails and d.job.method == "propose" else d
+                    for d in super().collect(timeout)]  # fmt: skip
+
+        def submit(self, job: Job) -> None:
+            asked.append(job.method)
+            super().submit(job)
+
+    asked: list[str] = []
+    workers = Several()
+    (alone,) = tuner_of(FakeBench(by_threads)).run([problem_of(32)])
+    workers.size = 4
+    (chosen,) = tuner_of(FakeBench(by_threads), workers).run([problem_of(32)])
+    assert "propose" in asked
+    assert (chosen.candidate, chosen.trials) == (alone.candidate, alone.trials)

@@ -1,0 +1,89 @@
+"""Proposals by workers: a process that searches for many kernels at once is asked for one every few milliseconds, and
+takes longer over it than the device over a candidate.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from attrs import frozen
+
+from ...passes.schedule import make_space
+from ..build import Factory, Scored, Worker
+from ..learned import LearnedOrder
+from ..problem import Problem
+from ..settings import Settings
+from .bayes import Bayes
+from .catalogue import make_strategy
+from .ground import Place
+from .proposer import Known, Strategy
+from .threads import one_thread
+
+#: Strategies that a worker keeps, the least recently asked is forgotten: what is counted of points need not be counted
+#: again.
+KEPT = 64
+_STRATEGIES: OrderedDict[Hashable, Bayes] = OrderedDict()
+
+
+@frozen
+class ProposalRequest:
+    """What proposals depend on: the name of a strategy and what it is made of, the points that it has proposed, and
+    what was measured; how many are wanted.
+    """
+
+    name: str
+    model: str
+    seed: int
+    aided: bool
+    correction: LearnedOrder | None
+    first: tuple[Scored, ...]
+    seen: frozenset[Place]
+    known: tuple[Known, ...]
+    best: float
+    count: int
+
+
+class ProposingFactory(Factory):
+    """A factory that proposes points too."""
+
+    def propose(self, problem: Problem, asked: ProposalRequest) -> tuple[list[Scored], frozenset[Place]]:
+        """Return what a strategy proposes, and all that it has proposed or passed over now."""
+        strategy = _strategy(problem, asked)
+        strategy.seen = set(asked.seen)
+        with one_thread():
+            found = strategy.propose(asked.known, asked.best, asked.count)
+        return found, frozenset(strategy.seen)
+
+
+def _strategy(problem: Problem, asked: ProposalRequest) -> Bayes:
+    """Return a strategy that was asked before, or a new one."""
+    key = problem.key, asked.name, asked.model, asked.seed, asked.aided
+    kept = _STRATEGIES.pop(key, None) if asked.correction is None else None
+    if kept is None:
+        space = make_space(problem.form, problem.target)
+        made = make_strategy(asked.name, space, asked.first, asked.model, asked.seed, asked.aided, asked.correction)
+        assert isinstance(made, Bayes), "others propose where they are"
+        kept = made
+    if asked.correction is None:
+        _STRATEGIES[key] = kept
+    if len(_STRATEGIES) > KEPT:
+        _STRATEGIES.popitem(last=False)
+    kept.first = asked.first
+    return kept
+
+
+class SearchWorker(ProposingFactory, Worker):
+    """What a worker process of a search hosts."""
+
+
+def request_of(
+    settings: Settings, strategy: Strategy, known: Sequence[Known], best: float, count: int
+) -> ProposalRequest | None:
+    """Return what a worker is asked so that it proposes what a strategy would; nothing where that depends on more."""
+    if not isinstance(strategy, Bayes):
+        return None
+    return ProposalRequest(
+        settings.strategy, settings.model, strategy.seed, strategy.aided, settings.correction,
+        tuple(strategy.first), frozenset(strategy.seen), tuple(known), best, count,
+    )  # fmt: skip
