@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +26,10 @@ from cuts.passes import choose_algorithms, first_plans
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.split.splitting import Division, Splitting
+from cuts.search.build import Built
 from cuts.search.database import Database
 from cuts.search.decisions import structure_of
+from cuts.search.exchange.files import export_pack, import_results
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
@@ -160,6 +163,23 @@ def test_algorithms_and_divisions_are_taken_over_for_other_weights(
     monkeypatch.undo()
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
     assert kernels(again) == kernels(before)
+
+
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_decisions_about_kernels_that_are_made_otherwise_today_are_hints(
+    otherwise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, here = Database(None), Database(None)
+    before, _ = tuned(chain(4), elsewhere, slow_when_fused)
+    export_pack(elsewhere, tmp_path / "pack.json.xz")
+    import_results(here, tmp_path / "pack.json.xz")
+    if otherwise:
+        source = Built.source.fget  # type: ignore[attr-defined]
+        monkeypatch.setattr(Built, "source", property(lambda self: f"another version's {source(self)}"))
+    now, _ = tuned(chain(4), here, (lambda kernel: 1e-3) if otherwise else no_device)
+    assert len(before.steps) == 8 and len(now.steps) == (2 if otherwise else 8)
+    taken, _ = tuned(chain(4), here, no_device)
+    assert kernels(taken) == kernels(now)
 
 
 def test_a_search_that_its_budget_ended_goes_on() -> None:
