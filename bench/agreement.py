@@ -24,7 +24,7 @@ from cuts.bench.networks.models import ModelWorkload
 from cuts.bench.networks.systems import Case
 from cuts.compile import Spec, compile_model, load_model, load_spec, plan_of
 from cuts.compile.agreement import Agreement
-from cuts.compile.driver import _plain
+from cuts.compile.driver import plain_plan
 from cuts.ir import CompileOptions, Graph, Mode, Target
 from cuts.passes.graph import with_loss
 from cuts.training import SGD, grad
@@ -55,7 +55,7 @@ def row_of(workload: ModelWorkload, target: Target) -> dict[str, Any]:
 
     made, row["plan s"] = timed(lambda: planned("mixed"))
     other, _ = timed(lambda: planned("no-fusion"))
-    plain, row["plain s"] = timed(lambda: _plain(graph, spec, target, options))
+    plain, row["plain s"] = timed(lambda: plain_plan(graph, spec, target, options))
     plans = [made, other, plain]
     row["launches"] = " / ".join(str(plan.plan.launch_count) for plan in plans)
     judge = Agreement(graph, spec, lambda: plain, lambda: True)

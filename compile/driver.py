@@ -110,7 +110,7 @@ def build_graph(
     def spare() -> bool:
         return not selector.budget.limited or selector.budget.has(selector.again(len(graph.nodes)))
 
-    agreement = Agreement(graph, spec, lambda: _plain(graph, spec, target, options), spare)
+    agreement = Agreement(graph, spec, lambda: plain_plan(graph, spec, target, options), spare)
 
     def plan(compiled: CompiledGraph) -> CompiledPlan:
         with selector.budget.stage("libraries"):
@@ -136,7 +136,7 @@ def build_graph(
     return made
 
 
-def _plain(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
+def plain_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
     """Return the plan of the operations one by one: nothing in it is measured, fused, divided or launched together."""
     alone = CompileOptions("no-fusion", precision=options.precision, plain=True)
     return plan_of(compile_model(graph, spec, target, alone), graph, spec, target, options.precision)
