@@ -14,7 +14,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .load import training_decompositions
+from .decompositions import training_decompositions
 
 
 def through_autograd(

@@ -7,36 +7,18 @@ is in the tables of `operators`. Parameters and buffers become constants.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._decomp import get_decompositions
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
 from ...ops.language import Registry
 from .captured import Captured, captured_graph
+from .core import CoreProgram, core_program
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
-from .walk import define, results, walk
-
-#: Operations that PyTorch would take apart and our vocabulary has whole.
-WHOLE = (
-    "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default",
-    "silu.default", "mish.default", "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
-    "hardswish.default", "hardsigmoid.default", "elu.default",
-    "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
-    "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
-    "_scaled_dot_product_flash_attention_for_cpu.default", "multilabel_margin_loss_forward.default",
-    "upsample_linear1d.vec", "upsample_linear1d.default", "upsample_trilinear3d.vec", "upsample_trilinear3d.default",
-    "upsample_bicubic2d.vec", "upsample_bicubic2d.default", "upsample_nearest1d.vec", "upsample_nearest1d.default",
-    "upsample_nearest3d.vec", "upsample_nearest3d.default", "_upsample_nearest_exact1d.vec",
-    "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.vec", "_upsample_nearest_exact2d.default",
-    "_upsample_nearest_exact3d.vec", "_upsample_nearest_exact3d.default", "col2im.default",
-)  # fmt: skip
-
+from .walk import conversion, define, results, walk
 
 def load_torch(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, infer: Infer | None = None
@@ -55,16 +37,14 @@ def load_torch(
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
     """Return the graph of an exported program."""
     derive = infer or Registry.builtin().instances.infer
-    with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
-        warnings.simplefilter("ignore", FutureWarning)
-        program = program.run_decompositions(training_decompositions())
+    core = core_program(program, lambda name: conversion(name) is not None)
     reader = Reader(derive)
-    inputs = _placeholders(program, reader)
-    walk(program.graph, reader)
-    specs = program.graph_signature.output_specs
+    inputs = _placeholders(core, reader)
+    walk(core.graph, reader)
+    specs = core.signature.output_specs
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
-    found = results(program.graph)
-    outputs = tuple(_output(reader, found[n], specs[n].arg.name) for n in wanted)
+    found = results(core.graph)
+    outputs = tuple(_output(reader, found[n], getattr(found[n], "name", specs[n].arg.name)) for n in wanted)
     return verify_graph(read_graph(reader, name, inputs, outputs), derive)
 
 
@@ -112,39 +92,10 @@ def _result(reader: Reader, node: object) -> str | int | float | None:
     return value if isinstance(value, (int, float)) else _output(reader, node, node.name)
 
 
-def decompositions() -> dict[Any, Any]:
-    """Return how PyTorch takes operations apart, without those that stay whole."""
-    # Operations can be registered at any time, and PyTorch looks through all of them again whenever it is asked.
-    return dict(_taken_apart(*torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")))
-
-
-@lru_cache(maxsize=1)
-def _taken_apart(*registered: str) -> Mapping[Any, Any]:
-    """Return PyTorch's table, given the names of all operations that are made of others."""
-    table: dict[Any, Any] = {**torch.export.default_decompositions()}
-    for name in WHOLE:
-        packet, _, overload = name.partition(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    return table
-
-
-def training_decompositions() -> dict[Any, Any]:
-    """Return how PyTorch takes apart what occurs in training only and is one operation for its exporter."""
-    aten = torch.ops.aten
-    more: list[Any] = [
-        aten._native_batch_norm_legit_functional,
-        aten.native_batch_norm_backward,
-        aten.batch_norm_backward,
-    ]
-    more += [aten._native_batch_norm_legit.no_stats]
-    return {**decompositions(), **get_decompositions(more)}
-
-
-def _placeholders(program: torch.export.ExportedProgram, reader: Reader) -> tuple[str, ...]:
+def _placeholders(program: CoreProgram, reader: Reader) -> tuple[str, ...]:
     """Define inputs, and parameters and buffers as constants; return the inputs."""
-    signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
-    targets = {spec.arg.name: spec.target for spec in signature.input_specs if spec.kind.name != "USER_INPUT"}
+    specs = program.signature.input_specs
+    targets = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
     inputs = []
     for node in program.graph.nodes:
         if node.op != "placeholder":
@@ -152,7 +103,7 @@ def _placeholders(program: torch.export.ExportedProgram, reader: Reader) -> tupl
         if node.name in targets:
             target = targets[node.name]
             if target is not None:  # the order of effects is a value that is no tensor
-                define(node, held[target], reader)
+                define(node, program.held[target], reader)
         elif node.users or isinstance(node.meta.get("val"), torch.Tensor):
             reader.define_input(node)
             inputs.append(node.name)

@@ -13,7 +13,7 @@ from ...ops import Along, Repetition, declare_repetition, turn_of
 from ...ops.language import Registry
 from . import registered
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
-from .reader import Reader, Value, array_of
+from .reader import Convert, Reader, Value, array_of
 
 
 def walk(graph: torch.fx.Graph, reader: Reader) -> None:
@@ -78,7 +78,7 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
     if complex_pairs.any_complex([*arguments, *keywords.values()]) or keywords.get("dtype") in complex_pairs.COMPLEX:
         convert = complex_pairs.conversion(name, OF_COMPLEX, TABLE)
     else:
-        convert = TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
+        convert = conversion(name)
         if (
             convert is not None
             and masks.any_chosen([*arguments, *keywords.values()])
@@ -98,6 +98,11 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
     except TypeError as error:
         reader.unknown.add(node)
         errors.append(GraphError(f"node {quote(node.name)} ({name}): an argument is not supported ({error})"))
+
+
+def conversion(name: str) -> Convert | None:
+    """Return how calls of an operation are read, None where they are not."""
+    return TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
 
 
 def _faults(unsupported: Mapping[str, Sequence[str]]) -> list[CutsError]:
