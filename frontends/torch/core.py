@@ -187,6 +187,9 @@ class _Parts:
         with self.mode or FakeTensorMode(), torch.no_grad():
             examples = [node.meta["val"].detach() for node in nodes]
             try:
+                module = make_fx(computed, decomposition_table=dict(self.table))(*examples)
+                if not any(map(_writes, module.graph.nodes)):
+                    return module
                 return make_fx(torch.func.functionalize(computed), decomposition_table=dict(self.table))(*examples)
             except Exception as error:  # whatever tracing meets: as a whole it may not, or says what it met
                 raise _Involved from error
