@@ -20,6 +20,7 @@ from .operators import Chosen, Complex
 from .reader import Reader, read_graph
 from .walk import conversion, define, results, walk
 
+
 def load_torch(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, infer: Infer | None = None
 ) -> Graph:

@@ -1,0 +1,206 @@
+"""A program taken apart call by call is read as the graph that PyTorch's own decomposition of it is read as."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.bench.networks.models import APPLICATIONS
+from cuts.frontends.torch import core
+from cuts.frontends.torch.load import graph_of_export
+from cuts.ir import CutsError, Graph
+from cuts.ops import Registry
+from cuts.ops.reference import evaluate_graph
+from cuts.tests.amounts import NIGHTLY
+from cuts.tests.frontends.zoo import ZOO
+from cuts.tests.models import torchvision_models
+
+from .torch_calls import TYPES, Case, cases
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+nn = torch.nn
+#: Calls of each element type of which some are compared by day, all at night.
+_SAMPLE = 12
+
+
+def meanings(graph: Graph) -> list[str]:
+    """Return what the outputs of a graph are made of, whatever names and order it has, and the number of nodes."""
+    known = {name: f"input {n} {graph.types[name]}" for n, name in enumerate(graph.inputs)}
+    for name, array in graph.constants.items():
+        known[name] = _digest(str(graph.types[name]), array.tobytes())
+    for node in graph.nodes:
+        operands = [None if value is None else known[value] for value in node.inputs]
+        made = _digest(node.op, repr(sorted(node.attributes.items())), repr(operands))
+        known |= {value: f"{made} {n} {graph.types[value]}" for n, value in enumerate(node.outputs)}
+    return [f"{len(graph.nodes)} nodes", *(known[value] for value in graph.outputs)]
+
+
+def _digest(*parts: str | bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode() if isinstance(part, str) else part)
+    return whole.hexdigest()
+
+
+def both(program: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Graph]:
+    """Return a program's graph, and that of PyTorch's own decomposition."""
+    found = graph_of_export(program)
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "_piecewise", lambda *_: None)
+        return found, graph_of_export(program)
+
+
+def refuse(*_: Any) -> Any:
+    raise AssertionError("the program was taken apart as a whole")
+
+
+def assert_piecewise(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold that a program is read call by call, as it is otherwise."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(program), "run_decompositions", refuse)
+        graph_of_export(program)
+    found, wanted = both(program, monkeypatch)
+    assert meanings(found) == meanings(wanted)
+
+
+class Function(nn.Module):
+    """A function as a module, with a buffer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.held = nn.Buffer(torch.ones(3))
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_networks_of_many_kinds_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    program = torch.export.export(ZOO[name].make().eval(), ZOO[name].inputs())
+    found, wanted = both(program, monkeypatch)
+    assert meanings(found) == meanings(wanted)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", APPLICATIONS, ids=lambda model: model.name)
+def test_whole_models_are_the_same_call_by_call(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if model.images:
+        torchvision_models()
+    assert_piecewise(torch.export.export(*model.make(1, True)), monkeypatch)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_single_operations_are_the_same(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list(cases(kind))
+    for case in drawn if NIGHTLY else random.Random(f"core {kind}").sample(drawn, _SAMPLE):
+        assert fault(case, monkeypatch) is None, case.name
+
+
+def fault(case: Case, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Return what is different in the two graphs of a call."""
+    try:
+        case.function(*case.operands)
+        program = torch.export.export(Function(case.function), case.operands)
+    except Exception:  # PyTorch's refusals have no class of their own
+        return None
+    try:
+        found, wanted = both(program, monkeypatch)
+    except CutsError as error:
+        with monkeypatch.context() as patch, pytest.raises(CutsError) as same:
+            patch.setattr(core, "_piecewise", lambda *_: None)
+            graph_of_export(program)
+        return None if str(same.value) == str(error) else f"{error}\n{same.value}"
+    return None if meanings(found) == meanings(wanted) else f"{found}\n{wanted}"
+
+
+# ---- writing in place
+
+
+def after_a_layer(x: Any) -> Any:
+    y = (x * 2).relu_()
+    y += 1
+    return y, x
+
+
+def a_view_read_later(x: Any) -> Any:
+    y = x * 2
+    part = y[:, 1]
+    y.relu_()
+    return part + 1, y
+
+
+def a_view_written(x: Any) -> Any:
+    y = x * 2
+    y[0].fill_(3.0)
+    return y
+
+
+def read_before(x: Any) -> Any:
+    y = x * 2
+    part = y[:, 1] + 1
+    y.clamp_(min=0)
+    return part, y
+
+
+def what_is_the_same(x: Any) -> Any:
+    """PyTorch itself copies here when it takes a whole program apart, and gives `y` as it was before."""
+    y = x * 2
+    z = nn.functional.dropout(y, 0.5, False).contiguous()
+    z.neg_()
+    return y, z
+
+
+def another_type(x: Any) -> Any:
+    y = (x * 2).to(torch.float16)
+    y.add_(x)
+    return y
+
+
+def the_input(x: Any) -> Any:
+    y = x.mul_(2)
+    return y + x
+
+
+@pytest.mark.parametrize("function", [
+    after_a_layer, a_view_read_later, a_view_written, read_before, what_is_the_same, another_type, the_input,
+], ids=lambda function: function.__name__)  # fmt: skip
+def test_what_is_written_in_place_is_what_pytorch_reads(function: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    graph = graph_of_export(torch.export.export(Function(function), (x.clone(),)))
+    found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
+    expected = function(x.clone())
+    for name, value in zip(graph.outputs, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert np.allclose(found[name], value.numpy(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("function", [after_a_layer, read_before, what_is_the_same])
+def test_writing_that_nobody_else_sees_is_no_reason_to_trace(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = torch.export.export(Function(function), (torch.ones(2, 3),))
+    monkeypatch.setattr(type(program), "run_decompositions", refuse)
+    assert graph_of_export(program).nodes
+
+
+def test_a_norm_that_learns_its_statistics_is_taken_apart_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(inplace=True)).train()
+    program = torch.export.export(norm, (torch.randn(2, 3, 4, 4),))
+    monkeypatch.setattr(type(program), "run_decompositions", refuse)
+    with pytest.raises(AssertionError, match="as a whole"):
+        graph_of_export(program)
+
+
+def test_symbolic_shapes_are_explained() -> None:
+    batch = torch.export.Dim("batch", min=2, max=8)
+    program = torch.export.export(nn.Linear(3, 2), (torch.ones(4, 3),), dynamic_shapes={"input": {0: batch}})
+    with pytest.raises(CutsError, match="is dynamic"):
+        graph_of_export(program)
