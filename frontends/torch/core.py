@@ -39,15 +39,11 @@ class CoreProgram:
         return cls(graph or program.graph, program.graph_signature, held)
 
 
-def core_program(
-    program: torch.export.ExportedProgram, is_read: Callable[[str], bool], piecewise: bool = True
-) -> CoreProgram:
-    """Return a program in core form, call by call where that is possible and `piecewise`; `is_read` tells which
-    operations may occur in what is made so.
-    """
+def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> CoreProgram:
+    """Return a program in core form, made call by call where that is possible and `is_read` holds of all operations."""
     with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
         warnings.simplefilter("ignore", FutureWarning)
-        graph = _piecewise(program, is_read) if piecewise else None
+        graph = _piecewise(program, is_read)
         if graph is not None:
             return CoreProgram.of(program, graph)
         return CoreProgram.of(program.run_decompositions(training_decompositions()))
@@ -101,7 +97,7 @@ class _Parts:
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            if not all(isinstance(extent, int) for extent in value.shape):
+            if _is_symbolic(value):
                 raise _Involved
             self.mode = self.mode or getattr(value, "fake_mode", None)
         copied = self.graph.placeholder(node.name)
@@ -185,7 +181,7 @@ class _Parts:
             return function(*_mapped(args, given), **_mapped(kwargs, given))
 
         with self.mode or FakeTensorMode(), torch.no_grad():
-            examples = [node.meta["val"].detach() for node in nodes]
+            examples = [_example(node.meta["val"]) for node in nodes]
             try:
                 module = make_fx(computed, decomposition_table=dict(self.table))(*examples)
                 if not any(map(_writes, module.graph.nodes)):
@@ -206,10 +202,11 @@ class _Parts:
             elif node.op != "call_function":
                 raise _Involved
             elif node in needed and node.target is operator.getitem:
-                known[node] = self._item(*_mapped(node.args, known), node.meta["val"])
+                source, at = _mapped(node.args, known)
+                known[node] = self._item(source, at, node.meta["val"])
             elif node in needed:
                 args, kwargs = (_mapped(part, known) for part in (node.args, node.kwargs))
-                known[node] = self.add(node.target, args, kwargs, node.meta["val"])  # type: ignore[arg-type]
+                known[node] = self.add(node.target, args, kwargs, node.meta["val"])
         raise _Involved
 
 
@@ -239,14 +236,28 @@ def _key(argument: Any, places: Mapping[torch.fx.Node, int]) -> Hashable:
     """Return what of arguments decides how a call is taken apart."""
     if isinstance(argument, torch.fx.Node):
         value = argument.meta["val"]
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or _is_symbolic(value):
             raise _Involved
-        return (places[argument], value.dtype, value.device, value.shape, value.stride(), value.is_conj())
+        strides = None if value.is_contiguous() else value.stride()
+        return (places[argument], value.dtype, value.device, value.shape, strides, value.is_conj(), value.is_neg())
     if isinstance(argument, (list, tuple)):
         return tuple(_key(a, places) for a in argument)
     if isinstance(argument, dict):
         return tuple((name, _key(a, places)) for name, a in argument.items())
     return (type(argument), str(argument) if isinstance(argument, float) else argument)
+
+
+def _example(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a call is traced with it. An axis of one element may have any stride, and PyTorch writes a
+    product in another way where it is an odd one.
+    """
+    if not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return value.detach()
+    return torch.empty_like(value, memory_format=torch.contiguous_format, requires_grad=False)
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    return not all(isinstance(extent, int) for extent in tensor.shape)
 
 
 def _writes(node: torch.fx.Node) -> bool:
@@ -285,7 +296,7 @@ def _without_writing(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> t
 # ---- calls of which every one of a network has other shapes, so that tracing each would take long
 
 
-def _convolution(spatial: int) -> Callable[..., torch.fx.Node]:
+def _convolution(spatial: int) -> Callable[..., torch.fx.Node | None]:
     def direct(
         parts: _Parts, value: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
