@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
 from ..ops import Registry
 from ..ops.language import Instances
+from ..search import seldom_collected
 
 
 @runtime_checkable
@@ -106,6 +107,7 @@ def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
     return spec if texts == spec.texts else spec_of_texts(texts)
 
 
+@seldom_collected()  # what is read stays, and each search would look at all of it again
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
     """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported
     program of PyTorch, a module with example inputs `args`, or the path of a file.
