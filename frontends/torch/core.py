@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -19,9 +19,20 @@ from attrs import define, field, frozen
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .calls import (
+    example_of,
+    is_view,
+    key_of,
+    last_reads,
+    mapped,
+    needed_nodes,
+    nodes_in,
+    tensor_of,
+    without_writing,
+    writes,
+)
 from .decompositions import is_taken_apart, training_decompositions
-
-aten = torch.ops.aten
+from .rewritten import REWRITES, Rewritten
 
 
 @frozen
@@ -33,43 +44,43 @@ class CoreProgram:
     held: Mapping[str, Any]
 
     @classmethod
-    def of(cls, program: torch.export.ExportedProgram, graph: torch.fx.Graph | None = None) -> CoreProgram:
-        """Return a program that is in core form; `graph` is its own in that form."""
-        held = {**program.state_dict, **program.constants}
-        return cls(graph or program.graph, program.graph_signature, held)
+    def of(cls, program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> CoreProgram:
+        """Return a program with a graph in the place of its own."""
+        return cls(graph, program.graph_signature, {**program.state_dict, **program.constants})
 
 
 def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> CoreProgram:
     """Return a program in core form, made call by call where that is possible and `is_read` holds of all operations."""
     with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
         warnings.simplefilter("ignore", FutureWarning)
-        graph = _piecewise(program, is_read)
-        if graph is not None:
-            return CoreProgram.of(program, graph)
-        return CoreProgram.of(program.run_decompositions(training_decompositions()))
+        graph = piecewise(program, is_read)
+        if graph is None:
+            program = program.run_decompositions(training_decompositions())
+        return CoreProgram.of(program, graph or program.graph)
+
+
+def piecewise(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> torch.fx.Graph | None:
+    """Return a program's graph in core form, made call by call; None where it is involved."""
+    if getattr(program.graph_signature, "backward_signature", None) is not None:
+        return None
+    try:
+        graph = _Parts(program.graph, is_read).taken_apart()
+    except _Involved:
+        return None
+    graph.lint()
+    return graph
 
 
 class _Involved(Exception):
     """A program is not taken apart call by call."""
 
 
-def _piecewise(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> torch.fx.Graph | None:
-    if getattr(program.graph_signature, "backward_signature", None) is not None:
-        return None
-    try:
-        graph = _Parts(program.graph, is_read).taken_apart()
-        graph.lint()
-    except _Involved:
-        return None
-    return graph
-
-
 @define
 class _Parts:
     """A program's graph as it is copied, in core operations.
 
-    `known` has what each of its nodes became: a node, a number, or several. `memory` has a node of each new node's
-    memory, the same for views of it.
+    `known` has what each of its nodes became: a node, a number, or several. `memory` has, for each new node, one that
+    stands for the memory in which it lies, the same for views of it.
     """
 
     source: torch.fx.Graph
@@ -78,255 +89,139 @@ class _Parts:
     graph: torch.fx.Graph = field(factory=torch.fx.Graph)
     known: dict[torch.fx.Node, Any] = field(factory=dict)
     memory: dict[torch.fx.Node, torch.fx.Node] = field(factory=dict)
-    traced: dict[Hashable, torch.fx.GraphModule] = field(factory=dict)
+    traced: dict[Hashable, torch.fx.Graph] = field(factory=dict)
     mode: FakeTensorMode | None = None
 
     def taken_apart(self) -> torch.fx.Graph:
         """Return the graph in core form."""
-        last = _last_reads(self.source)
-        needed = _needed(self.source)
+        last, needed = last_reads(self.source), needed_nodes(self.source)
         for place, node in enumerate(self.source.nodes):
             if node.op == "placeholder":
                 self._place(node)
             elif node.op == "output":
-                self.graph.output(torch.fx.map_arg(node.args[0], self.known.__getitem__))
+                self.graph.output(mapped(node.args[0], self.known))
             elif node in needed:
                 self.known[node] = self._converted(node, place, last)
         return self.graph
 
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            if _is_symbolic(value):
-                raise _Involved
-            self.mode = self.mode or getattr(value, "fake_mode", None)
+        if isinstance(value, torch.Tensor) and tensor_of(node) is None:
+            raise _Involved
+        self.mode = self.mode or getattr(value, "fake_mode", None)
         copied = self.graph.placeholder(node.name)
         copied.meta["val"] = value
         self.known[node], self.memory[copied] = copied, copied
 
     def _converted(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
+        """Add what a node of the program is made of; return what it becomes."""
         if node.op != "call_function" or "val" not in node.meta:
             raise _Involved
-        args, kwargs = (_mapped(part, self.known) for part in (node.args, node.kwargs))
+        args, kwargs = mapped(node.args, self.known), mapped(node.kwargs, self.known)
         if node.target is operator.getitem:
             source, at = args
             return self._item(source, at, node.meta["val"]) if isinstance(source, torch.fx.Node) else source[at]
         if not isinstance(node.target, torch._ops.OpOverload):
             raise _Involved
-        if not node.target._schema.is_mutable:
-            return self.call(node.target, args, kwargs, node.meta["val"])
-        made = self.call(_without_writing(node.target, args, kwargs), args, kwargs, node.meta["val"])
+        if not writes(node):
+            return self._call(node.target, args, kwargs, node.meta["val"])
+        target = without_writing(node.target, (args, kwargs))
+        if target is None or not isinstance(args[0], torch.fx.Node):
+            raise _Involved
+        made = self._call(target, args, kwargs, node.meta["val"])
         self._overwrite(args[0], made, place, last)
         return made
 
-    def _overwrite(self, old: Any, new: Any, place: int, last: Mapping[torch.fx.Node, int]) -> None:
-        """Let what is read later of a value be another; nothing else of its memory may be."""
-        if self.memory[old].op == "placeholder" or not isinstance(new, torch.fx.Node):
+    def _overwrite(self, old: torch.fx.Node, new: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> None:
+        """Let what is read later of a value be another; nothing else in its memory may be read."""
+        memory = self.memory[old]
+        if memory.op == "placeholder":
             raise _Involved
         for node, value in self.known.items():
             if value is old:
                 self.known[node] = new
-            elif last.get(node, -1) > place and self.memory[old] in map(self.memory.get, _nodes(value)):
+            elif last.get(node, -1) > place and any(self.memory[part] is memory for part in nodes_in(value)):
                 raise _Involved
 
     # ---- calls
 
-    def call(self, target: torch._ops.OpOverload, args: Any, kwargs: Any, value: Any) -> Any:
-        """Add a call, or what it is made of; return its results."""
-        simple = DIRECT.get(target)
-        found = simple and simple(self, value, *args, **kwargs)
+    def _call(self, target: torch._ops.OpOverload, args: Any, kwargs: Any, value: Any) -> Any:
+        """Add a call, or what it is made of; return its results, which are like `value`."""
+        rewrite = REWRITES.get(target)
+        found = None if rewrite is None else rewrite(*args, **kwargs)
+        if isinstance(found, Rewritten):
+            made = self._add(found.target, found.arguments, {}, (value,) if found.several else value)
+            return self._item(made, 0, value) if found.several else made
         if found is not None:
             return found
         if not is_taken_apart(target, self.table):
-            return self.add(target, args, kwargs, value)
-        return self._inlined(self._trace(target, args, kwargs), list(_nodes((args, kwargs))))
+            return self._add(target, args, kwargs, value)
+        nodes = list(dict.fromkeys(nodes_in((args, kwargs))))
+        return self._inlined(self._trace(target, args, kwargs, nodes), nodes)
 
-    def add(self, target: torch._ops.OpOverload, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
+    def _add(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         """Add a call of a core operation."""
-        schema = target._schema
-        if schema.is_mutable or not self.is_read(str(target)):
+        if target._schema.is_mutable or not self.is_read(str(target)):
             raise _Involved
         node = self.graph.create_node("call_function", target, args, kwargs, name=target.overloadpacket.__name__)
         node.meta["val"] = value
-        is_view = any(result.alias_info is not None for result in schema.returns) or target._can_decompose()
-        first = next(_nodes(args), None) if is_view else None
+        first = next(nodes_in(args), None) if is_view(target) else None
         self.memory[node] = node if first is None else self.memory[first]
         return node
 
-    def _item(self, source: torch.fx.Node, at: Any, value: Any) -> torch.fx.Node:
+    def _item(self, source: torch.fx.Node, at: int, value: Any) -> torch.fx.Node:
+        """Add one of several results."""
         node = self.graph.create_node("call_function", operator.getitem, (source, at), {}, name="getitem")
         node.meta["val"] = value
         self.memory[node] = self.memory[source]
         return node
 
-    def first(self, target: torch._ops.OpOverload, args: Any, value: Any) -> torch.fx.Node:
-        """Add a call of a core operation of several results; return the first, whose type is known."""
-        return self._item(self.add(target, args, {}, (value,)), 0, value)
-
-    def _trace(self, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> torch.fx.GraphModule:
+    def _trace(self, target: Any, args: Any, kwargs: Any, nodes: list[torch.fx.Node]) -> torch.fx.Graph:
         """Return what a call is made of, as a function of the nodes among its arguments."""
-        places: dict[torch.fx.Node, int] = {}
-        for node in _nodes((args, kwargs)):
-            places.setdefault(node, len(places))
-        key = (target, _key(args, places), _key(kwargs, places))
+        if any(tensor_of(node) is None for node in nodes):
+            raise _Involved
+        places = {node: place for place, node in enumerate(nodes)}
+        key = (target, key_of(args, places), key_of(kwargs, places))
         if key not in self.traced:
-            self.traced[key] = self._traced(target, args, kwargs, list(places))
+            self.traced[key] = self._traced(self.table.get(target, target), args, kwargs, nodes)
         return self.traced[key]
 
-    def _traced(self, target: Any, args: Any, kwargs: Any, nodes: list[torch.fx.Node]) -> torch.fx.GraphModule:
-        function = self.table.get(target, target)
-
+    def _traced(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, nodes: list[torch.fx.Node]
+    ) -> torch.fx.Graph:
         def computed(*tensors: Any) -> Any:
             given = dict(zip(nodes, tensors, strict=True))
-            return function(*_mapped(args, given), **_mapped(kwargs, given))
+            return function(*mapped(args, given), **mapped(kwargs, given))
 
+        table = dict(self.table)
         with self.mode or FakeTensorMode(), torch.no_grad():
-            examples = [_example(node.meta["val"]) for node in nodes]
+            examples = [example_of(node.meta["val"]) for node in nodes]
             try:
-                module = make_fx(computed, decomposition_table=dict(self.table))(*examples)
-                if not any(map(_writes, module.graph.nodes)):
-                    return module
-                return make_fx(torch.func.functionalize(computed), decomposition_table=dict(self.table))(*examples)
+                graph: torch.fx.Graph = make_fx(computed, decomposition_table=table)(*examples).graph
+                if any(map(writes, graph.nodes)):
+                    graph = make_fx(torch.func.functionalize(computed), decomposition_table=table)(*examples).graph
             except Exception as error:  # whatever tracing meets: as a whole it may not, or says what it met
                 raise _Involved from error
+        return graph
 
-    def _inlined(self, module: torch.fx.GraphModule, operands: list[torch.fx.Node]) -> Any:
-        known: dict[torch.fx.Node, Any] = {}
-        given = iter(dict.fromkeys(operands))
-        needed = _needed(module.graph)
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
-                known[node] = next(given)
-            elif node.op == "output":
-                return _mapped(node.args[0], known)
-            elif node.op != "call_function":
+    def _inlined(self, graph: torch.fx.Graph, operands: list[torch.fx.Node]) -> Any:
+        """Add what a call is made of; return its results."""
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        known: dict[torch.fx.Node, Any] = dict(zip(places, operands, strict=True))
+        needed = needed_nodes(graph)
+        for node in graph.nodes:
+            if node.op == "output":
+                return mapped(node.args[0], known)
+            if node not in needed or node in known:
+                continue
+            if node.op != "call_function":
                 raise _Involved
-            elif node in needed and node.target is operator.getitem:
-                source, at = _mapped(node.args, known)
+            args, kwargs = mapped(node.args, known), mapped(node.kwargs, known)
+            if node.target is operator.getitem:
+                source, at = args
                 known[node] = self._item(source, at, node.meta["val"])
-            elif node in needed:
-                args, kwargs = (_mapped(part, known) for part in (node.args, node.kwargs))
-                known[node] = self.add(node.target, args, kwargs, node.meta["val"])
-        raise _Involved
-
-
-def _mapped(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
-    """Return arguments with other values in the place of nodes."""
-    if isinstance(argument, torch.fx.Node):
-        return known[argument]
-    if isinstance(argument, (list, tuple)):
-        return tuple(_mapped(a, known) for a in argument)
-    if isinstance(argument, dict):
-        return {name: _mapped(a, known) for name, a in argument.items()}
-    return argument
-
-
-def _nodes(argument: Any) -> Iterator[torch.fx.Node]:
-    """Yield the nodes in arguments."""
-    if isinstance(argument, torch.fx.Node):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for part in argument:
-            yield from _nodes(part)
-    elif isinstance(argument, dict):
-        yield from _nodes(list(argument.values()))
-
-
-def _key(argument: Any, places: Mapping[torch.fx.Node, int]) -> Hashable:
-    """Return what of arguments decides how a call is taken apart."""
-    if isinstance(argument, torch.fx.Node):
-        value = argument.meta["val"]
-        if not isinstance(value, torch.Tensor) or _is_symbolic(value):
-            raise _Involved
-        strides = None if value.is_contiguous() else value.stride()
-        return (places[argument], value.dtype, value.device, value.shape, strides, value.is_conj(), value.is_neg())
-    if isinstance(argument, (list, tuple)):
-        return tuple(_key(a, places) for a in argument)
-    if isinstance(argument, dict):
-        return tuple((name, _key(a, places)) for name, a in argument.items())
-    return (type(argument), str(argument) if isinstance(argument, float) else argument)
-
-
-def _example(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a call is traced with it. An axis of one element may have any stride, and PyTorch writes a
-    product in another way where it is an odd one.
-    """
-    if not value.is_contiguous() or value.is_conj() or value.is_neg():
-        return value.detach()
-    return torch.empty_like(value, memory_format=torch.contiguous_format, requires_grad=False)
-
-
-def _is_symbolic(tensor: torch.Tensor) -> bool:
-    return not all(isinstance(extent, int) for extent in tensor.shape)
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _needed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that results depend on, and those that write."""
-    needed: set[torch.fx.Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op == "output" or node in needed or _writes(node):
-            needed |= {node, *node.all_input_nodes}
-    return needed
-
-
-def _last_reads(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
-    """Return the place of the last node that reads each node."""
-    return {read: place for place, node in enumerate(graph.nodes) for read in node.all_input_nodes}
-
-
-def _without_writing(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> torch._ops.OpOverload:
-    """Return the operation that computes what another writes over its first operand."""
-    written = [argument for argument in target._schema.arguments if argument.alias_info is not None]
-    name = target.overloadpacket.__name__
-    packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)
-    types = {getattr(node.meta["val"], "dtype", None) for node in _nodes((args, kwargs))}
-    # Of several types the result would have the wider one, and what is written the first operand's.
-    if not name.endswith("_") or name.endswith("__") or len(written) != 1 or len(types) != 1 or packet is None:
-        raise _Involved
-    found = getattr(packet, target._overloadname, None)
-    if found is None or found._schema.is_mutable:
-        raise _Involved
-    return found  # type: ignore[no-any-return]
-
-
-# ---- calls of which every one of a network has other shapes, so that tracing each would take long
-
-
-def _convolution(spatial: int) -> Callable[..., torch.fx.Node | None]:
-    def direct(
-        parts: _Parts, value: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-        dilation: Any = 1, groups: int = 1,
-    ) -> torch.fx.Node | None:  # fmt: skip
-        if x.meta["val"].dim() != spatial + 2:
-            return None  # without a batch
-        lists = ((list(v) if isinstance(v, (list, tuple)) else [v]) for v in (stride, padding, dilation))
-        stride, padding, dilation = (v if len(v) == spatial else v * spatial for v in lists)
-        arguments = (x, weight, bias, stride, padding, dilation, False, [0] * spatial, groups)
-        return parts.add(aten.convolution.default, arguments, {}, value)
-
-    return direct
-
-
-def _batch_norm(
-    parts: _Parts, value: Any, x: Any, scale: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float,
-    epsilon: float, _: Any = True,
-) -> torch.fx.Node | None:  # fmt: skip
-    if training:
-        return None
-    name = aten._native_batch_norm_legit_no_training.default
-    return parts.first(name, (x, scale, bias, mean, var, momentum, epsilon), value)
-
-
-def _dropout(parts: _Parts, value: Any, x: Any, ratio: float, training: bool) -> torch.fx.Node | None:
-    return None if training else x
-
-
-#: How a call of an operation is added, or None is returned where that is not as simple.
-DIRECT: dict[torch._ops.OpOverload, Callable[..., torch.fx.Node | None]] = {
-    aten.conv1d.default: _convolution(1), aten.conv2d.default: _convolution(2), aten.conv3d.default: _convolution(3),
-    aten.batch_norm.default: _batch_norm, aten.dropout.default: _dropout,
-}  # fmt: skip
+            elif isinstance(node.target, torch._ops.OpOverload):
+                known[node] = self._add(node.target, args, kwargs, node.meta["val"])
+            else:
+                raise _Involved
+        raise AssertionError("a traced graph has no output")

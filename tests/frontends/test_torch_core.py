@@ -53,7 +53,7 @@ def both(program: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Graph]:
     """Return a program's graph, and that of PyTorch's own decomposition."""
     found = graph_of_export(program)
     with monkeypatch.context() as patch:
-        patch.setattr(core, "_piecewise", lambda *_: None)
+        patch.setattr(core, "piecewise", lambda *_: None)
         return found, graph_of_export(program)
 
 
@@ -114,7 +114,7 @@ def fault(case: Case, monkeypatch: pytest.MonkeyPatch) -> str | None:
         return None
     found = told(program)
     with monkeypatch.context() as patch:
-        patch.setattr(core, "_piecewise", lambda *_: None)
+        patch.setattr(core, "piecewise", lambda *_: None)
         wanted = told(program)
     return None if found == wanted else f"{found}\n{wanted}"
 

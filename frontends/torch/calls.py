@@ -1,0 +1,97 @@
+"""Calls in PyTorch's graphs: the nodes among their arguments, what they write to, which of them matter."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def mapped(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
+    """Return arguments with other values in the place of nodes."""
+    if isinstance(argument, torch.fx.Node):
+        return known[argument]
+    if isinstance(argument, (list, tuple)):
+        return tuple(mapped(a, known) for a in argument)
+    if isinstance(argument, dict):
+        return {name: mapped(a, known) for name, a in argument.items()}
+    return argument
+
+
+def nodes_in(argument: Any) -> Iterator[torch.fx.Node]:
+    """Yield the nodes among arguments, as often as they occur."""
+    if isinstance(argument, torch.fx.Node):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for part in argument:
+            yield from nodes_in(part)
+    elif isinstance(argument, dict):
+        yield from nodes_in(list(argument.values()))
+
+
+def tensor_of(node: torch.fx.Node) -> torch.Tensor | None:
+    """Return what a node's value is like, None where it is no tensor of a shape that is known."""
+    value = node.meta.get("val")
+    known = isinstance(value, torch.Tensor) and all(isinstance(extent, int) for extent in value.shape)
+    return value if known else None
+
+
+def key_of(argument: Any, places: Mapping[torch.fx.Node, int]) -> Hashable:
+    """Return what of arguments decides which operations PyTorch makes of a call; `places` numbers their nodes."""
+    if isinstance(argument, torch.fx.Node):
+        value = argument.meta["val"]
+        strides = None if value.is_contiguous() else value.stride()
+        return (places[argument], value.dtype, value.device, value.shape, strides, value.is_conj(), value.is_neg())
+    if isinstance(argument, (list, tuple)):
+        return tuple(key_of(a, places) for a in argument)
+    if isinstance(argument, dict):
+        return tuple((name, key_of(a, places)) for name, a in argument.items())
+    return (type(argument), repr(argument))  # 0.0 and -0.0 are equal, and are not the same
+
+
+def example_of(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor to trace a call with. An axis of one element may have any stride, and PyTorch writes a product in
+    another way where it is an odd one.
+    """
+    if not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return value.detach()
+    return torch.empty_like(value, memory_format=torch.contiguous_format, requires_grad=False)
+
+
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a call changes one of its operands."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def is_view(target: torch._ops.OpOverload) -> bool:
+    """Whether results may lie in the memory of the first operand; what is made of other operations may do anything."""
+    return target._can_decompose() or any(result.alias_info is not None for result in target._schema.returns)
+
+
+def needed_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes that results depend on, and those that write; no assertion is among them."""
+    needed: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed or writes(node):
+            needed |= {node, *node.all_input_nodes}
+    return needed
+
+
+def last_reads(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
+    """Return the place of the last node that reads each node."""
+    return {read: place for place, node in enumerate(graph.nodes) for read in node.all_input_nodes}
+
+
+def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None:
+    """Return the operation that computes what another writes over its first operand; None where there is none, or
+    operands have several types: its result would be of the wider one, and what is written is of the first's.
+    """
+    name = target.overloadpacket.__name__
+    written = [argument for argument in target._schema.arguments if argument.alias_info is not None]
+    types = {getattr(node.meta["val"], "dtype", None) for node in nodes_in(arguments)}
+    if not name.endswith("_") or name.endswith("__") or len(written) != 1 or len(types) != 1:
+        return None
+    packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)
+    found = getattr(packet, target._overloadname, None)
+    return None if found is None or found._schema.is_mutable else found
