@@ -110,6 +110,7 @@ class _Parts:
             raise _Involved
         self.mode = self.mode or getattr(value, "fake_mode", None)
         copied = self.graph.placeholder(node.name)
+        copied.name = node.name  # a graph gives new names to what is called as a function of Python
         copied.meta["val"] = value
         self.known[node], self.memory[copied] = copied, copied
 

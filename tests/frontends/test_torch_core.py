@@ -31,7 +31,9 @@ _SAMPLE = 12
 
 
 def meanings(graph: Graph) -> list[str]:
-    """Return what the outputs of a graph are made of, whatever names and order it has, and the number of nodes."""
+    """Return what the outputs of a graph are made of, whatever names and order its nodes have, the number of nodes, and
+    the inputs' names.
+    """
     known = {name: f"input {n} {graph.types[name]}" for n, name in enumerate(graph.inputs)}
     for name, array in graph.constants.items():
         known[name] = _digest(str(graph.types[name]), array.tobytes())
@@ -39,7 +41,7 @@ def meanings(graph: Graph) -> list[str]:
         operands = [None if value is None else known[value] for value in node.inputs]
         made = _digest(node.op, repr(sorted(node.attributes.items())), repr(operands))
         known |= {value: f"{made} {n} {graph.types[value]}" for n, value in enumerate(node.outputs)}
-    return [f"{len(graph.nodes)} nodes", *(known[value] for value in graph.outputs)]
+    return [f"{len(graph.nodes)} nodes", *graph.inputs, *(known[value] for value in graph.outputs)]
 
 
 def _digest(*parts: str | bytes) -> str:
@@ -55,6 +57,19 @@ def both(program: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Graph]:
     with monkeypatch.context() as patch:
         patch.setattr(core, "piecewise", lambda *_: None)
         return found, graph_of_export(program)
+
+
+class Called(nn.Module):
+    """Inputs that are called as functions of Python, and as operations."""
+
+    def forward(self, input: Any, max: Any, x_1: Any, relu: Any) -> Any:
+        return torch.relu(input * max + x_1) + torch.amax(relu)
+
+
+def test_inputs_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.export.export(Called(), (torch.ones(2),) * 4)
+    assert_piecewise(program, monkeypatch)
+    assert graph_of_export(program).inputs == ("input", "max", "x_1", "relu")
 
 
 def refuse(*_: Any) -> Any:
