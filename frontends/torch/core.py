@@ -31,8 +31,7 @@ from .calls import (
     without_writing,
     writes,
 )
-from .decompositions import is_taken_apart, training_decompositions
-from .rewritten import REWRITES, Rewritten
+from .decompositions import REWRITES, Rewritten, is_taken_apart, training_decompositions
 
 
 @frozen
@@ -148,8 +147,8 @@ class _Parts:
 
     def _call(self, target: torch._ops.OpOverload, args: Any, kwargs: Any, value: Any) -> Any:
         """Add a call, or what it is made of; return its results, which are like `value`."""
-        rewrite = REWRITES.get(target)
-        found = None if rewrite is None else rewrite(*args, **kwargs)
+        rewrite = None if kwargs else REWRITES.get(target)
+        found = None if rewrite is None else rewrite(*args)
         if isinstance(found, Rewritten):
             made = self._add(found.target, found.arguments, {}, (value,) if found.several else value)
             return self._item(made, 0, value) if found.several else made
