@@ -126,20 +126,22 @@ class _Parts:
         if not writes(node):
             return self._call(node.target, args, kwargs, node.meta["val"])
         target = without_writing(node.target, (args, kwargs))
-        if target is None or not isinstance(args[0], torch.fx.Node):
+        if target is None or not isinstance(args[0], torch.fx.Node) or self.memory[args[0]].op == "placeholder":
             raise _Involved
         made = self._call(target, args, kwargs, node.meta["val"])
-        self._overwrite(args[0], made, place, last)
+        self._overwrite(self.known, args[0], made, place, last)
         return made
 
-    def _overwrite(self, old: torch.fx.Node, new: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> None:
-        """Let what is read later of a value be another; nothing else in its memory may be read."""
+    def _overwrite(
+        self, known: dict[torch.fx.Node, Any], old: torch.fx.Node, new: Any, place: int, last: Mapping[Any, int]
+    ) -> None:
+        """Let what is read later of a value, after the node at `place`, be another; nothing else in its memory may be
+        read. `known` has what nodes became, `last` the places of their last readers.
+        """
         memory = self.memory[old]
-        if memory.op == "placeholder":
-            raise _Involved
-        for node, value in self.known.items():
+        for node, value in known.items():
             if value is old:
-                self.known[node] = new
+                known[node] = new
             elif last.get(node, -1) > place and any(self.memory[part] is memory for part in nodes_in(value)):
                 raise _Involved
 
@@ -161,7 +163,7 @@ class _Parts:
 
     def _add(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         """Add a call of a core operation."""
-        if target._schema.is_mutable or not self.is_read(str(target)):
+        if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable or not self.is_read(str(target)):
             raise _Involved
         node = self.graph.create_node("call_function", target, args, kwargs, name=target.overloadpacket.__name__)
         node.meta["val"] = value
@@ -193,13 +195,10 @@ class _Parts:
             given = dict(zip(nodes, tensors, strict=True))
             return function(*mapped(args, given), **mapped(kwargs, given))
 
-        table = dict(self.table)
         with self.mode or FakeTensorMode(), torch.no_grad():
             examples = [example_of(node.meta["val"]) for node in nodes]
             try:
-                graph: torch.fx.Graph = make_fx(computed, decomposition_table=table)(*examples).graph
-                if any(map(writes, graph.nodes)):
-                    graph = make_fx(torch.func.functionalize(computed), decomposition_table=table)(*examples).graph
+                graph: torch.fx.Graph = make_fx(computed, decomposition_table=dict(self.table))(*examples).graph
             except Exception as error:  # whatever tracing meets: as a whole it may not, or says what it met
                 raise _Involved from error
         return graph
@@ -208,20 +207,25 @@ class _Parts:
         """Add what a call is made of; return its results."""
         places = [node for node in graph.nodes if node.op == "placeholder"]
         known: dict[torch.fx.Node, Any] = dict(zip(places, operands, strict=True))
-        needed = needed_nodes(graph)
-        for node in graph.nodes:
+        given = {self.memory[node] for node in operands}
+        last, needed = last_reads(graph), needed_nodes(graph)
+        for place, node in enumerate(graph.nodes):
             if node.op == "output":
                 return mapped(node.args[0], known)
             if node not in needed or node in known:
                 continue
             if node.op != "call_function":
                 raise _Involved
-            args, kwargs = mapped(node.args, known), mapped(node.kwargs, known)
+            args, kwargs, value = mapped(node.args, known), mapped(node.kwargs, known), node.meta["val"]
             if node.target is operator.getitem:
                 source, at = args
-                known[node] = self._item(source, at, node.meta["val"])
-            elif isinstance(node.target, torch._ops.OpOverload):
-                known[node] = self._add(node.target, args, kwargs, node.meta["val"])
-            else:
+                known[node] = self._item(source, at, value)
+            elif not writes(node):
+                known[node] = self._add(node.target, args, kwargs, value)
+            elif not isinstance(args[0], torch.fx.Node) or self.memory[args[0]] in given:
                 raise _Involved
+            else:
+                made = self._add(without_writing(node.target, (args, kwargs)), args, kwargs, value)
+                self._overwrite(known, args[0], made, place, last)
+                known[node] = made
         raise AssertionError("a traced graph has no output")

@@ -120,3 +120,23 @@ def test_without_pytorch_an_archive_says_what_to_install(
     monkeypatch.setitem(sys.modules, "cuts.frontends.torch", None)
     result = cuts("compile", "net.pt2")
     assert (result.code, "pip install 'cuts[torch]'" in result.err) == (4, True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_types_of_a_class_are_found_once(archive: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import typing
+
+    from cuts.frontends.torch.archive import load_archive
+    from torch._export.serde import serialize
+
+    asked: list[Any] = []
+    find = typing.get_type_hints
+
+    def noted(of: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        asked.append(of)
+        return find(of, *arguments, **options)
+
+    monkeypatch.setattr(typing, "get_type_hints", noted)
+    load_archive(archive[0])
+    assert len(asked) == len(set(asked)) > 0
+    assert serialize.typing is typing

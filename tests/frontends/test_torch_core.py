@@ -211,6 +211,11 @@ def test_writing_that_nobody_else_sees_is_no_reason_to_trace(
     assert graph_of_export(program).nodes
 
 
+def test_what_pytorch_writes_in_the_parts_of_a_call_is_no_reason_to_trace_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    pooled = Function(lambda x: nn.functional.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1))
+    assert_piecewise(torch.export.export(pooled, (torch.ones(1, 8, 7, 7),)), monkeypatch)
+
+
 def test_a_norm_that_learns_its_statistics_is_taken_apart_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(inplace=True)).train()
     program = torch.export.export(norm, (torch.randn(2, 3, 4, 4),))
