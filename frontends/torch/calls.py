@@ -89,7 +89,7 @@ def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None
     """
     name = target.overloadpacket.__name__
     written = [argument for argument in target._schema.arguments if argument.alias_info is not None]
-    types = {getattr(node.meta["val"], "dtype", None) for node in nodes_in(arguments)}
+    types = {getattr(node.meta.get("val"), "dtype", None) for node in nodes_in(arguments)}
     if not name.endswith("_") or name.endswith("__") or len(written) != 1 or len(types) != 1:
         return None
     packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)

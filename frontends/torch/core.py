@@ -216,7 +216,7 @@ class _Parts:
                 continue
             if node.op != "call_function":
                 raise _Involved
-            args, kwargs, value = mapped(node.args, known), mapped(node.kwargs, known), node.meta["val"]
+            args, kwargs, value = mapped(node.args, known), mapped(node.kwargs, known), node.meta.get("val")
             if node.target is operator.getitem:
                 source, at = args
                 known[node] = self._item(source, at, value)

@@ -85,7 +85,7 @@ def _convolution(axes: int) -> Rewrite:
         x: torch.fx.Node, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Rewritten | None:  # fmt: skip
-        if x.meta["val"].dim() != axes + 2:
+        if getattr(x.meta.get("val"), "ndim", None) != axes + 2:
             return None  # without a batch
         stride, padding, dilation = (_each(given, axes) for given in (stride, padding, dilation))
         arguments = (x, weight, bias, stride, padding, dilation, False, [0] * axes, groups)

@@ -216,6 +216,11 @@ def test_what_pytorch_writes_in_the_parts_of_a_call_is_no_reason_to_trace_all(mo
     assert_piecewise(torch.export.export(pooled, (torch.ones(1, 8, 7, 7),)), monkeypatch)
 
 
+def test_parts_of_a_call_may_be_of_types_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (case for case in cases(torch.uint8) if case.name == "aminmax whole")
+    assert fault(case, monkeypatch) is None
+
+
 def test_a_norm_that_learns_its_statistics_is_taken_apart_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(inplace=True)).train()
     program = torch.export.export(norm, (torch.randn(2, 3, 4, 4),))
