@@ -9,6 +9,7 @@ changed parameters, symbolic shapes, an operation that we cannot read) is PyTorc
 
 from __future__ import annotations
 
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Hashable, Mapping
@@ -32,6 +33,8 @@ from .calls import (
     writes,
 )
 from .decompositions import REWRITES, Rewritten, is_taken_apart, training_decompositions
+
+_LOG = logging.getLogger("cuts.frontends")
 
 
 @frozen
@@ -64,9 +67,12 @@ def piecewise(program: torch.export.ExportedProgram, is_read: Callable[[str], bo
         return None
     try:
         graph = _Parts(program.graph, is_read).taken_apart()
+        graph.lint()
     except _Involved:
         return None
-    graph.lint()
+    except Exception as error:  # another version's insides: PyTorch knows its own
+        _LOG.info("cuts: a program is taken apart as a whole: %s: %s", type(error).__name__, error)
+        return None
     return graph
 
 
