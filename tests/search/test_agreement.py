@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from cuts.compile.agreement import Agreement
 from cuts.compile.build import load
-from cuts.compile.driver import _plain, build_graph
+from cuts.compile.driver import plain_plan, build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.telling_inputs import WAYS, WHOLE, Drawing, input_scales, moved, some, step_of, telling_inputs, tells
@@ -70,7 +70,7 @@ def compiled(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
 
 
 def plain(graph: Graph) -> CompiledPlan:
-    return _plain(graph, SPEC, OPENCL, CompileOptions())
+    return plain_plan(graph, SPEC, OPENCL, CompileOptions())
 
 
 def agreement(graph: Graph, made: list[CompiledPlan] | None = None, spare: bool = True) -> Agreement:
@@ -223,7 +223,7 @@ def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
     types = {name: TensorType(dtype, (300,)) for name in ("y", *(f"p{n}" for n in range(6)))}
     graph = verify_graph(Graph("half", ("p0",), ("y",), types, nodes), SPEC.instances.infer)
     options = CompileOptions(precision=precision)
-    plan, other = build_graph(graph, SPEC, OPENCL, options), _plain(graph, SPEC, OPENCL, options)
+    plan, other = build_graph(graph, SPEC, OPENCL, options), plain_plan(graph, SPEC, OPENCL, options)
     judge = Agreement(graph, SPEC, lambda: other, lambda: True)
     given = plan.random_inputs()
     assert np.isfinite(plan.run(given)["y"]).sum() > np.isfinite(other.run(given)["y"]).sum()
@@ -280,7 +280,7 @@ def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytes
 
 
 def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
-    found = _plain(long_product(), SPEC, GPU_LIKE, CompileOptions())
+    found = plain_plan(long_product(), SPEC, GPU_LIKE, CompileOptions())
     assert len(found.plan.steps) == 3
     divided = build_graph(long_product(), SPEC, GPU_LIKE, CompileOptions("no-fusion"))
     assert len(divided.plan.steps) == 4, "where nothing else is asked, long sums are divided"
@@ -306,7 +306,7 @@ def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
     graph, options = pieces(), CompileOptions(verify=False)
     plan = build_graph(graph, SPEC, GPU_LIKE, options)
     assert any(len(step.tensors) > 3 for step in plan.plan.steps), "some share a launch"
-    judge = Agreement(graph, SPEC, lambda: _plain(graph, SPEC, GPU_LIKE, options), lambda: True)
+    judge = Agreement(graph, SPEC, lambda: plain_plan(graph, SPEC, GPU_LIKE, options), lambda: True)
     with pytest.warns(CutsWarning, match="'y'") if one_name else nullcontext():
         assert judge.is_right(plan) == (not one_name)
 
@@ -323,7 +323,7 @@ def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: p
 
     right = plain(graph)
     monkeypatch.setattr("cuts.compile.driver.plan_of", planted)
-    monkeypatch.setattr("cuts.compile.driver._plain", lambda *asked: right)
+    monkeypatch.setattr("cuts.compile.driver.plain_plan", lambda *asked: right)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT)
     return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
 
