@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from cuts.compile.agreement import Agreement
 from cuts.compile.build import load
-from cuts.compile.driver import plain_plan, build_graph
+from cuts.compile.driver import build_graph, plain_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.telling_inputs import WAYS, WHOLE, Drawing, input_scales, moved, some, step_of, telling_inputs, tells
