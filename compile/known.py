@@ -28,8 +28,8 @@ from .contest import NEAR, Right, Rival, Wholes, better, by_sums, trusted
 from .loading import Spec
 
 #: Where a choice comes from that was measured as its kernel is made today, and the part of a known plan's kernels that
-#: may be made otherwise: what was decided by the times of others is a hint. (Of packs that were two days old 37 to 60 %
-#: held; two plans of them took 4 and 9 % longer than those of searches that knew nothing, and as long to be found.)
+#: may be made otherwise: what was decided by the times of others is a hint. (Of an earlier version's pack 32 to 60 % of
+#: a plan's kernels held; two plans of it took 4 and 9 % longer than those of searches that knew nothing.)
 HELD, OTHERWISE = "database", 0.25
 #: How many times as long as a known plan takes to be made a budget has to be, so that a search goes first, which may
 #: make that plan better.
