@@ -71,7 +71,8 @@ class AttentionRNN(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the scores of all words behind each word of the target."""
         memory, (hidden, cell) = self.encoder(self.source(source))
-        state = hidden.contiguous(), cell.contiguous()  # cuDNN's own results are not always what it takes
+        # What cuDNN returns is not always contiguous, nor of three axes, as what it takes must be.
+        state = tuple(part.reshape(self.encoder.num_layers, len(source), -1).contiguous() for part in (hidden, cell))
         asked, _ = self.decoder(self.target(target), state)
         weights = torch.softmax(asked @ self.general(memory).transpose(1, 2), -1)
         found = torch.tanh(self.joined(torch.cat((weights @ memory, asked), -1)))

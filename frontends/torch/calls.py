@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
 def mapped(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
@@ -95,3 +96,18 @@ def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None
     packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)
     found = getattr(packet, target._overloadname, None)
     return None if found is None or found._schema.is_mutable else found
+
+
+def result_known(node: torch.fx.Node) -> torch.Tensor | None:
+    """Return the tensor that a call without operands computes, such as a window of a signal: it is the same whenever
+    the program runs. None where it draws random numbers, or has other results.
+    """
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or node.all_input_nodes or target._schema.is_mutable:
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    keywords = {**node.kwargs, "device": "cpu"} if "device" in node.kwargs else node.kwargs
+    with unset_fake_temporarily(), torch.no_grad():
+        found = target(*node.args, **keywords)
+    return found if isinstance(found, torch.Tensor) else None

@@ -12,6 +12,7 @@ from ...ir import CutsError, GraphError, Node, TensorType, quote, raise_all
 from ...ops import Along, Repetition, declare_repetition, turn_of
 from ...ops.language import Registry
 from . import registered
+from .calls import result_known
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 from .reader import Convert, Reader, Value, array_of
 
@@ -86,6 +87,10 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
         ):
             convert = masks.of_chosen(convert) if convert in ELEMENTWISE else masks.refuse_choice
     if convert is None:
+        known = result_known(node)
+        if known is not None:
+            define(node, known, reader)
+            return
         unsupported.setdefault(name, []).append(node.name)
         reader.unknown.add(node)
         return

@@ -100,6 +100,14 @@ def numbers(x: Any, turns: Any) -> Any:
     )
 
 
+def signals(x: Any, turns: Any) -> Any:  # a call without operands gives the same whenever the program runs
+    made = (torch.hamming_window(8), torch.blackman_window(8, periodic=False), torch.kaiser_window(8, dtype=x.dtype))
+    return (
+        *(x * window for window in (*made, torch.bartlett_window(8))),
+        x[0] * torch.triu_indices(3, 8, 1)[:, :3].sum(),
+    )
+
+
 def running(x: Any, turns: Any) -> Any:
     whole = (x * 2).long()
     far = torch.cat([torch.full_like(x, -torch.inf), x * 100], 1)
@@ -168,7 +176,7 @@ def windows(x: Any, turns: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, running, scattered, margins, windows])
+@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, signals, running, scattered, margins, windows])
 def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module, x = Function(function), torch.randn(2, 3, 8)
