@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from attrs import evolve
@@ -34,6 +35,9 @@ HELD, OTHERWISE = "database", 0.25
 #: How many times as long as a known plan takes to be made a budget has to be, so that a search goes first, which may
 #: make that plan better.
 AMPLE = 8
+#: Most points of each group by which a plan is decided again, and what must be left of the budget for it, of what is
+#: used up: most kernels are known by then.
+LONGER, PART = (12, 40), 0.5
 #: Runs the passes as options say.
 Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
 
@@ -86,7 +90,8 @@ def compile_measured(
     if before is not None:
         contenders.append(before)
         best, known = better(best, before, wholes, selector.settings.tie), None
-    for rival in _rivals(best, known, question, options, selector, run):
+    others = (_rivals(best, known, question, options, selector, run), _again(best, question, options, selector, run))
+    for rival in chain(*others):
         contenders.append(rival)
         best = better(best, rival, wholes, selector.settings.tie)
     contenders.sort(key=lambda rival: rival is not best)
@@ -148,6 +153,26 @@ def _rivals(
             yield _as_known(known, _rival(before, question, selector), selector)
     if options.mode == "mixed" and apart < NEAR * fresh.seconds and not budget.over() and room:
         yield _unfused(question, options, selector, run)
+
+
+def _again(
+    fresh: Rival, question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run
+) -> Iterator[Rival]:
+    """Yield what is decided where groups are compared by longer and longer searches, as long as the budget has time and
+    they decide otherwise: a short search says of a group what it takes to some per cent.
+    """
+    decided = {fresh.decided.decisions}
+    budget, target = selector.budget, selector.target
+    able = options.mode == "mixed" and selector.evaluate and budget.limited and not target.on_host
+    for points in LONGER:
+        if not able or not selector.complete or budget.left() < PART * budget.elapsed:
+            return
+        with selector.deciding_again(points):
+            rival = _rival(run(options), question, selector)
+        if rival.decided.decisions in decided:
+            return
+        decided.add(rival.decided.decisions)
+        yield evolve(rival, decided=evolve(rival.decided, finished=not rival.guessed))
 
 
 def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> Rival:

@@ -33,7 +33,7 @@ class Budget:
 
     `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
     each stage that `stage` timed, `stages` when each began and ended, `needed` the seconds that what comes behind the
-    last measurement is known to take.
+    last measurement is known to take. Shares are counted from where `counted` seconds of it were used up.
     """
 
     seconds: float = inf
@@ -42,6 +42,7 @@ class Budget:
     spent: dict[str, float] = field(factory=dict)
     stages: list[tuple[str, float, float]] = field(factory=list)
     needed: float = 0.0
+    counted: float = field(default=0.0, init=False)
     begun: float = field(init=False)
 
     @begun.default
@@ -80,7 +81,7 @@ class Budget:
         """Return the seconds until a share of it is used up, what is kept back for the end of the work not counted;
         nothing where it is over.
         """
-        return max(0.0, share * (self.seconds - self.kept_back) - self.elapsed)
+        return max(0.0, self.counted + share * (self.seconds - self.kept_back - self.counted) - self.elapsed)
 
     @property
     def kept_back(self) -> float:
@@ -112,6 +113,15 @@ class Budget:
     def latest(self) -> float:
         """The seconds since it began behind which it is overdue."""
         return self.seconds - self.promised + (STOPPED if self.stopped else GRACE)
+
+    @contextmanager
+    def anew(self) -> Iterator[None]:
+        """Count shares in a block from its beginning on: they are of what is left."""
+        before, self.counted = self.counted, self.elapsed
+        try:
+            yield
+        finally:
+            self.counted = before
 
     def stop(self) -> None:
         """End it now: whoever looks at it takes the best so far."""

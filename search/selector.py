@@ -101,6 +101,7 @@ class MeasuredSelector:
         self.scale = 1.0
         self._asked: dict[Hashable, Problem] = {}
         self._known_only = False
+        self._quick = QUICK
         self._pace = Pace()
         self._preparation = Preparation(tuner.resources, self.settings)
 
@@ -230,10 +231,10 @@ class MeasuredSelector:
             return False
         fresh = self._next(asked, questions)
         waiting = list(fresh.items())
-        brief = self._many(questions, share)
+        brief = self._many(questions, share) and self._quick is QUICK
         while waiting and not self._late(share):
             size = self._pace.size(self.budget.left(share)) if self.budget.limited else len(waiting)
-            self._measure(dict(waiting[:size]), BRIEF if brief else QUICK, share)
+            self._measure(dict(waiting[:size]), BRIEF if brief else self._quick, share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self.scale = scale_of(ratios, self.budget.limited)
@@ -373,6 +374,23 @@ class MeasuredSelector:
         finally:
             self._known_only, self.tuner.resources.expired = False, expired
             self._answers.clear()
+
+    @contextmanager
+    def deciding_again(self, points: int) -> Iterator[None]:
+        """Let groups be compared in a block by searches of up to so many points, with what is left of the budget. Where
+        that ends a search, the one before came to its end all the same.
+        """
+        measured, self._measured = self._measured, {}
+        rivalled, self.rivalled = self.rivalled, True
+        self._quick = evolve(QUICK, batch=self.settings.batch, most=points, patience=self.settings.patience)
+        self._answers.clear()
+        try:
+            with self.budget.anew():
+                yield
+        finally:
+            self._measured, self._quick, self.rivalled = measured, QUICK, rivalled
+            self._answers.clear()
+            self.tuner.resources.expired = False
 
     def make(
         self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]

@@ -25,7 +25,7 @@ from .making import PAUSE
 from .problem import Problem
 from .resources import Asking, Resources
 from .rounds import Rounds
-from .settings import Settings, Statistics, TunedChoice
+from .settings import QUICK, Settings, Statistics, TunedChoice
 from .task import SearchTask
 
 #: The priority of what is not needed at once.
@@ -136,7 +136,7 @@ class Tuner:
         session.
         """
         database = self.resources.database
-        known = {p.key: database.cost(f"estimate {p.key}") for p in problems}
+        known = {p.key: database.cost(_estimate_name(p, settings)) for p in problems}
         missing = {p.key: p for p in problems if known[p.key] is None}
         if missing and not self.frozen:
             self.resources.share = share
@@ -158,7 +158,7 @@ class Tuner:
             key, choice = task.problem.key, task.choice
             if choice is not None and choice.seconds is not None:
                 found[key] = choice.seconds
-                self.resources.database.keep_cost(f"estimate {key}", choice.seconds)
+                self.resources.database.keep_cost(_estimate_name(task.problem, settings), choice.seconds)
         cut = {t.problem.key: t.seconds for t in tasks if t.problem.key not in found and t.seconds < inf}
         return found | cut
 
@@ -299,6 +299,13 @@ def losing(problems: Sequence[Problem], found: Mapping[int, TunedChoice]) -> lis
     taken = {n: problem.uses * (found[n].seconds or 0.0) for n, problem in enumerate(problems)}
     lost = {n: taken[n] - p.uses * Roofline(p.target).cost(p.form) for n, p in enumerate(problems)}
     return sorted((n for n in lost if lost[n] > LOSING * sum(taken.values())), key=lambda n: -lost[n])
+
+
+def _estimate_name(problem: Problem, settings: Settings) -> str:
+    """Return what a database calls an estimate: those of longer searches are kept apart, as they are compared with each
+    other alone.
+    """
+    return f"estimate of {settings.most} {problem.key}" if settings.most > QUICK.most else f"estimate {problem.key}"
 
 
 def _seconds(choice: TunedChoice) -> float:
