@@ -65,7 +65,7 @@ class CudaDevice(Device):
             self._stream = self._driver.Stream()
         self.stream_handle = int(self._stream.handle)
         self._flush: Any = None
-        self._hold = Hold()
+        self.hold = Hold()
 
     def _check_architecture(self, arch: str, major: int, minor: int) -> None:
         digits = arch.removeprefix("sm_").rstrip("af")
@@ -203,7 +203,7 @@ class CudaDevice(Device):
             run()
         if not cold:
             return Timing(tuple(self._sample([run], 0)[0][0] for _ in range(repeats)))
-        taken = self._hold.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
+        taken = self.hold.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
         return Timing(tuple(seconds for (seconds,) in taken))
 
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
@@ -211,7 +211,7 @@ class CudaDevice(Device):
         least = 1 + len(runs) // HIDDEN
         for _ in range(warmup):
             self._sample(runs, least)
-        taken = self._hold.samples(repeats, lambda pieces: self._sample(runs, least * pieces))
+        taken = self.hold.samples(repeats, lambda pieces: self._sample(runs, least * pieces))
         return tuple(Timing(tuple(samples)) for samples in zip(*taken, strict=True))
 
     def _sample(
