@@ -2,21 +2,26 @@
 timed as well.
 
 Run it with `python bench/audit.py --out bench/results/audit.json`. Rows that the file has are skipped: a long audit is
-made in several calls, and `--limit` seconds end a call; only cases that were finished are kept. With `--precision` the
-spaces are those of half tensors, or of products by atoms. Every case is tuned
-with `--budget` seconds at the default settings. `--points` random points of each space (all of a space that has no
-more) are then built by all cores, checked and timed; points faster than the choice are timed again in turns with it. A
-row says how many beat the choice by more than the tie band although their lower bound proved them slower (lost: a wrong
-proof, must be 0), how many did that the search did not propose (missed), and how many ran faster than their lower bound
-(unsound, must be 0). The table comes last.
+made in several calls, and `--limit` seconds end a call; points of a case that it cut short are kept in a file beside
+(`audit.points.json`), and the next call of the same version goes on from there. With `--precision` the spaces are those
+of half tensors, or of products by atoms. Every case is tuned with `--budget` seconds at the default settings, as `cuts
+tune` tunes a model of one operation: what the search leaves of that goes on deeper ones. `--points` random points of
+each space (all of a space that has no more) are then built by all cores, checked and timed; points faster than the
+choice are timed again in turns with it. With `--part 1/2` and `--part 2/2` two processes share the cases, each with a
+GPU, cores and a file of its own, and `--join` brings the rows of several files together. A row says how many beat the
+choice by more than the tie band although their lower bound proved them slower (lost: a wrong proof, must be 0), how
+many did that the search did not propose (missed), and how many ran faster than their lower bound (unsound, must be 0).
+The table comes last.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -41,6 +46,8 @@ from cuts.search.audit import Audit, audits
 from cuts.search.problem import Problem, machine_of
 from cuts.search.session import tuning_session
 from cuts.search.settings import TunedChoice
+from cuts.search.sweeps import KeptPoints
+from cuts.search.tuner import tune_each
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000
@@ -140,7 +147,7 @@ def measure(
     begin = time.monotonic()
     problems = problems_of(cases, target)
     with tuning_session(target, budget=min(options.budget * len(cases), 0.5 * options.limit)) as tuning:
-        choices = tuning.tuner.run(problems, tuning.settings)
+        choices = tune_each(problems, tuning.tuner, tuning.settings)
     spent = time.monotonic() - begin
     print(f"tuned {len(cases)} operations in {spent:.1f} s: {tuning.tuner.statistics.record()}", file=sys.stderr)
     for case in (c for c, choice in zip(cases, choices, strict=True) if choice.seconds is None):
@@ -149,8 +156,10 @@ def measure(
             file=sys.stderr,
         )
     found = {p.key: (case, choice) for p, case, choice in zip(problems, cases, choices, strict=True)}
+    place = points_file(options.out)
+    kept = kept_points(place, facts)
     with tuning_session(target, budget=max(0.0, options.limit - spent)) as session:
-        for audit in audits(session.tuner, problems, choices, options.points, session.settings):
+        for audit in audits(session.tuner, problems, choices, options.points, session.settings, kept):
             row = row_of(audit, *found[audit.key], facts)
             rows = merged(rows, row)
             write_rows(options.out, rows)
@@ -160,7 +169,28 @@ def measure(
         )
         if not session.complete:
             print("time is over: what has no row is left for the next call", file=sys.stderr)
+    if kept or place.exists():
+        place.write_text(json.dumps({**version_of(facts), "points": kept}), encoding="utf-8")
     return rows
+
+
+def points_file(rows: Path) -> Path:
+    """Return where points of cases are kept that have no row yet."""
+    return rows.with_suffix(".points.json")
+
+
+def version_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be the same if times are to be held against each other."""
+    return {name: facts[name] for name in ("gpu", "commit", "versions")}
+
+
+def kept_points(place: Path, facts: Mapping[str, Any]) -> KeptPoints:
+    """Return the points that an earlier call of this version kept."""
+    found = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    if any(found.get(name) != value for name, value in version_of(facts).items()):
+        return {}
+    return {key: {text: (outcome, samples) for text, (outcome, samples) in points.items()}
+            for key, points in found["points"].items()}  # fmt: skip
 
 
 # ---- the table
@@ -239,11 +269,20 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
-    """Return the cases that were asked for and have no row yet."""
+    """Return the cases that were asked for and have no row yet; a part of them is every so manieth."""
     known = set() if options.again else {key_of(row) for row in rows}
     every = (evolve(case, precision=options.precision) for case in audit_cases())
     named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
-    return [case for case in named if case.key not in known]
+    number, parts = options.part
+    return [case for case in named[number - 1 :: parts] if case.key not in known]
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """Read which part of how many is meant."""
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"expected a part such as 1/2, not {text!r}")
+    return int(number), int(parts)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -255,6 +294,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_precision_option(parser)
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="only the K-th of N parts of cases")
+    parser.add_argument(
+        "--join",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="take over the rows of files, and measure nothing",
+    )
     add_row_options(parser, "audit.json")
     return parser.parse_args(argv)
 
@@ -263,7 +311,10 @@ def main() -> None:
     """Audit what is missing and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    cases = [] if options.table or options.markdown else select(options, rows)
+    for row in (row for path in options.join for row in read_rows(path)):
+        rows = merged(rows, row)
+        write_rows(options.out, rows)
+    cases = [] if options.table or options.markdown or options.join else select(options, rows)
     if cases:
         target = find_target(options.target)
         rows = measure(cases, target, options, rows, circumstances(open_device(target).name, options.commit))

@@ -17,7 +17,7 @@ from attrs import asdict, frozen
 from .build import Scored
 from .problem import Problem, schedule_text
 from .settings import Settings, TunedChoice
-from .sweeps import Sweep, Sweeps
+from .sweeps import KeptPoints, Sweep, Sweeps
 from .task import Entry
 from .tuner import Tuner
 
@@ -114,11 +114,18 @@ def audit_choices(
 
 
 def audits(
-    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[TunedChoice], count: int, settings: Settings
+    tuner: Tuner,
+    problems: Sequence[Problem],
+    choices: Sequence[TunedChoice],
+    count: int,
+    settings: Settings,
+    kept: KeptPoints | None = None,
 ) -> Iterator[Audit]:
-    """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once."""
+    """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once. What
+    became of the points of a problem for which there is no time left is `kept`, and need not be timed the next time.
+    """
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
-    sweeps = Sweeps(tuner.resources, settings)
+    sweeps = Sweeps(tuner.resources, settings, kept)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}

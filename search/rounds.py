@@ -196,18 +196,30 @@ class Rounds:
             return
         if self._trials.build_long(task):
             return
-        task.stale = 0 if task.seconds < task.reached * (1 - self._settings.tie) else task.stale + 1
-        task.reached = min(task.reached, task.seconds)
+        if task.seconds < task.reached * (1 - self._settings.tie):
+            task.stale, task.vain = 0, 0
+        else:
+            task.stale, task.vain = task.stale + 1, task.vain + len(task.entries) - task.tried
+        task.reached, task.tried = min(task.reached, task.seconds), len(task.entries)
         task.round += 1
         room = min(batch, self._settings.most - len(task.entries))
         if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
             task.stale, room = 0, self._settings.first
-        if room <= 0 or task.stale > self._settings.patience or task.strategy is None:
+        if room <= 0 or self._impatient(task) or task.strategy is None:
             self._ending.begin(task)
         elif (asked := self._request(task, room)) is not None:
             self._trials.loop.submit(task, lambda done: self._answered(task, room, done), "propose", (-3.0,), asked)
         else:
             self._go_on(task, self._proposed(task, room))
+
+    def _impatient(self, task: SearchTask) -> bool:
+        """Whether enough was tried in vain: so many proposals, however few points each has. A search that is not hasty
+        counts points: side by side with others it would end behind a third of those that it tries by itself.
+        """
+        settings = self._settings
+        if settings.hasty:
+            return task.stale > settings.patience
+        return task.vain >= (1 + settings.patience) * WIDE * settings.batch
 
     def _request(self, task: SearchTask, room: int) -> ProposalRequest | None:
         """Return what a worker is asked for proposals; nothing where there are few, or the strategy does not travel."""

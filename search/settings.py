@@ -16,7 +16,7 @@ from .learned import LearnedOrder
 from .proof import Proof
 
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
-ENDLESS = {"frugal": "bayes"}
+ENDLESS = {"frugal": "thorough"}
 
 #: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
 CHUNK, LEAST_CHUNK = 96, 8
@@ -39,7 +39,8 @@ class Settings:
     of kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
     slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
     that was learned from measurements puts the model's points into another order. A `hasty` search leaves out points
-    whose code would be long, as a compiler takes long over it.
+    whose code would be long, as a compiler takes long over it; one that is not is as patient with its proposals where
+    they are small, as of many searches side by side, as where they are large.
     """
 
     strategy: str = "frugal"

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from math import inf
+from typing import TypeAlias
 
 from attrs import define, field
 
@@ -21,6 +22,10 @@ from .trials import Trials
 
 #: Problems whose points are drawn and built ahead of the one that is timed.
 AHEAD = 4
+#: By how much clocks may differ from those of an earlier sweep, as a part of a time.
+DRIFT = 0.05
+#: What became of points of an earlier sweep that was cut short: outcome and samples by problem and schedule.
+KeptPoints: TypeAlias = dict[str, dict[str, tuple[str, list[float]]]]
 
 
 @define(eq=False)
@@ -64,12 +69,15 @@ class Sweep(PointList):
 
 
 class Sweeps:
-    """Times sweeps one after another, while workers build the points of those that follow."""
+    """Times sweeps one after another, while workers build the points of those that follow. Points that an earlier sweep
+    timed are `kept`, as are those of sweeps that are cut short.
+    """
 
-    def __init__(self, resources: Resources, settings: Settings) -> None:
+    def __init__(self, resources: Resources, settings: Settings, kept: KeptPoints | None = None) -> None:
         self._resources = resources
         self._settings = settings
         self._trials = Trials(resources, settings)
+        self._kept = {} if kept is None else kept
 
     def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
         """Build, check and time the points of each sweep, and yield the sweeps as they are finished, as far as the
@@ -88,10 +96,13 @@ class Sweeps:
                         return
                     self._trials.step(begun)
                     self._resources.report(begun)
-                    for sweep in [s for s in begun if s.finished]:
-                        begun.remove(sweep)
+                    for sweep in [s for s in begun if s.finished and not self._doubted(s)]:
                         yield sweep
+                        begun.remove(sweep)
+                        self._kept.pop(sweep.problem.key, None)
         finally:
+            for sweep in begun:
+                self._keep(sweep)
             if not self._resources.complete:
                 self._resources.close()
 
@@ -106,6 +117,24 @@ class Sweeps:
             if entry.outcome == "ok" and not self._resources.over():
                 self._trials.again(task, entry)
                 self._trials.loop.take_in()
+
+    def _keep(self, sweep: Sweep) -> None:
+        """Keep what became of the points of a sweep that was cut short."""
+        others = [e for e in sweep.entries.values() if e is not sweep.chosen]
+        done = [e for e in others if e.outcome and (e.samples or e.outcome != "ok")]
+        found = self._kept.setdefault(sweep.problem.key, {})
+        found.update((entry.text, (entry.outcome, entry.samples)) for entry in done)
+
+    def _doubted(self, sweep: Sweep) -> bool:
+        """Have those points timed again that beat the choice, or nearly do, by the clock of an earlier sweep; say
+        whether there are any.
+        """
+        limit = (1.0 + DRIFT) * sweep.chosen.seconds
+        doubtful = [e for e in sweep.entries.values() if e.built is None and e.outcome == "ok" and e.seconds < limit]
+        for entry in doubtful:
+            entry.samples, entry.outcome = [], ""
+            self._trials.build(sweep, entry, sweep.turn)
+        return bool(doubtful)
 
     def _begin(self, sweep: Sweep, turn: int) -> None:
         """Have the points of a sweep drawn, and its choice built before them."""
@@ -122,10 +151,14 @@ class Sweeps:
     def _drawn(self, sweep: Sweep, done: Done) -> None:
         if done.value is None:
             raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
-        sweep.drawn = done.value
+        sweep.drawn, kept = done.value, self._kept.get(sweep.problem.key, {})
         for candidate in sweep.drawn.candidates:
             text = schedule_text(candidate.schedule)
-            if text not in sweep.entries:
-                entry = sweep.entries[text] = Entry(Scored(None, candidate), text)
+            if text in sweep.entries:
+                continue
+            entry = sweep.entries[text] = Entry(Scored(None, candidate), text)
+            if text in kept:
+                entry.outcome, entry.samples = kept[text]
+            else:
                 self._trials.build(sweep, entry, sweep.turn)
         self._resources.statistics.audited += len(sweep.entries) - 1

@@ -56,8 +56,9 @@ class SearchTask:
     `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
     must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
     the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
-    `stale` how many batches in a row did not better it. `lost` says why its space could not be ranked, `error` why
-    there is nothing to choose from. It `begun` and `ended` at moments of the clock.
+    `tried` how many points there were then, `stale` how many batches in a row did not better it, `vain` how many points
+    these had. `lost` says why its space could not be ranked, `error` why there is nothing to choose from. It `begun`
+    and `ended` at moments of the clock.
     """
 
     problem: Problem
@@ -72,6 +73,8 @@ class SearchTask:
     place: int = 0
     round: int = 0
     stale: int = 0
+    vain: int = 0
+    tried: int = 0
     points: int = 0
     ending: bool = False
     lost: str = ""

@@ -263,14 +263,31 @@ class Tuner:
 # ---- what is left of a budget
 
 
+def tune_each(problems: Sequence[Problem], tuner: Tuner, settings: Settings) -> list[TunedChoice]:
+    """Return a choice for every problem, each of which is a program of its own; all are tuned together as one is by
+    itself, so that what is left of their budget goes on deeper searches.
+    """
+    found = dict(enumerate(tuner.run(problems, settings)))
+    found = search_deeper(problems, found, tuner, settings, WHOLE, apart=True)
+    return [found[number] for number in range(len(problems))]
+
+
 def search_deeper(
-    problems: Sequence[Problem], found: Mapping[int, TunedChoice], tuner: Tuner, settings: Settings, share: float
+    problems: Sequence[Problem],
+    found: Mapping[int, TunedChoice],
+    tuner: Tuner,
+    settings: Settings,
+    share: float,
+    apart: bool = False,
 ) -> dict[int, TunedChoice]:
     """Return choices, by the places of problems, in which those that lose most are the best of deeper searches.
 
     A search ends behind as many candidates, and as many that were no better, whatever the kernel takes. Of a plan that
     a few kernels decide, half of the budget was left then: 19 s of 40 for BERT-base, whose products took 905 us where
     873 had been found before.
+
+    Kernels of one program lose what they lose of its time. Where each is a program of its own, which stands `apart`,
+    one that a deeper search did not better is left, as it is where it stands alone.
 
     Nothing is done without a limit of time, where the search was cut short, and for a processor, which others use too.
     Whether the search was brought to its end is what it was before: it could have ended there.
@@ -279,8 +296,9 @@ def search_deeper(
     quiet = bool(problems) and not problems[0].target.on_host
     if not (quiet and settings.batch and resources.budget.limited and resources.complete) or tuner.frozen:
         return best
+    going = set(best)
     for times in range(1, 1 + settings.deeper):
-        worst = losing(problems, best)
+        worst = [n for n in losing(problems, best, apart) if n in going]
         if not worst or resources.budget.over(share):
             break
         chosen = tuner.run([problems[n] for n in worst], settings.deepened(times), share, again=True)
@@ -288,17 +306,19 @@ def search_deeper(
         best |= better
         if not better:
             break
+        going = set(better) if apart else going
     resources.expired = False
     return best
 
 
-def losing(problems: Sequence[Problem], found: Mapping[int, TunedChoice]) -> list[int]:
+def losing(problems: Sequence[Problem], found: Mapping[int, TunedChoice], apart: bool = False) -> list[int]:
     """Return the places of measured kernels that lose a good part of the whole time against their floors, those first
-    that lose most.
+    that lose most; of its own time where each stands `apart`.
     """
     taken = {n: problem.uses * (found[n].seconds or 0.0) for n, problem in enumerate(problems)}
     lost = {n: taken[n] - p.uses * Roofline(p.target).cost(p.form) for n, p in enumerate(problems)}
-    return sorted((n for n in lost if lost[n] > LOSING * sum(taken.values())), key=lambda n: -lost[n])
+    whole = sum(taken.values())
+    return sorted((n for n in lost if lost[n] > LOSING * (taken[n] if apart else whole)), key=lambda n: -lost[n])
 
 
 def _estimate_name(problem: Problem, settings: Settings) -> str:

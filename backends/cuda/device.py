@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
 from .compile import compile_kernels
+from .hold import Hold
 from .query import current_device, driver, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
@@ -63,6 +65,7 @@ class CudaDevice(Device):
             self._stream = self._driver.Stream()
         self.stream_handle = int(self._stream.handle)
         self._flush: Any = None
+        self.hold = Hold()
 
     def _check_architecture(self, arch: str, major: int, minor: int) -> None:
         digits = arch.removeprefix("sm_").rstrip("af")
@@ -194,39 +197,41 @@ class CudaDevice(Device):
         self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
     ) -> Timing:
         """Time with events around each run; `cold` writes twice the L2 cache's size before each, and reads the `warm`
-        parts behind that.
+        parts behind that. A run that the device had to wait for is then timed again, behind more of it.
         """
-        begin, end = self._driver.Event(), self._driver.Event()
         for _ in range(warmup):
             run()
-        samples = []
-        for _ in range(repeats):
-            if cold:
-                self._empty_cache()
-                for place, nbytes in warm:
-                    self._driver.memcpy_dtod_async(int(self._flush), _address(place), nbytes, self._stream)
-            begin.record(self._stream)
-            run()
-            end.record(self._stream)
-            self._checked(end.synchronize)
-            samples.append(begin.time_till(end) * 1e-3)
-        return Timing(tuple(samples))
+        if not cold:
+            return Timing(tuple(self._sample([run], 0)[0][0] for _ in range(repeats)))
+        taken = self.hold.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
+        return Timing(tuple(seconds for (seconds,) in taken))
 
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
         """Time with events between launches; the device is kept busy until the host has launched all of them."""
+        least = 1 + len(runs) // HIDDEN
+        for _ in range(warmup):
+            self._sample(runs, least)
+        taken = self.hold.samples(repeats, lambda pieces: self._sample(runs, least * pieces))
+        return tuple(Timing(tuple(samples)) for samples in zip(*taken, strict=True))
+
+    def _sample(
+        self, runs: Sequence[Launch], flushes: int, warm: Sequence[MemoryPart] = ()
+    ) -> tuple[list[float], bool]:
+        """Return the seconds of launches in a row, behind a cache that is emptied so often, and whether the device was
+        at the first of them before the host had launched the last.
+        """
         events = [self._driver.Event() for _ in range(len(runs) + 1)]
-        samples: list[list[float]] = [[] for _ in runs]
-        for number in range(warmup + repeats):
-            for _ in range(1 + len(runs) // HIDDEN):
-                self._empty_cache()
-            events[0].record(self._stream)
-            for run, event in zip(runs, events[1:], strict=True):
-                run()
-                event.record(self._stream)
-            self._checked(events[-1].synchronize)
-            for n, taken in enumerate(samples if number >= warmup else ()):
-                taken.append(events[n].time_till(events[n + 1]) * 1e-3)
-        return tuple(Timing(tuple(taken)) for taken in samples)
+        for _ in range(flushes):
+            self._empty_cache()
+        for place, nbytes in warm:
+            self._driver.memcpy_dtod_async(int(self._flush), _address(place), nbytes, self._stream)
+        events[0].record(self._stream)
+        for run, event in zip(runs, events[1:], strict=True):
+            run()
+            event.record(self._stream)
+        waited = bool(self._checked(events[0].query))
+        self._checked(events[-1].synchronize)
+        return [1e-3 * before.time_till(after) for before, after in pairwise(events)], waited
 
     def _empty_cache(self) -> None:
         words = 2 * self.target.l2_bytes // 4
@@ -234,9 +239,10 @@ class CudaDevice(Device):
             self._flush = self._driver.mem_alloc(words * 4)
         self._driver.memset_d32_async(int(self._flush), 0, words, self._stream)
 
-    def _checked(self, action: Any) -> None:
+    def _checked(self, action: Any) -> Any:
+        """Return what an action does; what failed on the device is known then."""
         try:
-            action()
+            return action()
         except self._driver.Error as error:
             raise BackendError(
                 f"a kernel failed on {self.name}: {error}", hint="the CUDA context is lost; start a new process"

@@ -8,6 +8,9 @@ from typing import Any
 
 from .calls import DriverCalls
 
+#: What the driver answers where the device is still at work.
+NOT_READY = 600
+
 
 class DriverMemory:
     """Device memory, as a number its address."""
@@ -45,6 +48,14 @@ class DriverEvent:
     def record(self, stream: DriverStream) -> None:
         """Record it behind what is on a stream."""
         self._calls.checked(self._calls.cu.cuEventRecord(self.raw, stream.raw))
+
+    def query(self) -> bool:
+        """Return whether the device has come by it."""
+        result = self._calls.cu.cuEventQuery(self.raw)
+        if int(result[0]) == NOT_READY:
+            return False
+        self._calls.checked(result)
+        return True
 
     def synchronize(self) -> None:
         """Wait for it."""

@@ -8,6 +8,7 @@
 * bayes: expected gain by a surrogate of the measured times.
 * frugal: bayes, which ends when the surrogate expects no gain that could be told from noise; what is searched by if
   nothing else is said.
+* thorough: bayes, which looks at points anywhere, too; what deeper searches go on with.
 
 All of them are deterministic: the same measurements lead to the same proposals.
 """

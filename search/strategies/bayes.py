@@ -59,13 +59,16 @@ class Bayes(Proposer):
     def looked_at(self, known: Sequence[Known]) -> list[Point]:
         """Return what may be proposed: with the model's help nothing that is proven slower than the fastest."""
         near = self.ordered(self.ground.near([k.point for k in fastest(known, PARENTS)]), len(known))[:NEAR]
-        others = points_of(self.first) if self.aided else self.ground.random(RANDOM, (self.seed, len(known)))
-        every = {place_of(p): p for p in (*others, *near)}
+        every = {place_of(p): p for p in (*self.beyond(known), *near)}
         points = [p for place, p in every.items() if place not in self.seen]
         if not self.aided or not points:
             return points
         kept = self.ground.bounds(points) <= fastest(known, 1)[0].seconds
         return [p for p, keep in zip(points, kept, strict=True) if keep]
+
+    def beyond(self, known: Sequence[Known]) -> list[Point]:
+        """Return what is looked at beside the neighbours of the fastest."""
+        return points_of(self.first) if self.aided else self.ground.random(RANDOM, (self.seed, len(known)))
 
 
 def points_of(scored: Sequence[Scored]) -> list[Point]:

@@ -16,6 +16,7 @@ from .model_guided import Genetic, Random, Rank
 from .ppo import Ppo
 from .printed_genetic import PrintedGenetic
 from .proposer import Strategy
+from .thorough import Thorough
 
 #: What makes a strategy: the points it may propose, the model's best, a seed, and whether the model helps.
 STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strategy]] = {
@@ -26,6 +27,7 @@ STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strateg
     "ppo": Ppo,
     "bayes": Bayes,
     "frugal": Frugal,
+    "thorough": Thorough,
 }
 
 

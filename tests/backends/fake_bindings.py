@@ -13,11 +13,13 @@ from typing import Any
 
 ANYWHERE = {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuDeviceGetName", "cuDeviceGetAttribute", "cuGetErrorName",
             "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuDriverGetVersion"}  # fmt: skip
-NO_CONTEXT, NO_MEMORY = 201, 2
+NO_CONTEXT, NO_MEMORY, NOT_READY = 201, 2, 600
 
 
 class FakeBindings:
-    """A driver of one device with 1 MB of memory; `live` holds what was made and not destroyed."""
+    """A driver of one device with 1 MB of memory; `live` holds what was made and not destroyed. A `busy` device has
+    reached no event yet, a `faulty` one fails.
+    """
 
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared")
 
@@ -27,6 +29,7 @@ class FakeBindings:
         self.CUdevice_attribute = SimpleNamespace(**names)
         self.live: dict[int, Any] = {}
         self.log: list[str] = []
+        self.busy = self.faulty = False
         self._current = threading.local()
         self._made = 0
 
@@ -150,6 +153,10 @@ class FakeBindings:
         assert stream in self.live
         self.live[event].append(stream)
         return (0,)
+
+    def _cuEventQuery(self, event: int) -> tuple[int]:
+        assert self.live[event]
+        return (NO_MEMORY if self.faulty else NOT_READY if self.busy else 0,)
 
     def _cuEventElapsedTime(self, begin: int, end: int) -> tuple[int, float]:
         assert self.live[begin] and self.live[end]

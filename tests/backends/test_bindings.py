@@ -134,6 +134,19 @@ def test_times_come_from_events(bindings: FakeBindings) -> None:
     assert timing.samples == (0.25e-3,) * 3
 
 
+def test_an_event_says_whether_the_device_has_come_by(bindings: FakeBindings) -> None:
+    open_device(find_target("cuda:sm_90"))
+    driver = query.driver()
+    event = driver.Event()
+    event.record(driver.Stream())
+    assert event.query()
+    bindings.busy = True
+    assert not event.query()
+    bindings.faulty = True
+    with pytest.raises(driver.Error, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        event.query()
+
+
 def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
     target = find_target("cuda:device")
     assert (target.name, target.arch, target.NUM_SM, target.MAX_shared) == ("Fake GPU", "sm_90", 100, 232448)

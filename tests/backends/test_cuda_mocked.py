@@ -69,13 +69,16 @@ class Function:
 
 
 class Event:
-    """Events that tick every millisecond."""
+    """Events that tick every millisecond, and that the device reaches once all is launched."""
 
     now = 0.0
 
     def record(self, stream: Any) -> None:
         Event.now += 1.0
         self.at = Event.now
+
+    def query(self) -> bool:
+        return False
 
     def synchronize(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from math import inf
 
 from attrs import evolve
@@ -10,14 +11,16 @@ from cuts.passes.schedule.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, audits
 from cuts.search.bench import Timed
+from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem, schedule_text
 from cuts.search.proof import EXACT
 from cuts.search.sample_points import Drawn, draw
 from cuts.search.settings import Settings
+from cuts.search.sweeps import KeptPoints
 from cuts.search.tuner import Tuner
 
-from .fakes import MACHINE, OPENCL, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
+from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
 SMALL = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
@@ -126,6 +129,45 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     bench.sample = interrupted  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
     assert tuner.resources.interrupted
+
+
+def test_points_of_a_space_that_was_cut_short_are_not_timed_again() -> None:
+    """A limit of time ends an audit anywhere; each call brings it forward, and what it finds is the same."""
+    problem, kept, checks = problem_of(), KeptPoints(), list[int]()
+    first = FakeBench(by_threads)
+    choices = tuner_of(first).run([problem], ONE)
+
+    def cost(kernel: KernelFunction) -> float:
+        some = zlib.crc32(kernel.name.encode()) % 10 == 0
+        return 1e-3 if kernel.name == first.checked[0] else 0.8e-3 if some else 1.2e-3
+
+    def audit(seconds: float | None) -> list[Audit]:
+        bench = FakeBench(cost)
+        resources = Clock(Database(None), Inline, bench, seconds)
+        found = list(audits(Tuner(resources), [problem], choices, 40, ONE, kept))
+        checks.append(len(bench.checked))
+        return found
+
+    (wanted,), found = audit(None), list[Audit]()
+    assert wanted.missed
+    while not found and len(checks) < 9:
+        found = audit(60.0)
+    assert (found[0].timed, found[0].missed, found[0].best) == (wanted.timed, wanted.missed, wanted.best)
+    assert len(checks) > 2
+    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # what may beat the choice is timed once more
+    assert not kept
+
+
+def test_what_beat_the_choice_by_an_earlier_clock_is_timed_again() -> None:
+    """All that an earlier call timed then seemed faster."""
+    problem, bench = problem_of(), FakeBench(lambda kernel: 1e-3)
+    tuner = tuner_of(bench)
+    choices = tuner.run([problem], ONE)
+    texts = drawn_texts(draw(problem, "bound", 30, ONE.seed))
+    kept: KeptPoints = {problem.key: {text: ("ok", [0.5e-3] * 3) for text in texts[:20]}}
+    kept[problem.key] |= {text: ("failed", []) for text in texts[20:25]}
+    (found,) = audits(tuner, [problem], choices, 30, ONE, kept)
+    assert (found.timed, found.faster) == (25, 0)
 
 
 def test_a_choice_that_does_not_run_again_is_passed_over() -> None:

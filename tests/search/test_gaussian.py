@@ -86,7 +86,8 @@ def test_a_search_ends_where_points_gain_nothing_and_none_is_expected_to() -> No
     known = tried("frugal", lambda point: 2.0 * point.score)
     assert BEGUN + VAIN <= len(known) < 30
     assert len(tried("bayes", lambda point: 2.0 * point.score)) >= 40
-    assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "bayes"
+    assert len(tried("thorough", lambda point: 2.0 * point.score)) >= 40
+    assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "thorough"
     assert Settings().strategy in STRATEGIES
 
 
@@ -119,7 +120,7 @@ def test_proposals_take_one_thread_as_workers_have_the_cores(monkeypatch: pytest
     assert set(threads) == {1}
 
 
-@pytest.mark.parametrize("name", ["bayes", "frugal"])
+@pytest.mark.parametrize("name", ["bayes", "frugal", "thorough"])
 def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
     problem, settings = problem_of(32), Settings(strategy=name)
     ranked = Factory().rank(problem, settings.model, 16)

@@ -130,7 +130,7 @@ def test_what_is_counted_of_many_points_at_once_is_that_of_each() -> None:
     assert all(np.array_equal(full.counts([p]), alone.counts([p])) for p in points)
 
 
-@pytest.mark.parametrize("strategy", ["bayes", "frugal"])
+@pytest.mark.parametrize("strategy", ["bayes", "frugal", "thorough"])
 def test_what_a_bound_rules_out_is_not_even_looked_at(strategy: str) -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
@@ -145,10 +145,10 @@ def test_what_a_bound_rules_out_is_not_even_looked_at(strategy: str) -> None:
 
 def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: RecordedGround) -> None:
     first = first_of(ground)
-    for name in ("rank", "genetic", "ppo", "bayes", "frugal"):
+    for name in ("rank", "genetic", "ppo", "bayes", "frugal", "thorough"):
         if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
             begun = strategy_on(ground, name, first).propose([], inf, len(first))
-            assert begun == in_turns(first)[: BEGUN if name in ("bayes", "frugal") else None]
+            assert begun == in_turns(first)[: BEGUN if name in ("bayes", "frugal", "thorough") else None]
 
 
 def test_the_chance_of_a_parent_is_its_share_of_all_fitness() -> None:

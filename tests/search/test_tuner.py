@@ -73,7 +73,8 @@ def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() 
 
 
 def test_an_unknown_strategy_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="strategies are: rank, random, genetic, genetic-printed, ppo, bayes, frugal"):
+    names = "rank, random, genetic, genetic-printed, ppo, bayes, frugal, thorough"
+    with pytest.raises(UsageError, match=f"strategies are: {names}"):
         tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
 
 
