@@ -3,8 +3,11 @@
     python bench/record_spaces.py --out spaces --limit 150
     python bench/record_spaces.py --out spaces --limit 240 --devices 0,1,2,3,4,5,6,7
     python bench/record_spaces.py --out spaces --plans mobilenetv2:1 --points 80
+    python bench/record_spaces.py --out pairs --points-of bench/results/spaces --devices 0,1
 
-With `--plans`, the operations are the kernels of plans that the model makes without a measurement.
+With `--plans`, the operations are the kernels of plans that the model makes without a measurement. With `--points-of`,
+the points are those of earlier recordings that an order is judged by, so that every GPU times the same ones; they come
+into a folder with the GPU's name.
 Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
 whole. What the folder has is not recorded again; a space that is not whole is gone on with, on the same machine.
 Several devices of a host record a space each, with their share of the cores: compiling takes most of the time.
@@ -13,6 +16,7 @@ Several devices of a host record a space each, with their share of the cores: co
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import signal
@@ -27,11 +31,12 @@ from pathlib import Path
 from cuts.backends.devices import find_target
 from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.networks.systems import Case as PlannedCase
-from cuts.bench.records import exit_code
+from cuts.bench.records import circumstances, exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.strategy_cases import strategy_cases
 from cuts.bench.tuned import group_of
 from cuts.compile import compile_model, load_model, load_spec
+from cuts.ir import UsageError
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
@@ -41,10 +46,13 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
 from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
-from cuts.search.learned.recording import SERVICE, PoolRecorder
+from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluated
 from cuts.search.problem import Problem, machine_of
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
+
+#: What decides which kernel a point becomes.
+LOWERING = ("passes/lowering", "backends/source")
 
 
 def title_of(case: Case) -> str:
@@ -61,7 +69,31 @@ def problem_of(case: Case, target: Target) -> Problem:
 
 def file_of(folder: Path, name: str) -> Path:
     """Return the file of a space."""
-    return folder / f"{re.sub('[^0-9a-z]+', '-', name.lower()).strip('-')}.json.gz"
+    return folder / f"{file_name(name)}.json.gz"
+
+
+def file_name(text: str) -> str:
+    """Return a text as the name of a file or folder."""
+    return re.sub("[^0-9a-z]+", "-", text.lower()).strip("-")
+
+
+def version_of(commit: str) -> dict[str, str]:
+    """Return what a recording says of the version that made it: the commit, and a digest of what makes kernels."""
+    found = hashlib.sha256()
+    for folder in LOWERING:
+        for path in sorted((Path(__file__).resolve().parents[1] / folder).rglob("*.py")):
+            found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return {"commit": str(circumstances("", commit)["commit"]), "lowering": found.hexdigest()[:16]}
+
+
+def problem_of_space(space: RecordedSpace, target: Target) -> Problem:
+    """Return the problem of a recorded space on a target."""
+    form = parse_ir(space.work)
+    assert isinstance(form, FusedGroup), "spaces are of groups"
+    problem = Problem(form, {}, target, machine_of(target), space.label)
+    if problem.work != space.work:
+        raise UsageError(f"{space.label} was recorded with tensors that lie otherwise, or by another version")
+    return problem
 
 
 def problems_of_plan(workload: str, target: Target) -> list[Problem]:
@@ -89,13 +121,16 @@ def known_of(folder: Path, name: str) -> RecordedSpace | None:
 
 def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
     """Return the operations that are wanted and not recorded whole."""
-    if options.plans:
+    if options.points_of:
+        every = [problem_of_space(space, target) for space in options.given.values()]
+    elif options.plans:
         every = [problem for workload in options.plans for problem in problems_of_plan(workload, target)]
     else:
         every = [problem_of(case, target) for case in strategy_cases()]
     wanted = [p for p in every[options.skip :] if not options.only or any(text in p.label for text in options.only)]
     known = {p.label: known_of(options.out, p.label) for p in wanted}
-    return [p for p in wanted if (space := known[p.label]) is None or not space.whole]
+    return [p for p in wanted
+            if (space := known[p.label]) is None or not space.whole or space.version != options.version]  # fmt: skip
 
 
 def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> None:
@@ -109,8 +144,9 @@ def record(problems: Sequence[Problem], target: Target, options: argparse.Namesp
     begin, timed = time.monotonic(), Counter[str]()
     try:
         recorder = PoolRecorder(
-            resources, Settings(seed=options.seed), options.points, lambda p: known_of(options.out, p.label)
-        )
+            resources, Settings(seed=options.seed), options.points, lambda p: known_of(options.out, p.label),
+            lambda p: options.given.get(p.label), options.version,
+        )  # fmt: skip
         for space in recorder.run(problems):
             timed[space.label] = space.timed
             write_spaces(file_of(options.out, space.label), [space])
@@ -141,7 +177,7 @@ def on_devices(devices: Sequence[str], options: argparse.Namespace) -> int:
     finally:
         for part in parts:
             part.terminate()
-    spaces = [space for path in sorted(options.out.glob("*.json.gz")) for space in read_spaces(path)]
+    spaces = [space for path in sorted(options.out.rglob("*.json.gz")) for space in read_spaces(path)]
     print(f"{len(spaces)} spaces, {sum(s.whole for s in spaces)} of them whole, {sum(s.timed for s in spaces)} points")
     return max(part.returncode for part in parts)
 
@@ -162,6 +198,8 @@ def main() -> int:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--plans", nargs="*", default=[], metavar="MODEL:BATCH", help="kernels of plans of the model")
+    parser.add_argument("--points-of", type=Path, metavar="FOLDER", help="the points of the spaces recorded there")
+    parser.add_argument("--commit", default="", help="what spaces say of the version, where there is no git")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
     parser.add_argument("--points", type=int, default=1300, help="points of a pool")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
@@ -178,6 +216,12 @@ def main() -> int:
     number, count = take_part(options.part)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     target = find_target(options.target)
+    options.version, options.given = version_of(options.commit), {}
+    if options.points_of:
+        spaces = [space for path in sorted(options.points_of.glob("*.json.gz")) for space in read_spaces(path)]
+        options.given = {space.label: evaluated(space, options.seed) for space in spaces}
+        options.out /= file_name(target.name)
+        options.out.mkdir(exist_ok=True)
     record(missing(target, options)[number::count], target, options)
     return 0
 

@@ -87,6 +87,15 @@ def of_database(database: Database, target: Target) -> Iterator[MeasuredOperatio
         yield from _operation(label, work, machine, target, times)
 
 
+def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return so many points at most, fastest first."""
+    ordered = sorted(times.items(), key=lambda each: (each[1], each[0]))
+    if len(ordered) <= MOST:
+        return ordered
+    rest = np.linspace(FASTEST, len(ordered) - 1, MOST - FASTEST).astype(int)
+    return [*ordered[:FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]
+
+
 def _operation(
     label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float]
 ) -> Iterator[MeasuredOperation]:
@@ -95,7 +104,7 @@ def _operation(
     except CutsError:
         return  # another version wrote it
     rows = []
-    for text, seconds in _chosen(times) if isinstance(group, FusedGroup) else ():
+    for text, seconds in looked_at(times) if isinstance(group, FusedGroup) else ():
         try:
             schedule = parse_ir(text)
             row = counted(group, schedule, target) if isinstance(schedule, Schedule) else []
@@ -104,12 +113,3 @@ def _operation(
         rows += [[*row, seconds, 0.0]] if row else []
     if len(rows) >= FEWEST:
         yield MeasuredOperation(label, work, machine.get("target", ""), target, rank_points(rows))
-
-
-def _chosen(times: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return so many points at most."""
-    ordered = sorted(times.items(), key=lambda each: (each[1], each[0]))
-    if len(ordered) <= MOST:
-        return ordered
-    rest = np.linspace(FASTEST, len(ordered) - 1, MOST - FASTEST).astype(int)
-    return [*ordered[:FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from ...ir import Target, UsageError
 
-FORMAT = 1
+#: What is written, and what is read besides: until format 2 nothing said which version recorded a space.
+FORMAT, EARLIER = 2, (1,)
 
 
 @frozen
@@ -35,7 +36,7 @@ class RecordedPoint:
 @frozen
 class RecordedSpace:
     """The pool of one problem on one machine, of which `target` has the figures; it is not `whole` where time ended the
-    recording.
+    recording. `version` says what recorded it: the commit, and a digest of what makes kernels.
     """
 
     label: str
@@ -45,6 +46,7 @@ class RecordedSpace:
     target: Mapping[str, Any]
     points: tuple[RecordedPoint, ...]
     whole: bool = True
+    version: Mapping[str, str] = field(factory=dict)
 
     @property
     def described(self) -> Target:
@@ -83,7 +85,7 @@ def read_spaces(path: Path) -> list[RecordedSpace]:
         found = head["recorded spaces"]
     except (OSError, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no recorded spaces: {error}") from error
-    if found != FORMAT:
+    if found not in (FORMAT, *EARLIER):
         raise UsageError(f"{path} has format {found} of recorded spaces, this version reads {FORMAT}")
     return [_space(json.loads(line)) for line in lines[1:]]
 

@@ -2,9 +2,10 @@
 later without a device.
 
 A pool is random legal points and those that a search would look at first: the model's best, and the neighbours of
-these. Which points are in it depends on the space and a seed only, not on any time. Kernels whose text is long once
-its loops are unrolled are not compiled: 17 of 220 points of two pools took 38 % of the compiler's time; 14 of them
-spilled registers, and the others took four times as long as the best.
+these. Which points are in it depends on the space and a seed only, not on any time. Instead of a pool the points of an
+earlier recording may be given, so that the same points are timed on another device or by another version. Kernels whose
+text is long once its loops are unrolled are not compiled: 17 of 220 points of two pools took 38 % of the compiler's
+time; 14 of them spilled registers, and the others took four times as long as the best.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 
+import numpy as np
 from attrs import asdict, define, evolve, field
 
 from ...backends.source import unrolled_statements
@@ -24,9 +26,12 @@ from ..problem import Problem, schedule_text
 from ..resources import Resources
 from ..sample_points import random_points
 from ..settings import Settings
+from ..strategies import place_of
 from ..sweeps import PointList
 from ..task import Entry
 from ..trials import Trials
+from .pool import ground_of
+from .rank_points import looked_at
 from .recorded import RecordedPoint, RecordedSpace
 
 #: Problems whose points are made and built ahead of the one that is timed.
@@ -52,6 +57,33 @@ class RecordingWorker(Worker):
     def pool(self, problem: Problem, model: str, count: int, seed: int) -> list[Scored]:
         """Return the points of a problem's pool, the model's best first."""
         return pool(problem, model, count, seed)
+
+    def again(self, problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
+        """Return the given points that a problem's space has too."""
+        return again(problem, model, given)
+
+
+def again(problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
+    """Return those points of an earlier recording that a problem's space has too, at the same place, as they were
+    given.
+    """
+    ground = ground_of(given, problem, model)
+    legal = {place_of(point): point for point in ground.points}
+    found = (legal.get((point.structure, point.places)) for point in given.points)
+    return [ground.scored(point) for point in found if point is not None]
+
+
+def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
+    """Return of a recorded space what an order is judged by, in a random order behind the fastest, so that what there
+    is of a recording that ends early is no choice; its times, which are another machine's, are left out.
+    """
+    times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
+    named = {p.schedule: p for p in space.points}
+    first, *others = [
+        RecordedPoint(text, named[text].structure, named[text].places, "") for text, _ in looked_at(times)
+    ]
+    shuffled = (others[k] for k in np.random.default_rng(seed).permutation(len(others)))
+    return evolve(space, points=(first, *shuffled), version={})
 
 
 def built_short(problem: Problem, schedule: Schedule) -> Built:
@@ -98,14 +130,16 @@ class PoolTask(PointList):
 
 @define
 class PoolRecorder:
-    """Times the pools of problems one after another, while workers build the points of those that follow. What was
-    recorded `earlier` of a problem is not timed again.
+    """Times the pools of problems one after another, while workers build the points of those that follow: points that
+    are `given`, or drawn ones. What was recorded `earlier` of a problem by the same version is not timed again.
     """
 
     resources: Resources
     settings: Settings
     count: int
     earlier: Callable[[Problem], RecordedSpace | None] = lambda problem: None
+    given: Callable[[Problem], RecordedSpace | None] = lambda problem: None
+    version: Mapping[str, str] = field(factory=dict)
     trials: Trials = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -130,22 +164,23 @@ class PoolRecorder:
                 self.resources.report(begun)
                 for task in [t for t in begun if t.finished]:
                     begun.remove(task)
-                    yield recorded(task, whole=True)
+                    yield recorded(task, True, self.version)
                 if time.monotonic() > handed + EACH:
-                    yield from _begun(begun)
+                    yield from self._parts(begun)
                     handed = time.monotonic()
         self.resources.close()
-        yield from _begun(begun)
+        yield from self._parts(begun)
 
     def _begin(self, task: PoolTask) -> None:
         self.resources.database.register(task.problem)
         known = self.earlier(task.problem)
-        if known is not None and known.key == task.problem.key:
+        if known is not None and (known.key, known.version) == (task.problem.key, self.version):
             task.earlier = {point.schedule: point for point in known.points}
         self.trials.refer(task)
-        wanted = self.settings.model, self.count, self.settings.seed
+        model, given = self.settings.model, self.given(task.problem)
+        method, wanted = ("pool", (self.count, self.settings.seed)) if given is None else ("again", (given,))
         self.trials.loop.submit(
-            task, lambda done: self._made(task, done), "pool", (-2.0, task.turn), *wanted, limit=DRAW_LIMIT
+            task, lambda done: self._made(task, done), method, (-2.0, task.turn), model, *wanted, limit=DRAW_LIMIT
         )
 
     def _made(self, task: PoolTask, done: Done) -> None:
@@ -158,19 +193,20 @@ class PoolRecorder:
                 task.chosen = task.chosen or entry
                 self.trials.build(task, entry, task.turn)
 
+    def _parts(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
+        """Yield what there is of pools under way, as far as there is anything new."""
+        new = (task for task in tasks if any(e.outcome for e in task.entries.values()))
+        return (recorded(task, False, self.version) for task in new)
 
-def _begun(tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
-    """Yield what there is of pools under way, as far as there is anything new."""
-    return (recorded(task, whole=False) for task in tasks if any(e.outcome for e in task.entries.values()))
 
-
-def recorded(task: PoolTask, whole: bool) -> RecordedSpace:
+def recorded(task: PoolTask, whole: bool, version: Mapping[str, str]) -> RecordedSpace:
     """Return what was found of a pool, now or earlier; points that nobody got to are left out."""
     new = {entry.text: _point(entry) for entry in task.entries.values() if entry.outcome}
     problem = task.problem
     target = asdict(problem.target, recurse=False)
     points = tuple({**task.earlier, **new}.values())
-    return RecordedSpace(problem.label, problem.key, problem.work, dict(problem.machine), target, points, whole=whole)
+    machine = dict(problem.machine)
+    return RecordedSpace(problem.label, problem.key, problem.work, machine, target, points, whole, version)
 
 
 def _point(entry: Entry) -> RecordedPoint:

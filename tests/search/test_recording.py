@@ -8,8 +8,9 @@ from cuts.backends.source import unrolled_statements
 from cuts.search.build import Done
 from cuts.search.database import Database
 from cuts.search.learned import recording
+from cuts.search.learned.rank_points import FASTEST, MOST
 from cuts.search.learned.recorded import RecordedSpace
-from cuts.search.learned.recording import LONG, PoolRecorder, built_short, pool
+from cuts.search.learned.recording import LONG, PoolRecorder, again, built_short, evaluated, pool
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 
@@ -20,7 +21,7 @@ class InlinePools(Inline):
     """A builder that makes pools itself, and does not compile what is too long."""
 
     def collect(self, timeout: float) -> list[Done]:
-        mine = {"pool": pool, "build": built_short}
+        mine = {"pool": pool, "build": built_short, "again": again}
         job = min(self.queue, key=lambda j: j.priority, default=None)
         if job is None or job.method not in mine:
             return super().collect(timeout)
@@ -63,6 +64,37 @@ def test_what_there_is_of_a_pool_is_handed_out_while_it_is_under_way(monkeypatch
     assert sizes[0] < len(last.points)
     assert last.whole
     assert not any(part.whole for part in parts)
+
+
+def test_given_points_are_timed_again_and_no_others() -> None:
+    (there,) = recorded_with(InlinePools())
+    given = evaluated(there, seed=0)
+    bench = FakeBench(lambda kernel: 2 * by_threads(kernel))
+    resources = Resources(Database(None), InlinePools, lambda: bench)
+    version = {"commit": "abc", "lowering": "def"}
+    recorder = PoolRecorder(resources, Settings(), 60, given=lambda problem: given, version=version)
+    (here,) = recorder.run([problem_of(32)])
+    times = {p.schedule: p.seconds for p in there.points if p.seconds is not None}
+    assert {p.schedule: p.seconds for p in here.points} == {text: 2 * seconds for text, seconds in times.items()}
+    assert (here.whole, here.version) == (True, version)
+
+
+def test_of_a_recording_the_points_are_given_that_an_order_is_judged_by() -> None:
+    (there,) = recorded_with(InlinePools())
+    many = evolve(there, points=tuple(evolve(there.points[0], schedule=str(k), seconds=1.0 + k) for k in range(900)))
+    given = evaluated(many, seed=0)
+    assert len({p.schedule for p in given.points}) == len(given.points) == MOST
+    assert given.points[0].schedule == "0"
+    assert {str(k) for k in range(FASTEST)} <= {p.schedule for p in given.points}
+    assert all(p.seconds is None and not p.outcome for p in given.points)
+    assert [p.schedule for p in given.points] == [p.schedule for p in evaluated(many, seed=0).points]
+
+
+def test_what_another_version_recorded_is_not_gone_on_with() -> None:
+    (whole,) = recorded_with(InlinePools())
+    builder = InlinePools()
+    (found,) = recorded_with(builder, evolve(whole, version={"lowering": "another"}))
+    assert builder.built == len(found.points)
 
 
 def test_what_is_too_long_is_not_compiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,12 +67,28 @@ def test_a_recording_is_read_as_it_was_written(space: RecordedSpace, tmp_path: P
     assert found.timed == len(found.points) >= 100
 
 
+def test_a_recording_of_the_format_before_is_read(space: RecordedSpace, tmp_path: Path) -> None:
+    import gzip
+    import json
+
+    path = tmp_path / "older.json.gz"
+    write_spaces(path, [space])
+    head, line = gzip.decompress(path.read_bytes()).decode().splitlines()
+    values = json.loads(line)
+    del values["version"]
+    path.write_bytes(
+        gzip.compress(f"{json.dumps(json.loads(head) | {'recorded spaces': 1})}\n{json.dumps(values)}".encode())
+    )
+    (found,) = read_spaces(path)
+    assert evolve(found, target=space.target) == space
+
+
 def test_a_recording_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     import gzip
 
     path = tmp_path / "newer.json.gz"
     path.write_bytes(gzip.compress(b'{"recorded spaces": 9}'))
-    with pytest.raises(UsageError, match="format 9 of recorded spaces, this version reads 1"):
+    with pytest.raises(UsageError, match="format 9 of recorded spaces, this version reads 2"):
         read_spaces(path)
     path.write_bytes(b"no recording")
     with pytest.raises(UsageError, match="holds no recorded spaces"):
