@@ -307,7 +307,7 @@ class ChooseAlgorithms:
             return inf
         measured = self._measured(kernels)
         costs = [self.evaluator.cost(form) for form, _ in kernels.priced] if self.asks or measured else []
-        return sum(costs) if measured else kernels.searched
+        return kernels.total(costs) if measured else kernels.searched
 
 
 def _may_be_faster(fragment: Fragment, declaration: float) -> bool:

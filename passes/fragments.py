@@ -8,6 +8,7 @@ workers can do it side by side.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from attrs import evolve, field, frozen
 
 from ..ir import CutsError, FusedGroup, Graph, Mode, Target
 from ..ops.language import Registry, Vocabulary
+from .assemble import turns
 from .evaluators import Modelled
 from .fusion import (
     Folding,
@@ -39,12 +41,18 @@ from .split import Splitting
 class PricedKernels:
     """The kernels that a fragment is cut into, each with the seconds of the best of a few of its points by the model;
     `searched` are seconds of all of them where each is searched by the model, and split where that is faster.
-    `foldings` are what was folded on the way, for whoever cuts the same kernels.
+    `foldings` are what was folded on the way, for whoever cuts the same kernels; `counts` says how often each is
+    launched, where one is part of a loop.
     """
 
     priced: tuple[tuple[FusedGroup, float], ...]
     searched: float
     foldings: Sequence[Folding] = field(default=(), eq=False, repr=False)
+    counts: tuple[int, ...] = ()
+
+    def total(self, seconds: Sequence[float]) -> float:
+        """Return what all launches take together, where each kernel takes so many seconds."""
+        return sum(count * each for count, each in zip(self.counts or repeat(1), seconds, strict=False))
 
 
 #: The kernels of a fragment; nothing where it cannot be cut.
@@ -98,10 +106,12 @@ def _cut(fragment: Fragment) -> Priced:
         workshop = Workshop(views, policy)
         splitting = Splitting(modelled, modelled, fragment.target)
         groups = partition(Partitioner(workshop, splitting), fragment.mode)
-        searched = sum(_searched(group.form, splitting) for group in groups)
+        searched = [_searched(group.form, splitting) for group in groups]
     except CutsError:
         return None
-    return PricedKernels(tuple((group.form, modelled.cost(group.form)) for group in groups), searched)
+    priced, times = tuple((group.form, modelled.cost(group.form)) for group in groups), turns(views)
+    found = PricedKernels(priced, 0.0, counts=tuple(times[group.repeat] for group in groups))
+    return evolve(found, searched=found.total(searched))
 
 
 def _searched(form: FusedGroup, splitting: Splitting) -> float:

@@ -93,7 +93,15 @@ def _flows(node: s.Expression, decl: OpDecl, tensors: Mapping[str, str]) -> set[
         parts = (node.body,)
     elif isinstance(node, s.Call) and node.fn == "select":
         parts = node.args[1:]
+    elif isinstance(node, s.Call) and (body := _bodies(decl).get(node.fn)) is not None:
+        parts = (*parts, body)
     return set().union(*(_flows(part, decl, tensors) for part in parts))
+
+
+def _bodies(decl: OpDecl) -> dict[str, s.Expression]:
+    """Return what calls of a declaration's own functions stand for, by their names."""
+    bindings = (binding for item in decl.items if isinstance(item, s.LetItem) for binding in item.bindings)
+    return {binding.name: binding.value for binding in bindings if binding.parameters}
 
 
 def _blocks(node: s.Expression, decl: OpDecl) -> str:
@@ -146,6 +154,9 @@ def _reads(node: s.Expression, tensor: str, blocked: str, decl: OpDecl) -> Itera
         yield from _reads(node.test, tensor, blocked or "its elements are only compared", decl)
         yield from _reads(node.then, tensor, blocked, decl)
         yield from _reads(node.other, tensor, blocked, decl)
+    elif isinstance(node, s.Call) and (body := _bodies(decl).get(node.fn)) is not None:
+        for part in (*node.args, body):
+            yield from _reads(part, tensor, blocked, decl)
     elif isinstance(node, s.Subscript):
         yield from _reads(node.base, tensor, blocked, decl)
         for item in node.items:

@@ -35,7 +35,8 @@ def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Ex
     nodes: list[Node] = []
     for number, step in enumerate(steps):
         inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
-        attributes = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
+        stated = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
+        attributes = {n: value for n, value in stated.items() if value is not None}  # `none` is what it is if left out
         nodes.append(Node(f"{name}_{number}", step.op, inputs, step.results, attributes))
         computed.update(step.results)
     return tuple(nodes)

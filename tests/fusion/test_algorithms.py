@@ -88,6 +88,55 @@ def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_gates_together_compute_what_gates_apart_do(data: st.DataObject) -> None:
+    op, gates = data.draw(st.sampled_from([("lstm", 4), ("gru", 3)]))
+    steps, batch, width, hidden = (data.draw(st.integers(1, 4)) for _ in range(4))
+    direction = data.draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
+    ways = 1 + (direction == "bidirectional")
+    shapes = {"x": (steps, batch, width), "w": (ways, gates * hidden, width), "r": (ways, gates * hidden, hidden),
+              "b": (ways, 2 * gates * hidden), "lengths": (batch,), "h0": (ways, batch, hidden)}  # fmt: skip
+    shapes |= {"c0": (ways, batch, hidden), "p": (ways, 3 * hidden)} if op == "lstm" else {}
+    attributes: dict[str, object] = {"direction": direction} | ({"clip": 1.5} if data.draw(st.booleans()) else {})
+    attributes |= {"linear_before_reset": True} if op == "gru" else {"input_forget": data.draw(st.booleans())}
+    given = {name: name if name in "xwr" or data.draw(st.booleans()) else None for name in shapes}
+    rng = np.random.default_rng(3)
+    arrays: dict[str, np.ndarray] = {n: rng.standard_normal(shapes[n]).astype(np.float32) for n in shapes if given[n]}
+    if given["lengths"]:
+        arrays["lengths"] = rng.integers(0, steps + 1, batch).astype(np.int32)
+    types = {n: TensorType(DType.I32 if n == "lengths" else DType.F32, a.shape) for n, a in arrays.items()}
+    results = ("y", "last", "last_cell")[: 3 if op == "lstm" else 2]
+    node = Node("n", op, tuple(given.values()), results, attributes)  # type: ignore[arg-type]
+    made = INSTANCES.infer(node, [None if v is None else types[v] for v in given.values()])
+    graph = Graph("g", tuple(arrays), results, {**types, **dict(zip(results, made, strict=True))}, (node,))
+    (name,) = INSTANCES.of_node(node, graph).algorithms
+    other = verify_graph(replace_node(graph, node, name, INSTANCES), INSTANCES.infer)
+    assert [n.attributes["together"] for n in other.nodes] == [True]
+    expected, found = (run_reference(g, REGISTRY, arrays) for g in (graph, other))
+    for result, again in zip(expected.values(), found.values(), strict=True):
+        np.testing.assert_allclose(again, result, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_launched_at_each_step_counts_as_often() -> None:
+    """With many sequences one product for all gates is faster, though it is a launch more at each step."""
+
+    def kernels(batch: int) -> PricedKernels:
+        shapes = {"x": (40, batch, 512), "w": (1, 2048, 512), "r": (1, 2048, 512)}
+        types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+        node = Node("n", "lstm", tuple(shapes), ("y",))
+        (types["y"], *_) = INSTANCES.infer(node, list(types.values()))
+        graph = Graph("g", tuple(shapes), ("y",), types, (node,))
+        found = cut_fragment(Fragment(graph, REGISTRY, TARGET, "mixed"))
+        assert found is not None
+        return found
+
+    found = kernels(8)
+    assert sorted(found.counts)[-1] == 40
+    assert found.total([1.0] * len(found.priced)) == sum(found.counts) > len(found.priced)
+    assert found.searched > 40 * min(choose(form, TARGET)[0].score for form, _ in found.priced)
+
+
 class Words:
     """An evaluator that prefers what its test says: seconds per number of reduced terms."""
 

@@ -39,6 +39,7 @@ def recurrence(growth: Growth, value: str) -> None:
     optional = [(ways, 2 * rows), None, start, *((start, (ways, 3 * width)) if op == "lstm" else ())]
     given = [(lengths if shape is None else growth.operand(*shape)) if growth.flag() else None for shape in optional]
     more = {"linear_before_reset": growth.flag()} if op == "gru" else {"input_forget": growth.flag()}
+    more["together"] = growth.flag()
     results = growth.build.results(
         op, value, *weights, *given, direction=direction, **(more if op != "rnn" else {}), **_clipped(growth)
     )
