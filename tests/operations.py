@@ -183,7 +183,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("lstm", (2, 1, 2), (1, 8, 2), (1, 8, 2), (1, 16)),
     uses("gru", (2, 1, 2), (2, 6, 2), (2, 6, 2), (2, 12), direction="bidirectional"),
     uses("gru", (2, 1, 2), (2, 6, 2), (2, 6, 2), (2, 12), direction="bidirectional", linear_before_reset=True),
-    uses("lstm", (3, 2, 2), (2, 8, 2), (2, 8, 2), direction="bidirectional", together=True),
+    uses("lstm", (3, 2, 2), (1, 8, 2), (1, 8, 2), (1, 16), together=True),
     uses("gru", (3, 2, 2), (1, 6, 2), (1, 6, 2), (1, 12), linear_before_reset=True, together=True),
     uses("rnn", (3, 2, 2), (1, 2, 2), (1, 2, 2)),
     uses("rnn", (3, 2, 2), (1, 2, 2), (1, 2, 2), None, i64(2), classes=3),
