@@ -438,11 +438,11 @@ class MeasuredSelector:
         if key not in self._costs:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
             name = digest(f"{self.target}\n{print_ir(group)}")
-            kept = self.tuner.resources.database.cost(name)
+            kept = self.tuner.resources.database.expected(name)
             found = self._modelled.cost(group) if kept is None else kept
             if isnan(found):  # nobody said in time, but may yet
                 return found
             self._costs[key] = found
             if kept is None and found < inf:
-                self.tuner.resources.database.keep_cost(name, found)
+                self.tuner.resources.database.keep_expected(name, found)
         return self._costs[key]

@@ -128,7 +128,7 @@ def _result(search: _Search, each: _UnderWay) -> UnitResult:
     return UnitResult(
         dict(unit.problem.machine),
         tuple(t for t in database.trials(unit.problem) if known.get(t.schedule) != t),
-        task.choice or best_known(task, unit.settings, search.resources.ranked),
+        task.choice or best_known(task, unit.settings, database, search.resources.ranked),
         database.winner(unit.problem),
         len(built),
         sum(bool(e.samples) for e in built),

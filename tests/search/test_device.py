@@ -30,11 +30,12 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
 from cuts.passes.side_by_side import joined
 from cuts.search.bench import DeviceBench
-from cuts.search.build import Built, Factory, Job, Workers, make_kernel
+from cuts.search.build import Built, Factory, Job, Workers
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
+from cuts.search.kernels import make_kernel
 from cuts.search.measure import MeasuringDevice, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
