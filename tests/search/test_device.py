@@ -112,6 +112,21 @@ def test_memory_that_is_not_there_is_missed_before_anything_is_repeated() -> Non
     assert time.process_time() - begun < 1
 
 
+@needs_opencl
+def test_where_memory_ends_while_a_candidate_is_compared_only_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*asked: object) -> None:
+        raise MemoryError("Unable to allocate 3.00 GiB")
+
+    device, problem = MeasuringDevice(OPENCL), problem_of()
+    kernel = built(problem).kernel
+    assert kernel is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(MeasuringDevice, "_difference", none_left)
+        verdict = device.check(problem.key, kernel, None, problem)
+    assert verdict == Verdict("failed", "no memory on the host to compare what it writes: Unable to allocate 3.00 GiB")
+    assert device.check(problem.key, kernel, None) == Verdict("ok")
+
+
 def test_a_tensor_without_axes_has_one_place() -> None:
     (sample,) = expected(group_of(*CASES["number"]), {"x0": np.ones((7, 13), np.float32)}).values()
     assert sample.places == () and sample.values.tolist() == [91.0]
