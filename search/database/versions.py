@@ -8,6 +8,7 @@ what a version of the compiler writes: of most entries it is then known at once 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from ...backends import compiler_digest, model_digest
@@ -16,11 +17,16 @@ from .stored import KernelTime
 
 
 class VersionedFile(DatabaseFile):
-    """Knows what this `version` of the compiler writes, and what its model, of another version, expects."""
+    """Knows what this `version` of the compiler writes, and what its model expects."""
 
     def __init__(self, path: Path | None, notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(path, notice)
-        self.version, self.model_version = compiler_digest(), model_digest()
+        self.version = compiler_digest()
+
+    @cached_property
+    def model_version(self) -> str:
+        """The version of the model, which is asked for in a search only."""
+        return model_digest()
 
     def sources_today(self, points: Collection[str]) -> dict[str, str]:
         """Return the digests of what is written for points, and for launches, as far as somebody looked."""

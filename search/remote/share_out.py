@@ -163,13 +163,14 @@ class ShareOut:
         database, statistics = self.resources.database, self.resources.statistics
         if result.ranked:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
+        today = result.version == database.version
         with database.at_once():
             database.register(problem)
-            database.record(problem, result.trials, today=True)  # no place is of another version
+            database.record(problem, result.trials, today)
             if result.winner is not None and self.settings.final:
                 database.finish(problem, result.winner)
         for trial in result.trials:
-            task.trials[trial.schedule] = evolve(trial, holds=True)
+            task.trials[trial.schedule] = evolve(trial, holds=today or None)
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed

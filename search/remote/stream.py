@@ -135,6 +135,7 @@ def _result(search: _Search, each: _UnderWay) -> UnitResult:
         complete=task.choice is not None,
         ranked=() if unit.ranked else tuple(search.resources.ranked.get(space_key(unit.problem, unit.settings), ())),
         rounds=task.round,
+        version=database.version,
     )
 
 

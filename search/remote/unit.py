@@ -35,7 +35,8 @@ class SearchUnit:
 class UnitResult:
     """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
     error that ended it. Where its time was over before it was `complete`, the choice is the best so far. `ranked` are
-    the model's best points, where the unit came without them; it took so many `rounds`.
+    the model's best points, where the unit came without them; it took so many `rounds`. `version` is the compiler's
+    there, of which the same release may have several.
     """
 
     machine: Mapping[str, str]
@@ -48,6 +49,7 @@ class UnitResult:
     complete: bool = True
     ranked: tuple[Scored, ...] = ()
     rounds: int = 0
+    version: str = ""
 
 
 @frozen
