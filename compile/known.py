@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import TypeAlias
 
@@ -258,9 +259,15 @@ def _said(instance: Instance) -> dict[str, Attribute]:
 def _first_that_holds(
     answers: Sequence[DecidedGraph | None], selector: MeasuredSelector, run: Callable[[], CompiledGraph]
 ) -> tuple[DecidedGraph | None, CompiledGraph | None]:
-    """Return the first answer that can be taken over, with what is then compiled."""
-    for answer in answers:
-        if answer is not None and (found := _taken_over(answer, selector, run)) is not None:
+    """Return the first answer that can be taken over, with what is then compiled. Where nothing may be searched, the
+    first will do even if its kernels are made otherwise, should there be no better one.
+    """
+    frozen, given = selector.tuner.frozen, [answer for answer in answers if answer is not None]
+    for answer in given if len(given) > 1 or not frozen else ():
+        if (found := _taken_over(answer, selector, run)) is not None:
+            return answer, found
+    for answer in given if frozen else ():
+        if (found := _told(answer, selector, run)) is not None:
             return answer, found
     return None, None
 
@@ -271,9 +278,8 @@ def _taken_over(
     """Compile as a search to the end decided; nothing where this version forms other groups, or makes so many of the
     kernels otherwise that what it would decide is another matter.
     """
-    if selector.tuner.frozen:
-        return _told(known, selector, run)
-    with selector.unmeasured():
+    frozen = selector.tuner.frozen
+    with nullcontext() if frozen else selector.unmeasured():
         found = _told(known, selector, run)
     if found is None:
         return None
@@ -281,7 +287,7 @@ def _taken_over(
     otherwise = sum(bool(selector.tuner.resources.database.hints(problem)) for problem in missing)
     if otherwise > OTHERWISE * (len(selector.problems) - len(missing) + otherwise):
         return None
-    return _told(known, selector, run) if missing else found
+    return found if frozen or not missing else _told(known, selector, run)
 
 
 def _told(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:

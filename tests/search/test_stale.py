@@ -24,6 +24,7 @@ from cuts.search.settings import QUICK, Settings
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
+from .test_decisions import kernels as kernels_of
 from .test_decisions import no_device, tuned
 from .test_selector import chain, slow_when_fused, tables
 
@@ -199,7 +200,10 @@ def test_a_result_from_elsewhere_waits_behind_ones_own_that_may_not_hold(tmp_pat
     assert (found.candidate.schedule, found.seconds) == (theirs.candidate.schedule, theirs.seconds)
 
 
-def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(tmp_path: Path, upgraded: Upgrade) -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(
+    frozen: bool, tmp_path: Path, upgraded: Upgrade
+) -> None:
     own, newer = Database(None), Database(None)
     fused, _ = tuned(chain(4), own, lambda kernel: 1e-3)
     upgraded(own)
@@ -208,9 +212,17 @@ def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(tmp_pat
     assert len(fused.steps) < len(theirs.steps) == 8
     export_pack(newer, tmp_path / "pack.json.xz")
     assert import_results(own, tmp_path / "pack.json.xz").graphs == 0
-    taken, _ = tuned(chain(4), own, no_device)
+    taken, selector = tuned(chain(4), own, no_device, frozen=frozen)
     assert len(taken.steps) == 8
-    assert own.answers()[0].seconds == newer.answers()[0].seconds
+    assert selector.seconds == newer.answers()[0].seconds
+    assert frozen or own.answers()[0].seconds == selector.seconds
+
+
+def test_without_a_search_ones_own_decisions_stand_where_nothing_holds(upgraded: Upgrade) -> None:
+    own = Database(None)
+    before, _ = tuned(chain(4), own, lambda kernel: 1e-3)
+    own.adopt_answer(evolve(own.answers()[0], seconds=1.0))
+    assert kernels_of(tuned(chain(4), upgraded(own), no_device, frozen=True)[0]) == kernels_of(before)
 
 
 def test_decisions_say_what_their_kernels_take_today() -> None:
