@@ -138,7 +138,8 @@ class ShareOut:
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
         ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
-        unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds, tuple(ranked))
+        known, version = tuple(task.trials.values()), self.resources.database.version
+        unit = SearchUnit(task.problem, self.settings, known, seconds, tuple(ranked), version)
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
 
     def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:

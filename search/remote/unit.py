@@ -20,8 +20,8 @@ from ..settings import Settings, TunedChoice
 
 @frozen
 class SearchUnit:
-    """A problem to search, what is known of it, the seconds that there are for it, and the model's best points where
-    these are known.
+    """A problem to search, what is known of it by which `version` of the compiler, the seconds that there are for it,
+    and the model's best points where these are known.
     """
 
     problem: Problem
@@ -29,6 +29,7 @@ class SearchUnit:
     trials: tuple[Trial, ...] = ()
     seconds: float | None = None
     ranked: tuple[Scored, ...] = ()
+    version: str = ""
 
 
 @frozen
