@@ -214,9 +214,10 @@ class Database(VersionedFile):
             db.execute(f"insert or replace into {table} values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def drop_answer(self, key: str) -> None:
-        """Forget what was decided about a question."""
+        """Forget what was decided about a question, here and elsewhere."""
         with self.errors() as db:
             db.execute("delete from decisions where key = ?", (key,))
+            db.execute("delete from offered_decisions where key = ?", (key,))
 
     def adopt_answer(self, answer: DecidedGraph) -> bool:
         """Take decisions from elsewhere, unless those that are known are as good; say whether they are news. Else they
