@@ -163,6 +163,7 @@ class Trials:
         earlier = task.trials.get(entry.text)
         if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
             entry.samples, entry.outcome = [], ""
+            del task.trials[entry.text]
             self.resources.statistics.stale += 1
         elif earlier is not None and not (entry.outcome or entry.trusted) and built.outcome == "ok":
             with self.resources.statistics.phase("record"):
