@@ -77,6 +77,7 @@ class Result:
 NUMBER, PERHAPS = (int, float), (int, float, type(None))
 WINNER_KINDS = (str, NUMBER, NUMBER, str, NUMBER, NUMBER, NUMBER)
 ANSWER_KINDS = (str, str, str, str, str, NUMBER, int)
+TIME_KINDS = (NUMBER, str, str)
 TRIAL_KINDS = (str, str, PERHAPS, NUMBER, int, str, str, NUMBER, NUMBER)
 
 

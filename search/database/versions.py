@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...backends import compiler_digest, model_digest
 from .file import DatabaseFile
-from .stored import KernelTime
+from .stored import TIME_KINDS, KernelTime, fits
 
 
 class VersionedFile(DatabaseFile):
@@ -33,7 +33,7 @@ class VersionedFile(DatabaseFile):
         query = "select source from written where point = ? and version = ?"
         with self.errors() as db:
             rows = {point: db.execute(query, (point, self.version)).fetchone() for point in points}
-        return {point: row[0] for point, row in rows.items() if row is not None}
+        return {point: row[0] for point, row in rows.items() if row is not None and isinstance(row[0], str)}
 
     def note_sources(self, sources: Mapping[str, str]) -> None:
         """Remember the digests of what is written for points, and for launches."""
@@ -47,7 +47,7 @@ class VersionedFile(DatabaseFile):
         """Return a kept time, of whatever version it is."""
         with self.errors() as db:
             row = db.execute("select seconds, source, schedule from times where name = ?", (name,)).fetchone()
-        return None if row is None else KernelTime(*row)
+        return KernelTime(*row) if row and fits(row, TIME_KINDS) else None
 
     def keep_time(self, name: str, time: KernelTime) -> None:
         """Keep a time."""
