@@ -7,6 +7,7 @@ from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
 from .targets import known_targets, target_aliases
+from .this_version import compiler_digest, model_digest
 from .transfers import Transfers
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "cache_key",
     "cache_root",
     "clear_cache",
+    "compiler_digest",
     "file_size",
     "find_target",
     "known_targets",
+    "model_digest",
     "open_chains",
     "open_device",
     "open_transfers",

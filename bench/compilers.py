@@ -25,7 +25,8 @@ from cuts.bench.cases import all_cases
 from cuts.bench.records import Row, exit_code
 from cuts.bench.tuned import group_of
 from cuts.ir.target import Target
-from cuts.search.build import Factory, make_kernel
+from cuts.search.build import Factory
+from cuts.search.kernels import make_kernel
 from cuts.search.memory import keep_freed
 from cuts.search.problem import Problem, machine_of
 

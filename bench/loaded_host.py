@@ -27,7 +27,7 @@ from cuts.bench.audit import audit_cases, problems_of
 from cuts.bench.records import Row, circumstances, exit_code
 from cuts.ir.budget import cores
 from cuts.passes.schedule import choose
-from cuts.search.build import make_kernel
+from cuts.search.kernels import make_kernel
 from cuts.search.measure import MeasuringDevice
 from cuts.search.problem import Problem
 

@@ -23,7 +23,8 @@ from cuts.bench.record_spaces import problem_of
 from cuts.bench.records import Row, circumstances, exit_code, write_rows
 from cuts.bench.tuned import group_of
 from cuts.ir.launch import KernelFunction
-from cuts.search.build import Factory, make_kernel
+from cuts.search.build import Factory
+from cuts.search.kernels import make_kernel
 from cuts.search.measure import MeasuringDevice
 from cuts.search.problem import Problem
 

@@ -57,8 +57,9 @@ def evidence(selector: MeasuredSelector, budget: Budget) -> Evidence:
     ]
     candidates = {key: [_shown(trial) for trial in trials[:SHOWN]] for key, trials in tried(selector).items()}
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds, _ in shares(budget))
-    record = tuner.statistics.record()
-    return Evidence(curve=curves, trials=candidates, search={"time": f"{budget.elapsed:.1f} s: {spent}", **record})
+    search = {"time": f"{budget.elapsed:.1f} s: {spent}", **tuner.statistics.record()}
+    search |= {"not compared": "; ".join(selector.uncompared)} if selector.uncompared else {}
+    return Evidence(curve=curves, trials=candidates, search=search)
 
 
 def _shown(trial: Trial) -> Tried:

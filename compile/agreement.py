@@ -37,6 +37,8 @@ LONG = 10_000_000_000
 MOVES = 2
 #: What the outputs of a run are, by name.
 Outputs = Mapping[str, Array]
+#: What costs a comparison and nothing else: no device, or no memory for what plans leave.
+UNABLE = (CutsError, MemoryError)
 
 
 @define(eq=False)
@@ -52,6 +54,8 @@ class Agreement:
     _verdicts: dict[int, tuple[CompiledPlan, bool]] = field(factory=dict, init=False)
     _plain: CompiledPlan | None = field(default=None, init=False)
     _scales: dict[str, float] | None = field(default=None, init=False)
+    _agreed: dict[int, CompiledPlan] = field(factory=dict, init=False)
+    _notes: dict[int, str] = field(factory=dict, init=False)
 
     def trusted(self, plans: Sequence[CompiledPlan]) -> list[bool]:
         """Return of plans which ones may ship: all where they agree, else those that the plain plan agrees with. Where
@@ -62,17 +66,17 @@ class Agreement:
             return [verdict is None or verdict[1] for verdict in known]
         try:
             wrong = self._differing(plans)
-        except CutsError as error:
-            _LOG.info("cuts: plans of %s were not compared: %s", quote(self.graph.name), error)
+        except UNABLE as error:
+            _LOG.info("cuts: plans of %s were not compared: %s", quote(self.graph.name), _why(error))
             return [True for _ in plans]
         if not wrong:
+            self._agreed.update((id(plan), plan) for plan in plans)
             return [True for _ in plans]
         try:
             return [self._judged(plan) for plan in plans]
-        except CutsError as error:
-            text = (
-                f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0].text}; {error}"
-            )
+        except UNABLE as error:
+            text = f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0].text}"
+            text = f"{text}; {_why(error)}"
             warnings.warn(text, CutsWarning, stacklevel=2)
             return [True for _ in plans]
 
@@ -97,11 +101,18 @@ class Agreement:
             if self._work <= SMALL or self.spare():
                 _ = plan.session  # without a device there is no need for another plan
                 return self._judged(plan)
-            reason = "there is no time for another plan; 'cuts verify' compares it with the reference"
-        except CutsError as error:
-            reason = str(error)
-        _LOG.info("cuts: the plan of %s was not compared: %s", quote(plan.name), reason)
+            reason = "no time was left to make one; 'cuts verify PLAN' compares it with the reference"
+        except UNABLE as error:
+            reason = _why(error)
+        with_others = " (it agreed with another plan of the search)" if id(plan) in self._agreed else ""
+        note = f"the plan of {quote(plan.name)} was not compared with operations one by one{with_others}: {reason}"
+        self._notes[id(plan)] = note
+        _LOG.info("cuts: %s", note)
         return True
+
+    def note(self, plan: CompiledPlan) -> str:
+        """Return why a plan that ships was not compared, as a sentence; nothing where it was."""
+        return self._notes.get(id(plan), "")
 
     @cached_property
     def _work(self) -> int:
@@ -136,7 +147,10 @@ class Agreement:
             plan.require_room(reference=True)
         except BackendError:
             return False
-        return all(result.ok for result in plan.verify(inputs))
+        try:
+            return all(result.ok for result in plan.verify(inputs))
+        except MemoryError:
+            return False
 
     def _differences(self, plan: CompiledPlan) -> tuple[Comparison, ...]:
         """Return where a plan differs from the plain one by more than explains rounding, and what rounding does to the
@@ -213,6 +227,10 @@ def _unexplained(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list
     """Return what is wrong even where both of two plans lose so much."""
     allowed = (evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in wrong)
     return [result for result in allowed if not result.ok]
+
+
+def _why(error: BaseException) -> str:
+    return f"there is no memory for it: {error}".rstrip(": ") if isinstance(error, MemoryError) else str(error)
 
 
 def _notice(plan: CompiledPlan, wrong: Sequence[Comparison], folder: Path | None) -> str:

@@ -131,6 +131,8 @@ def build_graph(
         plans.is_right,
     )
     made = plans.of(compiled)
+    if (note := agreement.note(made)) and note not in selector.uncompared:
+        selector.uncompared.append(note)
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made

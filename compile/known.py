@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import TypeAlias
 
@@ -70,13 +71,14 @@ def compile_measured(
     exact = database.answer(question.key)
     known = exact or question.nearest(database.answers())
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
-        found = _taken_over(known, selector, lambda: run(options))
+        answers = (known, database.offered_answer(question.key))
+        known, found = _first_that_holds(answers, selector, lambda: run(options))
         if found is not None and not selector.tuner.frozen and not is_right(_rival(found, question, selector)):
             database.drop_answer(question.key)
             found = exact = None
         if found is not None:
-            if not selector.tuner.frozen and not (known is exact and _all_holds(known, selector)):
-                database.keep_answer(_answer(question, selector))
+            if not selector.tuner.frozen and (answer := _answer_now(known, exact, question, selector)) != exact:
+                database.keep_answer(answer)
             return found
     before, known = None, exact
     if known is not None and not selector.budget.has(AMPLE * selector.again(len(known.problems))):
@@ -182,8 +184,28 @@ def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelect
 def _as_known(known: DecidedGraph, rival: Rival, selector: MeasuredSelector) -> Rival:
     """Return a plan as what is known of it; where some of that does not hold any more, as what it is now."""
     if _all_holds(known, selector):
-        return evolve(rival, decided=known)
+        return evolve(rival, decided=_timed_now(known, selector))
     return evolve(rival, decided=evolve(rival.decided, finished=rival.decided.finished and not rival.guessed))
+
+
+def _answer_now(
+    known: DecidedGraph | None, exact: DecidedGraph | None, question: Question, selector: MeasuredSelector
+) -> DecidedGraph:
+    """Return what there is to keep of a plan that was known: where it was of this very graph, and all of it holds, only
+    what its kernels take may be news.
+    """
+    if known is not None and known is exact and _all_holds(known, selector):
+        return _timed_now(known, selector)
+    return _answer(question, selector)
+
+
+def _timed_now(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
+    """Return what is known of a graph, which still holds, with what its kernels take as they are made today; where some
+    of these were never timed, as it is.
+    """
+    if any(choice.seconds is None for choice in selector.choices):
+        return known
+    return evolve(known, seconds=selector.seconds)
 
 
 def _all_holds(known: DecidedGraph, selector: MeasuredSelector) -> bool:
@@ -234,15 +256,30 @@ def _said(instance: Instance) -> dict[str, Attribute]:
     }
 
 
+def _first_that_holds(
+    answers: Sequence[DecidedGraph | None], selector: MeasuredSelector, run: Callable[[], CompiledGraph]
+) -> tuple[DecidedGraph | None, CompiledGraph | None]:
+    """Return the first answer that can be taken over, with what is then compiled. Where nothing may be searched, the
+    first will do even if its kernels are made otherwise, should there be no better one.
+    """
+    frozen, given = selector.tuner.frozen, [answer for answer in answers if answer is not None]
+    for answer in given if len(given) > 1 or not frozen else ():
+        if (found := _taken_over(answer, selector, run)) is not None:
+            return answer, found
+    for answer in given if frozen else ():
+        if (found := _told(answer, selector, run)) is not None:
+            return answer, found
+    return None, None
+
+
 def _taken_over(
     known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
 ) -> CompiledGraph | None:
     """Compile as a search to the end decided; nothing where this version forms other groups, or makes so many of the
     kernels otherwise that what it would decide is another matter.
     """
-    if selector.tuner.frozen:
-        return _told(known, selector, run)
-    with selector.unmeasured():
+    frozen = selector.tuner.frozen
+    with nullcontext() if frozen else selector.unmeasured():
         found = _told(known, selector, run)
     if found is None:
         return None
@@ -250,7 +287,7 @@ def _taken_over(
     otherwise = sum(bool(selector.tuner.resources.database.hints(problem)) for problem in missing)
     if otherwise > OTHERWISE * (len(selector.problems) - len(missing) + otherwise):
         return None
-    return _told(known, selector, run) if missing else found
+    return found if frozen or not missing else _told(known, selector, run)
 
 
 def _told(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:

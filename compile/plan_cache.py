@@ -12,14 +12,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from stat import S_ISDIR
 
 import numpy as np
 from attrs import frozen
 
-from ..backends import cache_key, cache_root, file_size, private_folder
+from ..backends import cache_key, cache_root, compiler_digest, file_size, private_folder
 from ..ir import Array, CompileOptions, CutsError, Graph, Target, cores, print_graph
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
@@ -123,29 +122,6 @@ def keep_wrong(made: CompiledPlan) -> Path | None:
     except CutsError:
         return None
     return place
-
-
-#: Folders of the repository that no compilation depends on.
-_APART = {"tests", "bench", "examples", "docs", "build", "dist"}
-
-
-@cache
-def compiler_digest() -> str:
-    """Return a digest of this version of the compiler: its sources and declarations, in all folders."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(_sources(root)):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _sources(root: Path) -> Iterator[Path]:
-    """Yield every source of the package below a folder; hidden folders are not the package's."""
-    for path in root.iterdir():
-        if path.is_dir() and path.name not in _APART and not path.name.startswith((".", "__")):
-            yield from _sources(path)
-        elif path.suffix in (".py", ".cuts", ".lark", ".toml") and path.name != "pyproject.toml":
-            yield path
 
 
 def _weights(graph: Graph) -> Iterator[str | bytes]:

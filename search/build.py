@@ -4,30 +4,29 @@ each with a time limit.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count as count_up
 from math import inf
 from multiprocessing.connection import wait
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
-from ..backends.source import emit, unrolled_statements
-from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage, Target, cores
+from ..backends.source import unrolled_statements
+from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, cores
 from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
-from ..passes.lowering import extract, lower
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
 from .copies import Nursery
 from .data import Reference, make_reference
+from .kernels import BundleMember, Written, make_bundle, make_kernel
 from .learned import LearnedOrder, rescored
 from .memory import collect_seldom
-from .problem import Problem, schedule_text
+from .problem import Problem, digest, schedule_text
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
 
@@ -41,9 +40,6 @@ AGAIN = ("rank", "refer", "simple", "build")
 MANY = 2
 #: Of how many times as many points of the model the best are chosen by what was learned.
 WIDER = 8
-
-#: A group that shares a launch with others: its normal form, its schedule, and where its tensors live.
-BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
 
 
 @frozen
@@ -68,7 +64,7 @@ class Built:
     @property
     def source(self) -> str:
         """A digest of the source text, by which a stored result is tied to the code that it was measured with."""
-        return hashlib.sha256(self.kernel.source.encode()).hexdigest() if self.kernel else ""
+        return digest(self.kernel.source) if self.kernel else ""
 
 
 class Factory:
@@ -144,6 +140,10 @@ class Factory:
         """Lower, print and compile groups that share a launch, which together are the problem."""
         return compiled(problem, lambda: make_bundle(problem, members))
 
+    def source(self, written: Written) -> str:
+        """Return the digest of the text that this version writes; nothing where it writes none."""
+        return Built(written.kernel()).source
+
 
 class Worker(Factory):
     """A factory in a process of its own, which gives way to the process that times."""
@@ -168,17 +168,6 @@ def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: floa
         message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
         return Built(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
     return Built(kernel, cubin.code, cubin.registers)
-
-
-def make_bundle(problem: Problem, members: Sequence[BundleMember]) -> KernelFunction:
-    """Return the kernel of groups that share a launch."""
-    kernels = tuple(extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
-    return emit(Bundle(kernels), problem.target.dialect, {})
-
-
-def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
-    """Return the kernel of a schedule."""
-    return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
 
 
 @frozen

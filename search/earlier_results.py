@@ -1,5 +1,5 @@
 """What earlier sessions found, as far as it still holds: finished searches, the best of unfinished ones, and winners of
-other machines.
+other machines. A time holds where this version of the compiler writes the code that was measured.
 """
 
 from __future__ import annotations
@@ -8,51 +8,77 @@ from collections.abc import Sequence
 
 from ..ir import CutsError
 from ..passes.schedule import Candidate, assess, check_schedule, choose
-from .build import Built, Scored, make_kernel
-from .database import Database
+from .build import Factory, Scored
+from .database import Database, Trial
+from .kernels import Written
 from .problem import Problem, read_schedule
 from .settings import TunedChoice
 from .task import SearchTask
 
 #: Where a choice is from that no clock of this machine has seen: a clock with another version, or the model.
 ELSEWHERE, GUESSED = "elsewhere", "guessed"
+#: Results of an unfinished search that are written to see whether they hold: where the fastest few do not, another
+#: version made them all.
+LOOKS = 4
 
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
-    """Return what a finished search chose, if it still builds to the code that was measured; forget it otherwise."""
-    winner = database.winner(problem)
-    if winner is None:
-        return None
-    candidate = _same(problem, winner.schedule, winner.source)
-    if candidate is None:
+    """Return what a finished search chose, if it is still written as it was measured; forget it otherwise, and look at
+    what waited behind it.
+    """
+    while (winner := database.winner(problem)) is not None:
+        candidate = _same(database, problem, winner.schedule, winner.source)
+        if candidate is not None:
+            return TunedChoice(candidate, winner.seconds, winner.spread, "database", winner.trials)
         database.evict(problem)  # it was made by another version of the space or of the printer
-        return None
-    return TunedChoice(candidate, winner.seconds, winner.spread, "database", winner.trials)
+    return None
 
 
-def unfinished(task: SearchTask) -> TunedChoice | None:
-    """Return the fastest point that an unfinished search measured, of those that still build to the code that was
+def unfinished(task: SearchTask, database: Database) -> TunedChoice | None:
+    """Return the fastest point that an unfinished search measured, of those that are still written as they were
     measured.
     """
-    for trial in sorted(
-        (t for t in task.trials.values() if t.ok), key=lambda t: (t.seconds or 0.0, t.score, t.schedule)
-    ):
-        candidate = _same(task.problem, trial.schedule, trial.source)
+    looks = 0
+    for trial in sorted((t for t in task.trials.values() if t.ok and t.holds is not False), key=_order):
+        looks += trial.holds is None
+        if trial.holds is None and looks > LOOKS:
+            continue
+        candidate = _same(database, task.problem, trial.schedule, trial.source)
         if candidate is not None:
             return TunedChoice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
     return None
 
 
-def _same(problem: Problem, text: str, source: str | None) -> Candidate | None:
-    """Return the point of a kept schedule, nothing where this version does not make the kept source of it."""
+def known_by_now(task: SearchTask, database: Database) -> TunedChoice | None:
+    """Return the best that is known of an unfinished search; where nothing of it holds, what waited behind it."""
+    found = unfinished(task, database)
+    if found is None:
+        database.evict(task.problem)
+        found = finished(database, task.problem)
+    return found
+
+
+def _order(trial: Trial) -> tuple[float, float, str]:
+    return trial.seconds or 0.0, trial.score, trial.schedule
+
+
+def _same(database: Database, problem: Problem, text: str, source: str) -> Candidate | None:
+    """Return the point of a kept schedule, nothing where this version does not write the kept source of it."""
     try:
-        schedule = read_schedule(text)
-        legal = not check_schedule(problem.form, schedule, problem.target)
-        if legal and Built(make_kernel(problem, schedule)).source == source:
-            return assess(problem.form, schedule, problem.target)
+        if source and written_today(database, Written(problem, text)) == source:
+            return assess(problem.form, read_schedule(text), problem.target)
     except (CutsError, AssertionError):
         pass  # it is no schedule of this version
     return None
+
+
+def written_today(database: Database, written: Written) -> str:
+    """Return the digest of what this version writes, which the database then knows; nothing where it writes none."""
+    known = database.sources_today([written.name])
+    if not known:
+        known = {written.name: Factory().source(written)}
+        database.note_sources(known)
+    return known[written.name]
 
 
 def best_elsewhere(database: Database, problem: Problem) -> TunedChoice | None:
@@ -75,13 +101,12 @@ def hints(database: Database, problem: Problem) -> list[Scored]:
 
 def faster_before(task: SearchTask) -> list[Scored]:
     """Return the fastest point that was measured before, if a search has not proposed it and found none as fast: it
-    must not end with less.
+    must not end with less. Where that may be written otherwise today, return the fastest that is not, too.
     """
-    ran = [t for t in task.trials.values() if t.ok and t.seconds is not None and t.schedule not in task.entries]
-    best = min(ran, key=lambda t: (t.seconds or 0.0, t.score, t.schedule), default=None)
-    if best is None or (best.seconds or 0.0) >= task.seconds:
-        return []
-    return _points([best.schedule], task.problem)
+    ran = [t for t in task.trials.values() if t.ok and t.schedule not in task.entries]
+    best = (min(some, key=_order, default=None) for some in (ran, [t for t in ran if t.holds]))
+    faster = dict.fromkeys(t.schedule for t in best if t is not None and (t.seconds or 0.0) < task.seconds)
+    return _points([*faster], task.problem)
 
 
 def _points(texts: Sequence[str], problem: Problem) -> list[Scored]:

@@ -11,7 +11,7 @@ from ..ir import Schedule
 from ..passes.fusion import form_key
 from ..passes.schedule import assess, choose_soon
 from .build import Done, Scored
-from .database import Winner
+from .database import Database, Winner
 from .earlier_results import faster_before, unfinished
 from .problem import Problem
 from .proof import simple_schedule
@@ -57,14 +57,16 @@ class Ending:
             for entry in finalists:
                 if entry.outcome == "ok":
                     self._trials.again(task, entry)
-        task.choice, task.ended = best_known(task, self._settings), self._trials.resources.budget.clock()
+        task.choice = best_known(task, self._settings, database)
+        task.ended = self._trials.resources.budget.clock()
         winner = task.winner(self._settings)
         if task.proof is not None:
             statistics.legal += task.proof.legal
             statistics.slower += task.proof.slower
         if winner is None:
             return
-        database.record(task.problem, [trial_of(e) for e in finalists if e.outcome == "ok" and e.built is not None])
+        ran = [trial_of(e) for e in finalists if e.outcome == "ok" and e.built is not None]
+        database.record(task.problem, ran, today=True)
         if self._settings.final:
             database.finish(task.problem, _winner(task, winner))
 
@@ -80,7 +82,10 @@ def space_key(problem: Problem, settings: Settings) -> Hashable:
 
 
 def best_known(
-    task: SearchTask, settings: Settings, ranked: Mapping[Hashable, Sequence[Scored]] | None = None
+    task: SearchTask,
+    settings: Settings,
+    database: Database,
+    ranked: Mapping[Hashable, Sequence[Scored]] | None = None,
 ) -> TunedChoice:
     """Return the best that is known: what was measured now or in an earlier session, else the model's first choice of
     what was not refused; that of a small part of the space where nobody had the time to `rank` it. Where others were
@@ -91,7 +96,7 @@ def best_known(
     most = inf if awaited is None else awaited.candidate.score
     winner = None if winner is not None and winner.seconds > most else winner
     better_known = settings.remembers and bool(faster_before(task))
-    known = unfinished(task) if winner is None or better_known else None
+    known = unfinished(task, database) if winner is None or better_known else None
     if known is not None and (known.seconds or 0.0) < min(most, inf if winner is None else winner.seconds):
         return known
     if winner is not None:

@@ -12,9 +12,11 @@ from attrs import evolve
 
 from ..ir import Target, member_name
 from ..passes import Member, joined
-from .build import Built, BundleMember, Done, Job
+from .build import Built, Done, Job
 from .data import Reference
-from .problem import Problem, digest, schedule_text
+from .database import KernelTime
+from .kernels import BundleMember
+from .problem import Problem
 from .resources import Resources
 
 #: Runs of each launch that are timed.
@@ -23,10 +25,8 @@ RUNS = 10
 
 def measure_launches(
     resources: Resources, launches: Mapping[str, tuple[Problem, Sequence[BundleMember]]]
-) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of each launch by its name as it is measured, as far as time reaches; infinity where it
-    fails.
-    """
+) -> Iterator[tuple[str, KernelTime]]:
+    """Yield what each launch takes by its name as it is measured, as far as time reaches; infinity where it fails."""
     references: dict[str, object] = {}
     kernels: dict[str, Built] = {}
     waiting = 2 * len(launches)
@@ -47,14 +47,11 @@ def measure_launches(
             if isinstance(built := found[name], Built) and built.outcome == "ok":
                 resources.keep_built((name, ""), built, done.seconds)
             if name in references and name in kernels:
-                yield name, _seconds(resources, launches[name][0], references[name], kernels[name])
+                built = kernels[name]
+                seconds = _seconds(resources, launches[name][0], references[name], built)
+                yield name, KernelTime(seconds, built.source)
     if waiting:
         resources.drop()
-
-
-def launch_name(problem: Problem, members: Sequence[BundleMember]) -> str:
-    """Return the name of a launch of groups, which together compute a problem."""
-    return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
 
 
 def bundle_members(members: Sequence[Member]) -> list[BundleMember]:

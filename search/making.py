@@ -19,9 +19,9 @@ from ..ir import FusedGroup, KernelFunction, Schedule, Target, cores
 from ..passes import Fragment, PlanningHere, Priced
 from ..passes.fusion import form_key
 from ..passes.schedule import Candidate
-from .build import COMPILE_LIMIT, Built, BundleMember, Done, Job, Scored, Workers
+from .build import COMPILE_LIMIT, Built, Done, Job, Scored, Workers
 from .final_round import space_key
-from .launches import launch_name
+from .kernels import BundleMember, launch_name
 from .problem import Problem, schedule_text
 from .resources import Resources
 from .settings import Settings

@@ -138,9 +138,12 @@ class MeasuringDevice:
             self.device.synchronize()
         except BackendError as failure:
             return Verdict("failed", failure.message.splitlines()[0])
-        with HERE.noting("compare"):
-            differences = (self._difference(data, tensor) for tensor in problem.form.outputs)
-            message = next(filter(None, differences), "")
+        try:
+            with HERE.noting("compare"):
+                differences = (self._difference(data, tensor) for tensor in problem.form.outputs)
+                message = next(filter(None, differences), "")
+        except MemoryError as error:  # which costs this candidate: what was not compared is not timed
+            return Verdict("failed", f"no memory on the host to compare what it writes: {error}".rstrip(": "))
         if message:
             return Verdict("wrong", message)
         data.launches.pop(kernel.name, None)

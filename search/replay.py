@@ -11,9 +11,10 @@ from math import inf
 
 from ..ir import CutsError, Schedule
 from .bench import Timed
-from .build import Built, Factory, make_kernel
+from .build import Built, Factory
 from .data import Reference
 from .database import Database, Trial
+from .kernels import make_kernel
 from .measure import Verdict
 from .problem import Problem
 

@@ -57,7 +57,8 @@ class Rounds:
         record, ranked = self.search(tasks), self._resources.ranked
         if self._resources.expired and self._resources.share and not self._resources.interrupted:
             ranked = self._rank(tasks)
-        found = {t.problem.key: t.choice or best_known(t, self._settings, ranked) for t in tasks}
+        database = self._resources.database
+        found = {t.problem.key: t.choice or best_known(t, self._settings, database, ranked) for t in tasks}
         record.end(self._resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
         return found
 

@@ -63,7 +63,8 @@ class MeasuredSelector:
     generated kernels; `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
     `cached` says that the plan was found and nothing was searched. `decisions` are what the next compilation is told,
     `made` is what the last one decided, `apart` the seconds of its units where nothing is fused. `further` searches on
-    where there are final decisions. `rivalled` says that another plan will be made of the graph too.
+    where there are final decisions. `rivalled` says that another plan will be made of the graph too, `uncompared` of
+    which plans that ship nothing was compared, and why: a sentence for each.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class MeasuredSelector:
         self.made: Decisions | None = None
         self.apart = inf
         self.rivalled = False
+        self.uncompared: list[str] = []
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: GroupEvaluator | None = None
@@ -438,11 +440,11 @@ class MeasuredSelector:
         if key not in self._costs:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
             name = digest(f"{self.target}\n{print_ir(group)}")
-            kept = self.tuner.resources.database.cost(name)
+            kept = self.tuner.resources.database.expected(name)
             found = self._modelled.cost(group) if kept is None else kept
             if isnan(found):  # nobody said in time, but may yet
                 return found
             self._costs[key] = found
             if kept is None and found < inf:
-                self.tuner.resources.database.keep_cost(name, found)
+                self.tuner.resources.database.keep_expected(name, found)
         return self._costs[key]

@@ -144,6 +144,7 @@ class Statistics:
     timed: int = 0
     dropped: int = 0
     reused: int = 0
+    stale: int = 0
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
     building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
@@ -162,6 +163,7 @@ class Statistics:
             "timed": self.timed,
             "dropped early": self.dropped,
             "reused": self.reused,
+            "made otherwise since": self.stale,
             "outcomes": dict(sorted(self.outcomes.items())),
             "rejected": [asdict(each) for each in self.rejected],
             "seconds": {name: round(value, 3) for name, value in self.phases.items()},

@@ -27,6 +27,7 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
         "interrupted": selector.tuner.resources.interrupted,
         "budget used up": selector.tuner.resources.expired,
     }
+    values |= {"not compared": list(selector.uncompared)} if selector.uncompared else {}
     values |= selector.tuner.statistics.record()
     if selector.audits:
         values["audit"] = [a.record() for a in selector.audits]
@@ -55,6 +56,7 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
     kept = sum(c.origin == "database" for c, _ in measured)
     counted = f"{len(measured)} of {len(selector.choices)} kernels measured, {kept} of them in earlier sessions"
     yield f"search: {counted}; together {total * 1e6:.4g} us"
+    yield from (f"not compared: {note}" for note in selector.uncompared)
     if statistics.compiled or statistics.reused:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(statistics.outcomes.items()))
         proven = (
@@ -66,6 +68,7 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
             f"candidates: {statistics.points:.4g} points, {proven}{statistics.compiled} compiled ({outcomes}),"
             f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from "
             f"earlier sessions"
+            + (f", {statistics.stale} earlier results of code that is made otherwise today" if statistics.stale else "")
         )
         yield from _rejected_lines(statistics)
         yield "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in statistics.phases.items())

@@ -156,6 +156,7 @@ class SearchTask:
         """Whether a point is known to be of no use: it computes something else, fails, or spills registers."""
         text = schedule_text(scored.candidate.schedule)
         entry, trial = self.entries.get(text), self.trials.get(text)
+        trial = None if trial is not None and trial.holds is False else trial
         return any(each is not None and each.outcome not in ("", "ok", "long") for each in (entry, trial))
 
     def known(self) -> list[Known]:

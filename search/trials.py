@@ -18,7 +18,7 @@ from .database import Trial
 from .loop import DispatchLoop
 from .measure import Verdict
 from .oracle import WHOLE, evaluations
-from .problem import schedule_text
+from .problem import schedule_text, trial_key
 from .resources import Resources
 from .settings import Rejected, Settings
 from .task import Entry, SearchTask
@@ -53,19 +53,25 @@ class Trials:
             self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (task.place, -1.0))
 
     def propose(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
-        """Send proposals to the workers; those that were tried in an earlier session count at once."""
+        """Send proposals to the workers; those that were tried in an earlier session count at once, if it is known that
+        they are written today as they were.
+        """
         for number, scored in enumerate(proposals):
             text = schedule_text(scored.candidate.schedule)
             if text in task.entries:
                 continue
             entry = task.entries[text] = Entry(scored, text)
             known = task.trials.get(text)
-            if known is None:
+            if known is None or not known.holds:
                 self.build(task, entry, task.round + number // 4)
                 continue
-            self.resources.statistics.reused += 1
-            entry.outcome = known.outcome
-            entry.samples = [known.seconds] if known.seconds is not None else []
+            self._reuse(entry, known)
+
+    def _reuse(self, entry: Entry, known: Trial) -> None:
+        """Take what became of a candidate in an earlier session for what becomes of it."""
+        self.resources.statistics.reused += 1
+        entry.outcome = known.outcome
+        entry.samples = [known.seconds] if known.seconds is not None else []
 
     def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
         """Have a candidate built."""
@@ -157,6 +163,13 @@ class Trials:
         earlier = task.trials.get(entry.text)
         if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
             entry.samples, entry.outcome = [], ""
+            del task.trials[entry.text]
+            self.resources.statistics.stale += 1
+        elif earlier is not None and not (entry.outcome or entry.trusted) and built.outcome == "ok":
+            with self.resources.statistics.phase("record"):
+                self.resources.database.note_sources({trial_key(task.problem.key, entry.text): built.source})
+            self._reuse(entry, earlier)
+            return
         if built.outcome == "ok":
             task.ready.append(entry)
             return
@@ -217,7 +230,7 @@ class Trials:
             )
         if not entry.trusted:
             with self.resources.statistics.phase("record"):
-                self.resources.database.record(task.problem, [trial_of(entry, verdict.message)])
+                self.resources.database.record(task.problem, [trial_of(entry, verdict.message)], today=True)
 
 
 def trial_of(entry: Entry, message: str = "") -> Trial:

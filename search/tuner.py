@@ -17,12 +17,14 @@ from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
 from ..passes import Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, price
-from .build import BundleMember, Job
+from .build import Factory, Job
 from .course import Search
-from .earlier_results import best_elsewhere, finished, modelled, unfinished
-from .launches import launch_name, measure_launches
+from .database import KernelTime
+from .earlier_results import best_elsewhere, finished, known_by_now, modelled
+from .kernels import BundleMember, Written
+from .launches import measure_launches
 from .making import PAUSE
-from .problem import Problem
+from .problem import Problem, schedule_text, trial_key
 from .resources import Asking, Resources
 from .rounds import Rounds
 from .settings import QUICK, Settings, Statistics, TunedChoice
@@ -105,7 +107,8 @@ class Tuner:
             kept = {key: None if again else finished(resources.database, p) for key, p in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
         if self.frozen or known_will_do:  # a search that its budget ended has an answer too
-            known = {p.key: unfinished(self._task(p)) for p in unique.values() if p.key not in found}
+            database = resources.database
+            known = {p.key: known_by_now(self._task(p), database) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
         if self.frozen and known_will_do:  # nothing can be measured, so what was best elsewhere is the best guess
             hinted = {p.key: best_elsewhere(resources.database, p) for p in unique.values() if p.key not in found}
@@ -133,15 +136,33 @@ class Tuner:
         """Return about what each problem takes, from a short search; none where there was no time for it.
 
         Estimates are kept apart from later, better times: what was decided by them is decided alike in every further
-        session.
+        session, as long as their kernels are written as they were measured.
         """
-        database = self.resources.database
-        known = {p.key: database.cost(_estimate_name(p, settings)) for p in problems}
-        missing = {p.key: p for p in problems if known[p.key] is None}
+        kept = {p.key: (p, self.resources.database.time(_estimate_name(p, settings))) for p in problems}
+        times = {key: (Written(p, time.schedule), time) for key, (p, time) in kept.items() if time is not None}
+        known: dict[str, float | None] = {**self._holding(times, share)}
+        missing = {p.key: p for p in problems if p.key not in known}
         if missing and not self.frozen:
             self.resources.share = share
             known |= self._estimated(list(missing.values()), settings)
-        return [known[p.key] for p in problems]
+        return [known.get(p.key) for p in problems]
+
+    def _holding(self, times: Mapping[str, tuple[Written, KernelTime]], share: float) -> dict[str, float]:
+        """Return those times, in seconds by their keys, whose kernels are written as they were measured. Workers write
+        what this version has not written yet, as far as there is time for it.
+        """
+        database = self.resources.database
+        known = database.sources_today([written.name for written, _ in times.values()])
+        asked = [written for written, _ in times.values() if written.name not in known]
+        if asked:
+            here = Factory().source
+            found = [*map(here, asked)] if self.frozen else self._shared_out("source", asked, here, share)()
+            new = {w.name: source for w, source in zip(asked, found, strict=True) if source is not None}
+            database.note_sources(new)
+            known |= new
+        held = {key: time.seconds for key, (written, time) in times.items() if known.get(written.name) == time.source}
+        self.statistics.stale += sum(key not in held and w.name in known for key, (w, _) in times.items())
+        return held
 
     def _estimated(self, problems: Sequence[Problem], settings: Settings) -> dict[str, float | None]:
         """Search for what is not known, and keep what came of it; a search that was cut short has an estimate too, but
@@ -158,25 +179,36 @@ class Tuner:
             key, choice = task.problem.key, task.choice
             if choice is not None and choice.seconds is not None:
                 found[key] = choice.seconds
-                self.resources.database.keep_cost(_estimate_name(task.problem, settings), choice.seconds)
+                self._keep_estimate(task.problem, settings, choice)
         cut = {t.problem.key: t.seconds for t in tasks if t.problem.key not in found and t.seconds < inf}
         return found | cut
+
+    def _keep_estimate(self, problem: Problem, settings: Settings, choice: TunedChoice) -> None:
+        """Keep what was measured, with the code that it was measured with."""
+        database, schedule = self.resources.database, schedule_text(choice.candidate.schedule)
+        point = trial_key(problem.key, schedule)
+        source = database.sources_today([point]).get(point)
+        if source is not None and choice.seconds is not None:
+            database.keep_time(_estimate_name(problem, settings), KernelTime(choice.seconds, source, schedule))
 
     def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
         """Return what each launch of several groups takes, infinity where it fails, nothing where there was no time for
         it. A problem is what all groups of a launch compute together.
         """
         database = self.resources.database
-        names = [launch_name(problem, members) for problem, members in launches]
-        known = {name: database.cost(name) for name in names}
-        missing = {n: launch for n, launch in zip(names, launches, strict=True) if known[n] is None}
+        wanted = [Written(problem, members=tuple(members)) for problem, members in launches]
+        names = [written.name for written in wanted]
+        times = {n: (w, time) for n, w in zip(names, wanted, strict=True) if (time := database.time(n)) is not None}
+        known = self._holding(times, WHOLE)
+        missing = {n: launch for n, launch in zip(names, launches, strict=True) if n not in known}
         self.resources.share = WHOLE
         if missing and not self.frozen:
             with self.resources.interruptible():
                 for name, taken in measure_launches(self.resources, missing):
-                    known[name] = taken
-                    database.keep_cost(name, taken)
-        return [known[name] for name in names]
+                    known[name] = taken.seconds
+                    database.keep_time(name, taken)
+                    database.note_sources({name: taken.source})
+        return [known.get(name) for name in names]
 
     def overhead(self, target: Target) -> float:
         """Return the seconds that timing adds to a kernel of a target;

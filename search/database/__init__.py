@@ -6,7 +6,7 @@ Results of other machines are hints only.
 """
 
 from .explained import explain, summary_of
-from .stored import OUTCOMES, Result, Trial, Winner
+from .stored import OUTCOMES, KernelTime, Result, Trial, Winner
 from .tables import Database
 from .user import FILE, database_path, open_database, remove_database
 
@@ -14,6 +14,7 @@ __all__ = [
     "FILE",
     "OUTCOMES",
     "Database",
+    "KernelTime",
     "Result",
     "Trial",
     "Winner",

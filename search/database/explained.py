@@ -7,24 +7,33 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from .file import DatabaseFile
+from .versions import VersionedFile
 
 
-def summary_of(database: DatabaseFile) -> dict[str, object]:
-    """Return how much is kept."""
+def summary_of(database: VersionedFile) -> dict[str, object]:
+    """Return how much is kept, and how many of the trials are of kernels that this version writes as they were."""
     with database.errors() as db:
         outcomes = dict(db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall())
         problems, done = db.execute("select count(*), coalesce(sum(done), 0) from problems").fetchone()
+        holding, otherwise = db.execute(
+            "select coalesce(sum(w.source = t.source), 0), coalesce(sum(w.source <> t.source), 0) from trials t "
+            "join written w on w.point = t.key and w.version = ?",
+            (database.version,),
+        ).fetchone()
+    trials = sum(outcomes.values())
     return {
         "path": str(database.path),
         "problems": problems,
         "finished": done,
-        "trials": sum(outcomes.values()),
+        "trials": trials,
         "outcomes": outcomes,
+        "holding": holding,
+        "made otherwise since": otherwise,
+        "not looked at by this version": trials - holding - otherwise,
     }
 
 
-def explain(database: DatabaseFile, prefix: str) -> list[dict[str, Any]]:
+def explain(database: VersionedFile, prefix: str) -> list[dict[str, Any]]:
     """Return what every key with a prefix stands for: problems with their trials' counts, or single trials."""
     like = prefix.lower() + "%"
     with database.errors() as db:
@@ -36,8 +45,9 @@ def explain(database: DatabaseFile, prefix: str) -> list[dict[str, Any]]:
         trials = db.execute(
             "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, "
             "t.source, t.message,"
-            " t.bound, t.score, t.at from trials t join problems p on p.key = t.problem where t.key like ?",
-            (like,),
+            " t.bound, t.score, t.at, w.source = t.source from trials t join problems p on p.key = t.problem "
+            "left join written w on w.point = t.key and w.version = ? where t.key like ?",
+            (database.version, like),
         ).fetchall()
         return [_problem_record(db, row) for row in problems] + [_trial_record(row) for row in trials]
 
@@ -68,8 +78,10 @@ def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
         "bound",
         "score",
         "at",
+        "holds",
     )
-    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1])}
+    holds = None if row[-1] is None else bool(row[-1])
+    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1]), "holds": holds}
 
 
 def _hashed(description: object) -> dict[str, Any]:

@@ -29,6 +29,16 @@ create table if not exists costs (key text primary key, seconds real not null);
 create table if not exists decisions (
   key text primary key, description text not null, label text not null, decisions text not null,
   problems text not null, seconds real not null, finished integer not null, at real not null);
+create table if not exists offers (
+  problem text primary key, best text not null, seconds real not null, spread real not null, source text not null,
+  trials integer not null, points real not null, proven real not null, finished integer not null);
+create table if not exists offered_decisions (
+  key text primary key, description text not null, label text not null, decisions text not null,
+  problems text not null, seconds real not null, finished integer not null, at real not null);
+create table if not exists written (point text primary key, source text not null, version text not null) without rowid;
+create table if not exists times (
+  name text primary key, seconds real not null, source text not null, schedule text not null);
+create table if not exists expected (name text primary key, seconds real not null, version text not null);
 """
 
 

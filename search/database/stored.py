@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 #: What may become of a trial.
 OUTCOMES = ("ok", "spilled", "wrong", "failed", "timeout")
@@ -15,7 +15,8 @@ OUTCOMES = ("ok", "spilled", "wrong", "failed", "timeout")
 class Trial:
     """What became of one schedule: times in seconds where it ran right, else the reason in `message`.
 
-    `source` is a digest of the kernel's text; a result counts only for the code that it was measured with.
+    `source` is a digest of the kernel's text; a result counts only for the code that it was measured with. It `holds`
+    where this version of the compiler writes the same; nothing where nobody looked yet.
     """
 
     schedule: str
@@ -27,11 +28,23 @@ class Trial:
     message: str = ""
     bound: float = 0.0
     score: float = 0.0
+    holds: bool | None = field(default=None, eq=False)
 
     @property
     def ok(self) -> bool:
         """Whether it ran and computed what it must."""
         return self.outcome == "ok" and self.seconds is not None
+
+
+@frozen
+class KernelTime:
+    """What a kernel takes, by which it was decided about a group or a launch, and the code that was measured: the
+    digest of its text, and its schedule where it has one.
+    """
+
+    seconds: float
+    source: str
+    schedule: str = ""
 
 
 @frozen
@@ -64,6 +77,7 @@ class Result:
 NUMBER, PERHAPS = (int, float), (int, float, type(None))
 WINNER_KINDS = (str, NUMBER, NUMBER, str, NUMBER, NUMBER, NUMBER)
 ANSWER_KINDS = (str, str, str, str, str, NUMBER, int)
+TIME_KINDS = (NUMBER, str, str)
 TRIAL_KINDS = (str, str, PERHAPS, NUMBER, int, str, str, NUMBER, NUMBER)
 
 

@@ -6,17 +6,21 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 
-from attrs import astuple
+from attrs import astuple, evolve
 
 from ..decisions import DecidedGraph
 from ..problem import Problem, trial_key
-from .file import DatabaseFile
 from .stored import ANSWER_KINDS, TRIAL_KINDS, WINNER_KINDS, Result, Trial, Winner, fits
+from .versions import VersionedFile
 
+#: What is known of what this version writes for trials.
+_WRITTEN = "left join written on written.point = trials.key and written.version = ?"
+#: The columns of a winner that waits.
+_OFFER = "best, seconds, spread, source, trials, points, proven"
 _TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.source, message, bound, score"
 
 
-class Database(DatabaseFile):
+class Database(VersionedFile):
     """Reads and writes what is known of kernels and of graphs."""
 
     # ---- problems
@@ -50,20 +54,28 @@ class Database(DatabaseFile):
             )
 
     def evict(self, problem: Problem) -> None:
-        """Forget all results of a problem: one of them did not hold. Its winner stays as a hint."""
+        """Take back that the search of a problem is finished, as what it found does not hold and is a hint. What was
+        found elsewhere, and waited behind it, takes its place.
+        """
         with self.errors() as db:
-            db.execute("delete from trials where problem = ?", (problem.key,))
             db.execute("update problems set done = 0 where key = ?", (problem.key,))
+            row = db.execute(f"select {_OFFER}, finished from offers where problem = ?", (problem.key,)).fetchone()
+            db.execute("delete from offers where problem = ?", (problem.key,))
+        if row is not None and fits(row[:-1], WINNER_KINDS):
+            self._put(Result(problem.key, problem.description, problem.label, bool(row[-1]), Winner(*row[:-1])))
 
     # ---- trials
 
     def trials(self, problem: Problem) -> list[Trial]:
-        """Return all results of a problem, in the order of its points."""
+        """Return all results of a problem, in the order of its points, and what is known of whether they hold."""
         with self.errors() as db:
             rows = db.execute(
-                f"select {_TRIAL} from trials where problem = ? order by score, schedule", (problem.key,)
+                f"select {_TRIAL}, written.source = trials.source from trials {_WRITTEN} "
+                "where problem = ? order by score, schedule",
+                (self.version, problem.key),
             ).fetchall()
-        return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
+        known = {1: True, 0: False}
+        return [evolve(Trial(*row), holds=known.get(holds)) for *row, holds in rows if fits(row, TRIAL_KINDS)]
 
     def recorded(self, work: str) -> list[Trial]:
         """Return all results for the same work, on whatever machine, the oldest first."""
@@ -74,11 +86,16 @@ class Database(DatabaseFile):
         return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
 
     def measured(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
-        """Return the label, the work and the seconds by schedule of every problem of a machine."""
+        """Return the label, the work and the seconds by schedule of every problem of a machine; not those of kernels
+        that are known to be made otherwise today.
+        """
         with self.errors() as db:
             rows = db.execute(
                 "select p.key, p.label, p.work, p.description, t.schedule, t.seconds from problems p join trials t "
-                "on t.problem = p.key where t.outcome = 'ok' and t.seconds is not null order by p.key, t.schedule"
+                "on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
+                "where t.outcome = 'ok' and t.seconds is not null and t.source = coalesce(w.source, t.source) "
+                "order by p.key, t.schedule",
+                (self.version,),
             ).fetchall()
         found: dict[str, tuple[str, str, dict[str, float]]] = {}
         for key, label, work, description, schedule, seconds in rows:
@@ -86,8 +103,12 @@ class Database(DatabaseFile):
                 found.setdefault(key, (label, work, {}))[2][schedule] = float(seconds)
         return list(found.values())
 
-    def record(self, problem: Problem, trials: Sequence[Trial]) -> None:
-        """Keep results; a later one of the same schedule replaces the earlier."""
+    def record(self, problem: Problem, trials: Sequence[Trial], today: bool = False) -> None:
+        """Keep results, of kernels that this version made if they are of `today`; a later one of the same schedule
+        replaces the earlier.
+        """
+        if today:
+            self.note_sources({trial_key(problem.key, t.schedule): t.source for t in trials})
         rows = [
             (problem.key, t.schedule, trial_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
              t.source, t.message,
@@ -117,7 +138,10 @@ class Database(DatabaseFile):
                 f"select {chosen}, best, seconds, spread, source, trials, points, proven from problems p "
                 "where done = 1 and best is not null union all "
                 f"select {chosen}, t.schedule, min(t.seconds), t.spread, t.source, 1, 0.0, 0.0 from problems p "
-                "join trials t on t.problem = p.key where p.done = 0 and t.outcome = 'ok' group by p.key order by 1"
+                "join trials t on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
+                "where p.done = 0 and t.outcome = 'ok' and t.source = coalesce(w.source, t.source) "
+                "group by p.key order by 1",
+                (self.version,),
             ).fetchall()
         return tuple(
             Result(key, description, label, bool(done), Winner(*best))
@@ -128,21 +152,32 @@ class Database(DatabaseFile):
     def adopt(self, result: Result, work: str) -> bool:
         """Take a result from elsewhere, of the work that its description states; say whether it is news.
 
-        A finished search is kept as it is, and so is a faster time of an unfinished one.
+        A finished search is kept as it is, and so is a faster time of an unfinished one. Both may be of code that is
+        not made any more, which nobody knows before it is asked for: the result waits behind them.
         """
         found = result.winner
         with self.errors() as db:
             known = db.execute("select done from problems where key = ?", (result.key,)).fetchone()
             best = db.execute(
-                "select min(seconds) from trials where problem = ? and outcome = 'ok'", (result.key,)
+                f"select min(seconds) from trials {_WRITTEN} where problem = ? and outcome = 'ok' "
+                "and trials.source = coalesce(written.source, trials.source)",
+                (self.version, result.key),
             ).fetchone()[0]
             if (known and known[0]) or (best is not None and best <= found.seconds):
+                offer = (result.key, *astuple(found), int(result.finished))
+                db.execute("insert or replace into offers values (?, ?, ?, ?, ?, ?, ?, ?, ?)", offer)
                 return False
-            now = time.time()
             db.execute(
                 "insert or ignore into problems (key, description, work, label, at) values (?, ?, ?, ?, ?)",
-                (result.key, result.description, work, result.label, now),
+                (result.key, result.description, work, result.label, time.time()),
             )
+        self._put(result)
+        return True
+
+    def _put(self, result: Result) -> None:
+        """Make a result what is known of its problem."""
+        found, now = result.winner, time.time()
+        with self.errors() as db:
             db.execute(
                 "update problems set done = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, "
                 "proven = ?, at = ? where key = ?",
@@ -153,7 +188,6 @@ class Database(DatabaseFile):
                 "insert or replace into trials values (?, ?, ?, ?, ?, ?, 0, ?, '', 0.0, 0.0, ?)",
                 (*trial, found.spread, found.source, now),
             )
-        return True
 
     # ---- decisions about graphs
 
@@ -171,44 +205,55 @@ class Database(DatabaseFile):
 
     def keep_answer(self, answer: DecidedGraph) -> None:
         """Keep what a search decided; it replaces what was decided before."""
+        self._write_answer(answer, "decisions")
+
+    def _write_answer(self, answer: DecidedGraph, table: str) -> None:
         row = (answer.key, answer.description, answer.label, answer.decisions, json.dumps(answer.problems),
                answer.seconds, int(answer.finished), time.time())  # fmt: skip
         with self.errors() as db:
-            db.execute("insert or replace into decisions values (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute(f"insert or replace into {table} values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def drop_answer(self, key: str) -> None:
-        """Forget what was decided about a question."""
+        """Forget what was decided about a question, here and elsewhere."""
         with self.errors() as db:
             db.execute("delete from decisions where key = ?", (key,))
+            db.execute("delete from offered_decisions where key = ?", (key,))
 
     def adopt_answer(self, answer: DecidedGraph) -> bool:
-        """Take decisions from elsewhere, unless those that are known are as good; say whether they are news."""
+        """Take decisions from elsewhere, unless those that are known are as good; say whether they are news. Else they
+        wait behind these, whose kernels may not be made as they were.
+        """
         known = self.answer(answer.key)
         if known is not None and known.seconds <= answer.seconds:
+            self._write_answer(answer, "offered_decisions")
             return False
         self.keep_answer(answer)
         return True
 
-    def _answers(self, which: str, *values: str) -> tuple[DecidedGraph, ...]:
+    def offered_answer(self, key: str) -> DecidedGraph | None:
+        """Return what was decided elsewhere about a question, and waits behind what is known here."""
+        return next(iter(self._answers("where key = ?", key, table="offered_decisions")), None)
+
+    def _answers(self, which: str, *values: str, table: str = "decisions") -> tuple[DecidedGraph, ...]:
         columns = "key, description, label, decisions, problems, seconds, finished"
         with self.errors() as db:
-            rows = db.execute(f"select {columns} from decisions {which}", values).fetchall()
+            rows = db.execute(f"select {columns} from {table} {which}", values).fetchall()
         return tuple(
             DecidedGraph(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
             for key, description, label, decisions, problems, seconds, finished in rows
             if fits((key, description, label, decisions, problems, seconds, finished), ANSWER_KINDS)
         )
 
-    # ---- modelled costs, which are slow to compute again
+    # ---- what hangs on no version: what timing adds, which packs were read
 
     def cost(self, key: str) -> float | None:
-        """Return a kept cost."""
+        """Return a kept figure."""
         with self.errors() as db:
             row = db.execute("select seconds from costs where key = ?", (key,)).fetchone()
         return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
     def keep_cost(self, key: str, seconds: float) -> None:
-        """Keep a cost."""
+        """Keep a figure."""
         with self.errors() as db:
             db.execute("insert or replace into costs values (?, ?)", (key, seconds))
 

@@ -21,7 +21,8 @@ from attrs import asdict, define, evolve, field
 from ...backends.source import unrolled_statements
 from ...ir import WHOLE, CutsError, PassError, Schedule
 from ...passes.schedule import Point, best_points, candidate_of, make_space, neighbours
-from ..build import DRAW_LIMIT, Built, Done, Scored, Worker, compiled, make_kernel
+from ..build import DRAW_LIMIT, Built, Done, Scored, Worker, compiled
+from ..kernels import make_kernel
 from ..problem import Problem, schedule_text
 from ..resources import Resources
 from ..sample_points import random_points

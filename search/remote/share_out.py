@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..build import Scored
 from ..course import Search
@@ -90,7 +90,8 @@ class ShareOut:
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
         """Return a choice for every problem, by its key."""
         record = self.search(tasks)
-        found = {t.problem.key: t.choice or best_known(t, self.settings, self.resources.ranked) for t in tasks}
+        known = self.resources.database, self.resources.ranked
+        found = {t.problem.key: t.choice or best_known(t, self.settings, *known) for t in tasks}
         record.end(self.resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
         return found
 
@@ -137,7 +138,8 @@ class ShareOut:
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
         ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
-        unit = SearchUnit(task.problem, self.settings, tuple(task.trials.values()), seconds, tuple(ranked))
+        known, version = tuple(task.trials.values()), self.resources.database.version
+        unit = SearchUnit(task.problem, self.settings, known, seconds, tuple(ranked), version)
         self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
 
     def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:
@@ -162,13 +164,14 @@ class ShareOut:
         database, statistics = self.resources.database, self.resources.statistics
         if result.ranked:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
+        today = result.version == database.version
         with database.at_once():
             database.register(problem)
-            database.record(problem, result.trials)
+            database.record(problem, result.trials, today)
             if result.winner is not None and self.settings.final:
                 database.finish(problem, result.winner)
         for trial in result.trials:
-            task.trials[trial.schedule] = trial
+            task.trials[trial.schedule] = evolve(trial, holds=today or None)
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed

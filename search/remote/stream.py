@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ...ir import Budget, CutsError, cores
 from ..bench import Bench
@@ -55,7 +55,9 @@ class UnitStream:
         """Begin the search for a problem beside those that are under way, which have the same settings and end."""
         self._search = search = self._search or self._begun(unit)
         problem = unit.problem
-        task = SearchTask(problem, trials={t.schedule: t for t in unit.trials})
+        same = unit.version == search.resources.database.version
+        known = unit.trials if same else [evolve(t, holds=None) for t in unit.trials]
+        task = SearchTask(problem, trials={t.schedule: t for t in known})
         search.resources.database.record(problem, unit.trials)
         if unit.ranked:
             search.resources.ranked.setdefault(space_key(problem, unit.settings), list(unit.ranked))
@@ -128,13 +130,14 @@ def _result(search: _Search, each: _UnderWay) -> UnitResult:
     return UnitResult(
         dict(unit.problem.machine),
         tuple(t for t in database.trials(unit.problem) if known.get(t.schedule) != t),
-        task.choice or best_known(task, unit.settings, search.resources.ranked),
+        task.choice or best_known(task, unit.settings, database, search.resources.ranked),
         database.winner(unit.problem),
         len(built),
         sum(bool(e.samples) for e in built),
         complete=task.choice is not None,
         ranked=() if unit.ranked else tuple(search.resources.ranked.get(space_key(unit.problem, unit.settings), ())),
         rounds=task.round,
+        version=database.version,
     )
 
 

@@ -20,8 +20,8 @@ from ..settings import Settings, TunedChoice
 
 @frozen
 class SearchUnit:
-    """A problem to search, what is known of it, the seconds that there are for it, and the model's best points where
-    these are known.
+    """A problem to search, what is known of it by which `version` of the compiler, the seconds that there are for it,
+    and the model's best points where these are known.
     """
 
     problem: Problem
@@ -29,13 +29,15 @@ class SearchUnit:
     trials: tuple[Trial, ...] = ()
     seconds: float | None = None
     ranked: tuple[Scored, ...] = ()
+    version: str = ""
 
 
 @frozen
 class UnitResult:
     """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
     error that ended it. Where its time was over before it was `complete`, the choice is the best so far. `ranked` are
-    the model's best points, where the unit came without them; it took so many `rounds`.
+    the model's best points, where the unit came without them; it took so many `rounds`. `version` is the compiler's
+    there, of which the same release may have several.
     """
 
     machine: Mapping[str, str]
@@ -48,6 +50,7 @@ class UnitResult:
     complete: bool = True
     ranked: tuple[Scored, ...] = ()
     rounds: int = 0
+    version: str = ""
 
 
 @frozen

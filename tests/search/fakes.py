@@ -57,8 +57,10 @@ def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> Problem:
 
 
 def answer_of(job: Job) -> Any:
-    """Return what a worker answers, which its arguments alone decide; where it runs a compiler, that is asked anew."""
-    if job.method == "build" and job.arguments[0].target.dialect == "cuda":
+    """Return what a worker answers, which its arguments alone decide; where it runs a compiler, or says how
+    this version writes a kernel, that is asked anew.
+    """
+    if job.method == "source" or (job.method == "build" and job.arguments[0].target.dialect == "cuda"):
         return getattr(ProposingFactory(), job.method)(*job.arguments)
     key = job.method, pickle.dumps(job.arguments)
     if key not in _ANSWERS:

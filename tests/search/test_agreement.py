@@ -28,6 +28,7 @@ from cuts.ops import Registry
 from cuts.runtime.plan import Plan
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
+from cuts.search.summary import summary_lines, summary_values
 from cuts.search.tuner import Tuner
 
 from ..kernels.test_split import GPU_LIKE, long_product
@@ -235,7 +236,12 @@ def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pyt
     graph, made = network(), list[CompiledPlan]()
     wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
     large(monkeypatch)
-    assert agreement(graph, made, spare=False).is_right(wrong)
+    judge = agreement(graph, made, spare=False)
+    assert judge.is_right(wrong)
+    assert judge.note(wrong) == (
+        "the plan of 'net' was not compared with operations one by one: no time was left to make one; "
+        "'cuts verify PLAN' compares it with the reference"
+    )
     assert not made
     with pytest.warns(CutsWarning, match="is dropped"):
         assert agreement(graph, made, spare=False).trusted([wrong, compiled(graph)]) == [False, True], (
@@ -266,6 +272,50 @@ def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytes
     with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*no room"):
         assert judge.trusted([wrong, compiled(graph)]) == [True, True]
     assert judge.is_right(wrong)
+
+
+def test_a_search_says_that_what_it_ships_was_not_compared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large(monkeypatch)
+    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), 4.0)), SHORT)
+    with caplog.at_level("INFO", "cuts.compile"):
+        build_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
+    (note,) = selector.uncompared
+    assert note.startswith("the plan of 'net' was not compared with operations one by one")
+    assert f"cuts: {note}" in caplog.messages, "which the command line prints on standard error"
+    assert f"not compared: {note}" in list(summary_lines(selector))
+    assert summary_values(selector)["not compared"] == [note]
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_memory_that_is_not_there_costs_the_comparison_only(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*asked: object) -> None:
+        raise MemoryError("Unable to allocate 3.00 GiB")
+
+    graph = network()
+    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    if not small:
+        large(monkeypatch)
+    monkeypatch.setattr("cuts.compile.agreement.compare", none_left)
+    judge = agreement(graph)
+    monkeypatch.setattr(CompiledPlan, "verify", none_left)
+    assert judge.trusted(plans) == [True, True]
+    assert judge.is_right(plans[0])
+    assert judge.note(plans[0]).endswith("there is no memory for it: Unable to allocate 3.00 GiB")
+
+
+def test_where_memory_ends_while_it_is_asked_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network()
+    large(monkeypatch)
+
+    def no_room() -> CompiledPlan:
+        raise MemoryError
+
+    judge = Agreement(graph, SPEC, no_room, lambda: True)
+    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*; there is no memory for it$"):
+        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
 
 
 def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

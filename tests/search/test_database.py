@@ -143,6 +143,11 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     database._connection.execute("update trials set source = ?, seconds = 'soon'", (value or 1,))
     assert database.winner(PROBLEM) is None
     assert database.trials(PROBLEM) == database.recorded(PROBLEM.work) == []
+    with database.errors() as db:
+        db.execute("insert into times values ('group', ?, 'digest', 'schedule')", (value or "soon",))
+        db.execute("insert into expected values ('group', ?, ?)", (value or "soon", database.model_version))
+    assert database.time("group") is None
+    assert database.expected("group") is None
     assert database.hints(PROBLEM) == []
     assert [sorted(record["hashed"]) for record in explain(database, PROBLEM.key)] == [["damaged"]]
 

@@ -96,11 +96,12 @@ def tuned(
     further: bool = False,
     wholes: Wholes = by_sums,
     is_right: Right = trusted,
+    frozen: bool = False,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
-    selector = MeasuredSelector(target, Tuner(resources), SHORT, further=further)
+    selector = MeasuredSelector(target, Tuner(resources, frozen), SHORT, further=further)
     options = CompileOptions()
     run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
     return compile_measured(graph, SPEC, options, selector, run, wholes, is_right), selector

@@ -30,11 +30,12 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.schedule.choose import choose
 from cuts.passes.side_by_side import joined
 from cuts.search.bench import DeviceBench
-from cuts.search.build import Built, Factory, Job, Workers, make_kernel
+from cuts.search.build import Built, Factory, Job, Workers
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
+from cuts.search.kernels import make_kernel
 from cuts.search.measure import MeasuringDevice, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
@@ -109,6 +110,21 @@ def test_memory_that_is_not_there_is_missed_before_anything_is_repeated() -> Non
     with pytest.raises(MemoryError):
         _repeated(np.zeros(7, np.float32), 1 << 50)
     assert time.process_time() - begun < 1
+
+
+@needs_opencl
+def test_where_memory_ends_while_a_candidate_is_compared_only_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*asked: object) -> None:
+        raise MemoryError("Unable to allocate 3.00 GiB")
+
+    device, problem = MeasuringDevice(OPENCL), problem_of()
+    kernel = built(problem).kernel
+    assert kernel is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(MeasuringDevice, "_difference", none_left)
+        verdict = device.check(problem.key, kernel, None, problem)
+    assert verdict == Verdict("failed", "no memory on the host to compare what it writes: Unable to allocate 3.00 GiB")
+    assert device.check(problem.key, kernel, None) == Verdict("ok")
 
 
 def test_a_tensor_without_axes_has_one_place() -> None:

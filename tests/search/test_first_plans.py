@@ -27,6 +27,7 @@ from cuts.passes.fragments import Fragment
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search.build import Scored
+from cuts.search.database import Database
 from cuts.search.final_round import best_known
 from cuts.search.problem import Problem, schedule_text
 from cuts.search.selector import MeasuredSelector
@@ -212,9 +213,9 @@ def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_o
         own, other = (schedule_text(scored.candidate.schedule) for scored in (first, second))
         task.entries[own] = Entry(first, own)
         task.entries[other] = Entry(second, other, samples=[seconds], outcome="ok")
-        assert best_known(task, SHORT).candidate == ships.candidate
+        assert best_known(task, SHORT, Database(None)).candidate == ships.candidate
         task.entries[own] = Entry(first, own, samples=[1.0], outcome="ok")
-        assert best_known(task, SHORT).candidate == second.candidate
+        assert best_known(task, SHORT, Database(None)).candidate == second.candidate
 
 
 def test_a_budget_may_have_begun_before_it_is_made() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
-from cuts.search.build import Done, Factory, Job, make_kernel
+from cuts.search.build import Done, Factory, Job
+from cuts.search.kernels import make_kernel
 from cuts.search.settings import ENDLESS, Settings
 from cuts.search.strategies import (
     STRATEGIES,

@@ -139,7 +139,7 @@ def test_a_search_that_is_cut_short_leaves_what_was_measured_and_no_estimate_to_
     assert any(seconds is not None for seconds in found)
     assert not tuner.complete
     cut = [p for p, seconds in zip(problems, found, strict=True) if seconds is not None]
-    assert all(database.cost(f"estimate {p.key}") is None for p in cut)
+    assert all(database.time(f"estimate of 40 {p.key}") is None for p in cut)
 
 
 def test_units_that_are_forgotten_are_not_answered_and_their_process_stays() -> None:

@@ -533,7 +533,7 @@ def test_what_was_refused_is_no_answer_for_want_of_a_better_one(refused: int) ->
     texts = [schedule_text(scored.candidate.schedule) for scored in task.first]
     for text, scored in zip(texts[:refused], task.first, strict=False):
         task.entries[text] = Entry(scored, text, outcome="spilled")
-    chosen = schedule_text(best_known(task, Settings()).candidate.schedule)
+    chosen = schedule_text(best_known(task, Settings(), Database(None)).candidate.schedule)
     assert chosen not in texts[:refused]
     assert refused == len(texts) or chosen == texts[refused]
 
@@ -546,4 +546,4 @@ def test_where_the_first_were_refused_the_next_in_order_is_the_answer() -> None:
         text = schedule_text(scored.candidate.schedule)
         task.entries[text] = Entry(scored, text, outcome="spilled")
     known = {space_key(problem, Settings()): ranked}
-    assert best_known(task, Settings(), known).candidate.schedule == ranked[2].candidate.schedule
+    assert best_known(task, Settings(), Database(None), known).candidate.schedule == ranked[2].candidate.schedule

@@ -1,0 +1,25 @@
+"""What is kept is tied to the sources that made it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from cuts.backends import this_version
+from cuts.backends.this_version import compiler_digest, model_digest
+
+digest = compiler_digest.__wrapped__
+
+
+def test_a_version_is_that_of_its_sources() -> None:
+    assert digest() == digest() == compiler_digest()
+    assert len({digest("ir"), digest("ir", "passes"), digest()}) == 3
+    assert model_digest() == digest("ir", "passes")
+
+
+def test_sources_that_change_under_a_process_make_a_version_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest()
+    monkeypatch.setattr(this_version, "_BEGUN", 0.0)
+    assert len({before, digest(), digest()}) == 3
+    monkeypatch.setattr(time, "time", lambda: 1.0)
+    assert digest() == before, "a file of the future says that clocks differ"
