@@ -122,8 +122,9 @@ class Sweeps:
         """Keep what became of the points of a sweep that was cut short."""
         others = [e for e in sweep.entries.values() if e is not sweep.chosen]
         done = [e for e in others if e.outcome and (e.samples or e.outcome != "ok")]
-        found = self._kept.setdefault(sweep.problem.key, {})
-        found.update((entry.text, (entry.outcome, entry.samples)) for entry in done)
+        if done:
+            found = self._kept.setdefault(sweep.problem.key, {})
+            found.update((entry.text, (entry.outcome, entry.samples)) for entry in done)
 
     def _doubted(self, sweep: Sweep) -> bool:
         """Have those points timed again that beat the choice, or nearly do, by the clock of an earlier sweep; say
