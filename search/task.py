@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from math import inf
+from math import inf, sqrt
 from statistics import median
 
 from attrs import define, field
@@ -18,6 +18,10 @@ from .problem import Problem, schedule_text
 from .proof import Proof
 from .settings import Settings, TunedChoice
 from .strategies import Known, Strategy
+
+#: The deviation of the difference of two medians of so many normal values each, in distances between quartiles over the
+#: root of that number: 1.25 deviations of a value for a median, root 2 for two, 1.35 deviations between quartiles.
+DOUBT = 1.31
 
 
 @define(eq=False)
@@ -42,6 +46,11 @@ class Entry:
     def spread(self) -> float:
         """The distance between the quartiles of its runs as a fraction of the median."""
         return Timing(tuple(self.samples)).spread if self.samples else 0.0
+
+    @property
+    def doubt(self) -> float:
+        """About how far its median may be from that of as many other runs, as a fraction: the more runs, the less."""
+        return DOUBT * self.spread / sqrt(len(self.samples)) if self.samples else 0.0
 
     @property
     def rank(self) -> tuple[float, int, str]:
@@ -177,5 +186,5 @@ class SearchTask:
         best = self.best
         if best is None:
             return None
-        band = 1.0 + max(settings.tie, min(3 * settings.tie, best.spread))
+        band = 1.0 + max(settings.tie, min(3 * settings.tie, best.doubt))
         return min((e for e in self.entries.values() if e.seconds <= band * best.seconds), key=lambda e: e.rank)

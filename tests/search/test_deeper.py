@@ -17,7 +17,7 @@ from cuts.search.settings import Settings
 from cuts.search.strategies import Known, strategy_on
 from cuts.search.strategies.bayes import Bayes
 from cuts.search.strategies.ground import FullSpace, place_of
-from cuts.search.task import SearchTask
+from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner, losing, search_deeper, tune_each
 
 from .fakes import MACHINE, OPENCL, group_of, problem_of, uncompiled
@@ -109,3 +109,21 @@ def test_a_deeper_search_is_as_patient_side_by_side_as_alone() -> None:
             while not search._impatient(task):
                 task.stale, task.vain, count = task.stale + 1, task.vain + batch, count + 1
             assert count == rounds
+
+
+def test_few_runs_that_scatter_make_a_tie_and_many_do_not() -> None:
+    """Runs that scatter by 3 % either way say of a kernel that it is 2 % faster once there are enough of them."""
+
+    def chosen(runs: int) -> float:
+        task = SearchTask(problem_of(8))
+        space = FullSpace(make_space(task.problem.form, OPENCL))
+        scored = [space.scored(point) for point in best_points(task.problem.form, OPENCL, "bound", 2)]
+        for number, (each, seconds) in enumerate(zip(scored, (1.02e-5, 1e-5), strict=True)):
+            samples = [seconds * (1 + part) for part in (-0.03, 0.0, 0.03)] * runs
+            task.entries[str(number)] = Entry(each, str(number), samples=samples, outcome="ok")
+        winner = task.winner(Settings())
+        assert winner is not None
+        return winner.seconds
+
+    assert chosen(1) == 1.02e-5, "the model's first"
+    assert chosen(8) == 1e-5
