@@ -2,6 +2,10 @@
 half of the cores, then with both and all.
 
     python bench/two_devices.py --out $OUT/two_devices.json
+    python bench/two_devices.py --spread
+
+Half of the cores are whole ones, with all threads of each: what a machine of half the size has. `--spread` measures one
+GPU with the first half of the processors too, which may be a thread of every core of the host.
 
 Each search is a process of its own that knows nothing of earlier ones: no database, no pack, no compiled kernel, of
 ours or in the compiler's own cache; a short one goes before, so that what they are made of is in memory. What is
@@ -23,6 +27,7 @@ from pathlib import Path
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.cases import all_cases
+from cuts.bench.processors import physical_cores, share_of
 from cuts.bench.records import Row, circumstances, exit_code, write_rows
 from cuts.bench.timelines import ProcessTimes, described, lines
 from cuts.bench.tuned import tune
@@ -54,17 +59,18 @@ def measure(devices: list[str], options: argparse.Namespace) -> Row:
         timeline = described(begin, HERE, selector.budget.stages, tasks)
         kernels = sum(p.uses * (c.seconds or 0.0) for p, c in zip(selector.problems, selector.choices, strict=True))
         return {
-            "devices": len(devices), "cores": len(os.sched_getaffinity(0)), "operations": len(cases),
+            "devices": len(devices), "operations": len(cases),
             "seconds": round(seconds, 2), "complete": selector.complete, "kernels us": round(1e6 * kernels, 1),
             "building": selector.tuner.statistics.building, "stages": selector.budget.spent,
             "statistics": selector.tuner.statistics.record(), "timeline": timeline, **circumstances(target.name),
         }  # fmt: skip
 
 
-def measured_apart(count: int, options: argparse.Namespace) -> Row:
-    """Measure in a process of its own, which sees `count` devices and their share of the cores."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = cores[: len(cores) * count // options.most]
+def measured_apart(count: int, options: argparse.Namespace, spread: bool = False) -> Row:
+    """Measure in a process of its own, which sees `count` devices and their share of the cores, or of the processors
+    where it is `spread` over cores.
+    """
+    share = share_of(os.sched_getaffinity(0), count, options.most, spread)
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(count))),
@@ -81,7 +87,10 @@ def measured_apart(count: int, options: argparse.Namespace) -> Row:
     if process.returncode:
         raise SystemExit(process.returncode)
     row: Row = json.loads(said.splitlines()[-1])
-    return row | {"processes": processes.rows()}
+    return row | {
+        "processors": len(share), "physical cores": len(physical_cores(share)), "spread": spread,
+        "processes": processes.rows(),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -92,6 +101,7 @@ def main() -> None:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--first", type=int, default=0, help="only so many operations")
     parser.add_argument("--budget", type=float, default=70.0, metavar="SECONDS", help="of each search")
+    parser.add_argument("--spread", action="store_true", help="one device with a thread of each of many cores too")
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "two_devices.json")
     options = parser.parse_args()
@@ -101,22 +111,28 @@ def main() -> None:
     # What is on disk is read once, by a search that is not measured: the first one would pay for what the second finds.
     measured_apart(1, argparse.Namespace(**vars(options) | {"first": 1, "budget": WARM}))
     rows: list[Row] = []
-    for count in (options.most, 1):  # if time runs out, what is new is known
-        rows.append(measured_apart(count, options))
+    # If time runs out, what is new is known.
+    for count, spread in ((options.most, False), (1, False), *([(1, True)] if options.spread else [])):
+        rows.append(measured_apart(count, options, spread))
         write_rows(options.out, rows)
     for row in rows:
-        print(f"{row['devices']} devices: how many were busy with what, by half seconds")
+        print(f"{_title(row)}: how many were busy with what, by half seconds")
         print("\n".join(lines(row["timeline"], row["processes"])))
-    print("devices  cores  seconds  compiled  timed  kernels us  complete")
     for row in rows:
-        statistics = row["statistics"]
-        print(f"{row['devices']:>7}{row['cores']:>7}{row['seconds']:>9.1f}{statistics['compiled']:>10}"
-              f"{statistics['timed']:>7}{row['kernels us']:>12.1f}  {row['complete']}")  # fmt: skip
+        print(f"{_title(row)}:", ", ".join(f"{n} {t:.1f}" for n, t in row["stages"].items() if t >= 0.1))
+    for row in rows[1:]:
+        spent, count = row["building"]
+        print(f"{_title(row)}: {count} kernels were built in {spent:.0f} s of all cores together")
+    print("devices  processors  cores  seconds  compiled  timed  kernels us  complete  gain")
     for row in rows:
-        print(f"{row['devices']} devices:", ", ".join(f"{n} {t:.1f}" for n, t in row["stages"].items() if t >= 0.1))
-    spent, count = rows[1]["building"]
-    print(f"one device: {count} kernels were built in {spent:.0f} s of all cores together")
-    print(f"gain {rows[1]['seconds'] / rows[0]['seconds']:.2f}")
+        statistics, gain = row["statistics"], row["seconds"] / rows[0]["seconds"]
+        print(f"{row['devices']:>7}{row['processors']:>12}{row['physical cores']:>7}{row['seconds']:>9.1f}"
+              f"{statistics['compiled']:>10}{statistics['timed']:>7}{row['kernels us']:>12.1f}  {row['complete']!s:8}"
+              f"{'' if row is rows[0] else f'{gain:6.2f}'}")  # fmt: skip
+
+
+def _title(row: Row) -> str:
+    return f"{row['devices']} devices, {row['processors']} processors of {row['physical cores']} cores"
 
 
 if __name__ == "__main__":
