@@ -94,7 +94,7 @@ class Rounds:
         self._trials.step(tasks)
         for task in tasks:
             if task.idle:
-                self._advance(task, self._batch(tasks))
+                self._advance(task, self._batch(task, tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
                 self._trials.look()
 
@@ -181,14 +181,15 @@ class Rounds:
         with one_thread(), self._resources.statistics.phase("propose"):
             return task.strategy.propose(task.known(), task.seconds, count)
 
-    def _batch(self, tasks: Sequence[SearchTask]) -> int:
+    def _batch(self, task: SearchTask, tasks: Sequence[SearchTask]) -> int:
         """Return how many points of a problem are proposed at once: more under a budget, where few searches go on and
-        workers would have nothing to do.
+        workers would have nothing to do, and the more the longer this one goes on already: round after round it would
+        end by itself. One that only waits to be told what is proven goes on no more.
         """
-        batch, going = self._settings.batch, sum(t.choice is None for t in tasks)
+        batch, going = self._settings.batch, sum(t.choice is None and not t.ending for t in tasks)
         if not self._resources.budget.limited:
             return batch
-        return max(batch, min(WIDE * batch, self._resources.builder.size // max(1, going)))
+        return max(batch, min(WIDE * batch, (1 + task.round) * self._resources.builder.size // max(1, going)))
 
     def _advance(self, task: SearchTask, batch: int) -> None:
         """Propose the next batch, or end the search."""

@@ -74,8 +74,10 @@ class Trials:
         entry.samples = [known.seconds] if known.seconds is not None else []
 
     def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
-        """Have a candidate built."""
-        first = task.place if turn == 0 else self.batches + turn
+        """Have a candidate built: the first of all problems, then what is first proposed of each; of problems that are
+        further those before others that are furthest, as what goes on for most rounds would end last, by itself.
+        """
+        first = task.place if turn == 0 else self.batches + (1.0 / turn if turn > 1 else 0.0)
         seconds = entry.scored.candidate.score
         self._build(task, entry, (first, 0.0, -task.gain), LONG if seconds < BRIEF else LONGEST)
 

@@ -479,7 +479,7 @@ def test_what_is_left_of_a_budget_goes_to_the_kernels_that_lose_most() -> None:
 def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_build() -> None:
     """A search that goes on alone would leave most workers without work, and take a round for every three points."""
 
-    def batches(budget: Budget) -> list[int]:
+    def batches(number: int, budget: Budget) -> list[int]:
         resources = session(budget, FakeClock())
         rounds = Rounds(resources, Settings(batch=3))
         tasks = [SearchTask(problem_of(8)) for _ in range(40)]
@@ -488,8 +488,9 @@ def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_buil
             for task in tasks[going:]:
                 task.choice = modelled(task.problem)
             resources.builder.size = 16  # type: ignore[misc]
-            found.append(rounds._batch(tasks))
+            found.append(rounds._batch(evolve(tasks[0], round=number), tasks))
         return found
 
-    assert batches(Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
-    assert batches(Budget.of(None, FakeClock())) == [3, 3, 3, 3]
+    assert batches(0, Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
+    assert batches(7, Budget.of(60.0, FakeClock())) == [3, 9, 9, 9]
+    assert batches(0, Budget.of(None, FakeClock())) == [3, 3, 3, 3]

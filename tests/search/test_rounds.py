@@ -1,0 +1,77 @@
+"""What goes to the workers first where many problems are searched for at once, and how much at a time."""
+
+from __future__ import annotations
+
+from attrs import define, field
+from cuts.ir.budget import Budget
+from cuts.search.build import Done, Job, Scored
+from cuts.search.earlier_results import modelled
+from cuts.search.rounds import Rounds
+from cuts.search.settings import LEAST_CHUNK, Pace, Settings
+from cuts.search.task import Entry, SearchTask
+from cuts.search.trials import Trials
+
+from .fakes import problem_of
+from .simulated import FakeClock, session
+
+
+@define
+class Noting:
+    """Workers that take down what they are asked for, and never do it."""
+
+    size: int = 16
+    load: int = 0
+    jobs: list[Job] = field(factory=list)
+
+    def submit(self, job: Job) -> None:
+        """Take it down."""
+        self.jobs.append(job)
+
+    def collect(self, timeout: float) -> list[Done]:
+        """Answer nothing."""
+        return []
+
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget nothing."""
+        return []
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def _rounds(workers: Noting) -> Rounds:
+    resources = session(Budget.of(60.0, FakeClock()), FakeClock())
+    resources._builder = workers
+    return Rounds(resources, Settings(batch=3))
+
+
+def test_searches_that_only_wait_for_a_proof_keep_no_workers() -> None:
+    rounds, tasks = _rounds(Noting()), [SearchTask(problem_of(8)) for _ in range(40)]
+    for task in tasks[2:]:
+        task.ending = True
+    assert rounds._batch(tasks[0], tasks) == 8
+
+
+def test_a_search_that_goes_on_for_long_proposes_more_at_once() -> None:
+    rounds, tasks = _rounds(Noting()), [SearchTask(problem_of(8)) for _ in range(20)]
+    found = []
+    for tasks[0].round in (0, 3, 7, 15):
+        found.append(rounds._batch(tasks[0], tasks))
+    assert found == [3, 3, 6, 9]
+
+
+def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with() -> None:
+    """A search of ten rounds that waits for all others in each of them ends long behind them."""
+    workers, task = Noting(), SearchTask(problem_of(8))
+    trials = Trials(_rounds(workers)._resources, Settings())
+    entry = Entry(Scored(None, modelled(task.problem).candidate), "a point")
+    for turn in range(5):
+        trials.build(task, entry, turn)
+    priorities = [job.priority for job in workers.jobs]
+    assert sorted(range(5), key=priorities.__getitem__) == [0, 1, 4, 3, 2]
+
+
+def test_few_groups_that_are_left_are_measured_with_the_others() -> None:
+    """Six behind sixty-six took half a second, in which most workers had nothing to do."""
+    assert Pace().size(16.5, 66 + LEAST_CHUNK) == 66 + LEAST_CHUNK
+    assert Pace().size(16.5, 66 + LEAST_CHUNK + 1) == 66
