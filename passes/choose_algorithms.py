@@ -113,26 +113,29 @@ class ChooseAlgorithms:
     plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
     peaks: dict[Hashable, float] = field(factory=dict)
-    coming: list[Callable[[], None]] = field(factory=list)
+    coming: dict[frozenset[Hashable], Callable[[], None]] = field(factory=dict)
 
     def begin(self, graph: Graph) -> None:
         """Have declarations, and those alternatives that may be faster, cut into kernels beside what else there is to
         do. What declarations take is not waited for: they take no longer than their most.
         """
-        _, fresh = self._wanted(graph)
+        fresh = self._fresh(graph, self._wanted(graph))
         if self.ahead is None or not fresh:
             return
         alternatives = self._promising(fresh, {key: PEAK * self.peaks[key] for key in fresh})
         asked = {**{(key, ""): fragments[""] for key, fragments in fresh.items()}, **alternatives}
         wait = self.ahead([*asked.values()])
-        self.coming.append(lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True))))
+        self.coming[frozenset(fresh)] = lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True)))
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
         self.choices.clear()
         self.used.clear()
         self.replaced.clear()
-        nodes, fresh = self._wanted(graph)
+        nodes = self._wanted(graph)
+        for keys in [keys for keys in self.coming if not keys.isdisjoint(self.keys[name] for name in nodes)]:
+            self.coming.pop(keys)()
+        fresh = self._fresh(graph, nodes)
         if fresh:
             whole, others = self._planned(fresh)
             self._keep(fresh, whole, self._cut(others))
@@ -152,11 +155,8 @@ class ChooseAlgorithms:
                 result = self.replace(result, node, best)
         return result
 
-    def _wanted(self, graph: Graph) -> tuple[Mapping[str, Collection[str]], Mapping[Hashable, Fragments]]:
-        """Return the algorithms of each node that has some, and the alternatives that were not cut into kernels yet."""
-        for take_in in self.coming:
-            take_in()
-        self.coming.clear()
+    def _wanted(self, graph: Graph) -> Mapping[str, Collection[str]]:
+        """Return the algorithms of each node that may be better off with one."""
         asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
         nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
@@ -167,12 +167,18 @@ class ChooseAlgorithms:
             if keys[name] not in self.peaks:
                 self.peaks[keys[name]] = self._estimate(part)
         long = {name for name in parts if PEAK * self.peaks[keys[name]] >= self.least}
-        precise = {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
+        return {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
+
+    def _fresh(self, graph: Graph, nodes: Mapping[str, Collection[str]]) -> Mapping[Hashable, Fragments]:
+        """Return the alternatives of nodes that were not cut into kernels yet, nor are."""
+        begun = {key for keys in self.coming for key in keys}.union(self.plans)
         first: dict[Hashable, str] = {}
-        for name in precise:
-            if keys[name] not in self.plans:
-                first.setdefault(keys[name], name)
-        return precise, {key: self._fragments(parts[name], graph, precise[name]) for key, name in first.items()}
+        for name in nodes:
+            if self.keys[name] not in begun:
+                first.setdefault(self.keys[name], name)
+        found = {n.name: n for n in graph.nodes if n.name in first.values()}
+        parts = {name: _with_followers(node, graph, self.instances) for name, node in found.items()}
+        return {key: self._fragments(parts[name], graph, nodes[name]) for key, name in first.items()}
 
     def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced], peak: float) -> str:
         """Return what takes a node's place: what was measured to be best, or by the model, where that is not known and

@@ -33,6 +33,9 @@ Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
 #: place of a node then. (In seconds of a simulated host: Inception-v3 3.4 for 62 kernels, 2.3 with two nodes replaced;
 #: ResNet-50 at batch 64 2.3 for 40, 3 with nine; GoogLeNet at batch 16 3.5 for 77, 4 with ten.)
 KNOWN, STEPS = 0.5, 4
+#: Seconds left for algorithms from which on workers cut the alternatives of short declarations too before they have
+#: done anything for the first plan, which then comes a second later.
+AMPLE = 10.0
 
 
 def choose_algorithms(work: Compilation) -> Graph:
@@ -82,6 +85,8 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     """
     unmeasured = evolve(step, least=step.small, asks=False)
     unmeasured.begin(graph)
+    if work.budget.left(ALGORITHMS_SHARE) > AMPLE:
+        step.begin(graph)
     best, kernels, seconds, others = _planned(work, FirstPlan(graph, {}, {}))
     with selector.foreseen(kernels, 0.0):
         chosen = graph if selector.overdue() else unmeasured.run(graph)

@@ -142,6 +142,28 @@ def test_no_declaration_is_waited_for_before_a_first_plan_is_made(monkeypatch: p
     assert moment == begun[0] == 0.0
 
 
+@pytest.mark.parametrize(("seconds", "before"), [(20.0, ["long"]), (60.0, ["long", "small"])])
+def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
+    seconds: float, before: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker takes seconds over an alternative, in which cores waited for the last of them to be asked for; the first
+    plan, which is the answer where time is short, would wait for workers.
+    """
+    asked: list[str] = []
+    ahead, planned = MeasuredSelector.plan_ahead, first_plans._planned
+
+    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+        asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
+        return ahead(self, fragments)
+
+    first: list[list[str]] = []
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    monkeypatch.setattr(first_plans, "_planned", lambda *plan: first.append([*asked]) or planned(*plan))
+    found_in(seconds, FakeClock())
+    assert first[0] == before
+    assert asked == ["long", "small"]  # each of them once
+
+
 @pytest.mark.parametrize("late", ["never", "algorithms", "measured"])
 def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its groups would be what they were when time was over: nothing fused."""
