@@ -27,19 +27,17 @@ from attrs import asdict, evolve, frozen
 from cuts.bench.record_spaces import problem_of_space
 from cuts.bench.records import exit_code
 from cuts.bench.strategies import BATCH, FIRST, until
-from cuts.ir.text import parse_ir
 from cuts.passes.model import bound
-from cuts.passes.schedule import make_space
 from cuts.search.build import Scored
-from cuts.search.learned.correction import LearnedOrder
+from cuts.search.learned import LearnedOrder, rescored
 from cuts.search.learned.elsewhere import Elsewhere, ordered_seconds, times_of
 from cuts.search.learned.judgement import PLAIN, Judged, Standing, learn, standing_of
-from cuts.search.learned.pool import RecordedGround
+from cuts.search.learned.pool import RecordedGround, ground_of
 from cuts.search.learned.rank_points import MeasuredOperation, of_spaces
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
-from cuts.search.problem import Problem
+from cuts.search.problem import schedule_text
 from cuts.search.settings import Settings
-from cuts.search.strategies import CorrectedSpace, FullSpace, Known, place_of, strategy_on
+from cuts.search.strategies import CorrectedSpace, Known, place_of, strategy_on
 
 #: Searches on the other GPU: a title, a strategy, and the kernels at which it is stopped.
 SEARCHES = (("a search", "frugal", Settings().most), ("30 kernels", "bayes", 30), ("60 kernels", "bayes", 60))
@@ -49,27 +47,34 @@ MOST = 100
 
 @frozen(eq=False)
 class Side:
-    """One operation on one GPU: the problem, its recorded space, and its points as the orders see them."""
+    """One operation on one GPU: its points as the orders see them and as searches do, and which points each of the
+    searches tried.
+    """
 
-    problem: Problem
-    space: RecordedSpace
     operation: MeasuredOperation
+    ground: RecordedGround
+    tried: Mapping[str, frozenset[str]]
 
-    def ground(self, order: LearnedOrder = PLAIN) -> RecordedGround:
-        """Return the recorded points as what a search proposes, in an order."""
-        space = make_space(self.problem.form, self.problem.target)
-        full = FullSpace(space) if order == PLAIN else CorrectedSpace(space, correction=order)
-        return RecordedGround.of(self.space, full)
+    @classmethod
+    def of(cls, space: RecordedSpace, operation: MeasuredOperation) -> Side:
+        """Return a recorded space with the searches that are replayed in it."""
+        target = evolve(space.described, name=space.machine["target"])
+        ground = ground_of(space, problem_of_space(space, target))
+        tried = {title: searched(ground, begun(ground), name, most) for title, name, most in SEARCHES}
+        texts = {title: frozenset(schedule_text(ground.scored(k.point).candidate.schedule) for k in known)
+                 for title, known in tried.items()}  # fmt: skip
+        return cls(operation, ground, texts)
+
+    def ordered_by(self, order: LearnedOrder) -> RecordedGround:
+        """Return the recorded points in another order."""
+        space = self.ground.full.space
+        points = rescored(space, self.ground.points, order)
+        return self.ground.ordered_by(CorrectedSpace(space, correction=order), [p.score for p in points])
 
 
 def sides_of(spaces: Sequence[RecordedSpace]) -> list[Side]:
     """Return the spaces of a GPU with what orders need."""
-    found = []
-    for space in spaces:
-        for operation in of_spaces([space]):
-            target = evolve(space.described, name=space.machine["target"])
-            found.append(Side(problem_of_space(space, target), space, operation))
-    return found
+    return [Side.of(space, operation) for space in spaces for operation in of_spaces([space])]
 
 
 def common(one: RecordedSpace, other: RecordedSpace) -> tuple[RecordedSpace, RecordedSpace]:
@@ -114,7 +119,7 @@ def begun(ground: RecordedGround) -> list[Scored]:
 
 def kernels(here: Side, order: LearnedOrder) -> float:
     """Return how many kernels a search on the new GPU tries until one is within 3 % of the best."""
-    ground = here.ground(order)
+    ground = here.ordered_by(order)
     found = until([k.seconds for k in searched(ground, begun(ground), "bayes", MOST)], ground.best)
     return MOST if found is None else found
 
@@ -142,11 +147,8 @@ def rows_of(here: Sequence[Side], there: Sequence[Side], foreign: bool) -> Itera
         trees = learn(others, "trees")
         yield _row(new, "nothing", PLAIN, None, 0)
         yield _row(new, "other operations", trees, None, sum(len(o.points.seconds) for o in others))
-        for title, name, most in SEARCHES:
-            ground = known.ground()
-            tried = {ground.scored(k.point).candidate.schedule for k in searched(ground, begun(ground), name, most)}
-            mask = np.asarray([parse_ir(text) in tried for text in measured.schedules])
-            yield _recalled(new, title, measured.where(mask))
+        for title, tried in known.tried.items():
+            yield _recalled(new, title, measured.where(np.asarray([text in tried for text in measured.schedules])))
         yield _recalled(new, "all points", measured)
 
 
@@ -178,14 +180,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def pairs_of(folder: Path, imagined: bool) -> list[list[RecordedSpace]]:
+def pairs_of(folder: Path, imagined: bool, only: Sequence[str]) -> list[list[RecordedSpace]]:
     """Return the spaces of two GPUs, those that both have in the same order, with the points that ran on both."""
+
+    def wanted(space: RecordedSpace) -> bool:
+        return not only or any(text in space.label for text in only)
+
     if imagined:
-        spaces = [s for path in sorted(folder.glob("*.json.gz")) for s in read_spaces(path)]
+        spaces = [s for path in sorted(folder.glob("*.json.gz")) for s in read_spaces(path) if wanted(s)]
         each = [(evolve(s, machine={**s.machine, "target": "recorded"}), made_up(s)) for s in spaces]
     else:
         one, other = (
-            {s.work: s for path in sorted(place.glob("*.json.gz")) for s in read_spaces(path)}
+            {s.work: s for path in sorted(place.glob("*.json.gz")) for s in read_spaces(path) if wanted(s)}
             for place in sorted(place for place in folder.iterdir() if place.is_dir())
         )
         each = [(one[work], other[work]) for work in one if work in other]
@@ -215,9 +221,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--json", type=Path, help="write the rows there")
     options = parser.parse_args()
-    pairs = pairs_of(options.folder, options.made_up)
-    wanted = [k for k, s in enumerate(pairs[0]) if not options.only or any(text in s.label for text in options.only)]
-    one, other = (sides_of([spaces[k] for k in wanted]) for spaces in pairs)
+    pairs = pairs_of(options.folder, options.made_up, options.only)
+    one, other = map(sides_of, pairs)
     print(scatter(one, other), flush=True)
     rows = []
     for here, there in ((one, other), (other, one)):

@@ -26,5 +26,5 @@ def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) ->
         conflicts = np.asarray(conflict_factor(space.group, batch.sizes, space.target))
         scores[rows] = correction.seconds(batch.features, conflicts, space.target)
         if elsewhere is not None:
-            scores[rows] *= factors_of(elsewhere, sizes_of_batch(batch), (len(rows),))
+            scores[rows] *= factors_of(elsewhere, sizes_of_batch(batch), len(rows))
     return [Point(float(score), p.structure, p.places) for p, score in zip(points, scores, strict=True)]
