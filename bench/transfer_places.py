@@ -125,7 +125,7 @@ def kernels(here: Side, order: LearnedOrder) -> float:
 
 
 @frozen
-class Row:
+class SeenRow:
     """What one thing that was seen makes of the order of one operation on the new GPU."""
 
     new: str
@@ -135,7 +135,7 @@ class Row:
     points: float
 
 
-def rows_of(here: Sequence[Side], there: Sequence[Side], foreign: bool) -> Iterator[Row]:
+def rows_of(here: Sequence[Side], there: Sequence[Side], foreign: bool) -> Iterator[SeenRow]:
     """Yield a row for each operation of the new GPU and each thing seen on the other. Estimates of what was measured
     there are those of this GPU's figures, or, where `foreign`, of that GPU's.
     """
@@ -152,17 +152,17 @@ def rows_of(here: Sequence[Side], there: Sequence[Side], foreign: bool) -> Itera
         yield _recalled(new, "all points", measured)
 
 
-def _recalled(new: Side, title: str, measured: MeasuredOperation) -> Row:
+def _recalled(new: Side, title: str, measured: MeasuredOperation) -> SeenRow:
     order = evolve(PLAIN, recalled=times_of(measured))
     return _row(new, title, order, Elsewhere.of(measured, PLAIN), len(measured.schedules))
 
 
-def _row(new: Side, title: str, order: LearnedOrder, elsewhere: Elsewhere | None, points: int) -> Row:
+def _row(new: Side, title: str, order: LearnedOrder, elsewhere: Elsewhere | None, points: int) -> SeenRow:
     standing = standing_of(new.operation, ordered_seconds(new.operation, order, elsewhere))
-    return Row(new.operation.machine, title, standing, kernels(new, order), points)
+    return SeenRow(new.operation.machine, title, standing, kernels(new, order), points)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[SeenRow]) -> str:
     """Return medians and geometric means over operations, for each GPU that is new."""
     lines = ["| new GPU | seen on the other | points | best point | first within 5 % | among the first 16 | kernels |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip

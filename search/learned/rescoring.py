@@ -6,12 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...ir import print_ir
+from ...ir import CutsError, Schedule, parse_ir, print_ir
 from ...passes.model import conflict_factor
-from ...passes.schedule import Point, Space, columns_of, evaluate
+from ...passes.schedule import Point, Space, check_schedule, columns_of, evaluate, neighbours
 from .correction import LearnedOrder
 from .elsewhere import factors_of, recalled_of
+from .places import place_of_schedule
 from .sizes import sizes_of_batch
+
+#: Fastest points of another machine that are looked at whatever the model says, and those whose neighbours are.
+FASTEST, PARENTS = 8, 3
+
+
+def recalled_points(space: Space, correction: LearnedOrder, model: str) -> list[Point]:
+    """Return the fastest points that an order recalls, and their neighbours, as far as the space has them."""
+    found = []
+    for text, _ in sorted(correction.recalled, key=lambda each: (each[1], each[0]))[:FASTEST]:
+        try:
+            schedule = parse_ir(text)
+            legal = isinstance(schedule, Schedule) and not check_schedule(space.group, schedule, space.target)
+            place = place_of_schedule(space, schedule) if legal else None
+        except (CutsError, AssertionError):
+            continue  # it is no schedule of this version
+        if place is not None:
+            found.append(Point(0.0, *place))
+    return [*found, *sorted(neighbours(space, found[:PARENTS], model))]
 
 
 def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) -> list[Point]:

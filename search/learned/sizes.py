@@ -25,12 +25,12 @@ WHOLE = ("lanes", "row_vector", "stages", "ahead", "cached", "kept", "turns", "p
 def sizes_of_batch(batch: Batch) -> Sizes:
     """Return the numbers of points of one structure, which broadcast to the batch."""
     launch = batch.columns.get("raster", 1), batch.columns.get("min_blocks", 0)
-    return _named(batch.sizes, batch.structure.index, *launch)
+    return sizes_of_parts(batch.sizes, batch.structure.index, *launch)
 
 
 def sizes_of_schedule(group: FusedGroup, schedule: Schedule) -> Sizes:
     """Return the numbers of a legal schedule."""
-    return _named(geometry_of(group, schedule), schedule.index, schedule.raster, schedule.min_blocks)
+    return sizes_of_parts(geometry_of(group, schedule), schedule.index, schedule.raster, schedule.min_blocks)
 
 
 def table_of(each: Sequence[Sizes], names: Sequence[str]) -> Array:
@@ -40,7 +40,8 @@ def table_of(each: Sequence[Sizes], names: Sequence[str]) -> Array:
     )
 
 
-def _named(parts: Sequence[Geometry], index: str, raster: Any, blocks: Any) -> Sizes:
+def sizes_of_parts(parts: Sequence[Geometry], index: str, raster: Any, blocks: Any) -> Sizes:
+    """Return the numbers of points whose segments have these sizes."""
     found = {f"index {index}": 1, "raster": raster, "min blocks": blocks}
     for number, part in enumerate(parts):
         found |= {f"{number} {name}": value for name, value in _segment(part)}

@@ -4,25 +4,31 @@ is like them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
-from cuts.passes.schedule import candidate_of, columns_of, evaluate, make_space
+from cuts.passes.schedule import Point, candidate_of, columns_of, evaluate, make_space
+from cuts.search.build import Factory
+from cuts.search.database import Database, Trial
+from cuts.search.earlier_results import order_of
 from cuts.search.learned.correction import LearnedOrder
 from cuts.search.learned.elsewhere import FEWEST_RECALLED, Elsewhere, ordered_seconds, recalled_of, times_of
 from cuts.search.learned.judgement import PLAIN, RECALLED, Lesson, recalled, standing
+from cuts.search.learned.places import place_of_schedule
 from cuts.search.learned.rank_points import Array, MeasuredOperation, operations_of
 from cuts.search.learned.rescoring import rescored
 from cuts.search.learned.sizes import sizes_of_batch, sizes_of_schedule, table_of
 from cuts.search.problem import Problem, schedule_text
+from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .fakes import OPENCL, group_of, problem_of
+from .fakes import OPENCL, FakeBench, group_of, problem_of, tuner_of
 
 SIZES, COUNT = (16, 24, 32, 40), 40
 GROUPS = (group_of("matmul", ((32, 48), (48, 40))), group_of("softmax", ((24, 96),)),
@@ -54,13 +60,12 @@ def there() -> MeasuredOperation:
 
 @settings(max_examples=20)
 @given(st.sampled_from(GROUPS), st.integers(0, 1000))
-def test_a_point_and_its_schedule_have_the_same_sizes(group: object, seed: int) -> None:
-    problem = evolve(problem_of(16), form=group)
-    space = make_space(problem.form, OPENCL)
+def test_a_point_and_its_schedule_have_the_same_sizes(group: FusedGroup, seed: int) -> None:
+    space = make_space(group, OPENCL)
     for point in FullSpace(space).random(3, (seed,)):
         structure = space.structures[point.structure]
         batch = evaluate(space, structure, columns_of(structure, np.asarray([point.places], np.int64)), 0)
-        sizes = sizes_of_batch(batch), sizes_of_schedule(problem.form, candidate_of(space, point).schedule)
+        sizes = sizes_of_batch(batch), sizes_of_schedule(group, candidate_of(space, point).schedule)
         names = sorted({*sizes[0], *sizes[1]})
         here, there = table_of(sizes, names)
         assert here == pytest.approx(there)
@@ -127,3 +132,55 @@ def test_what_is_recalled_is_judged_on_operations_that_two_machines_measured() -
 def test_a_schedule_that_is_recalled_is_one_of_the_operation(there: MeasuredOperation) -> None:
     assert [print_of for print_of, _ in times_of(there)] == list(there.schedules)
     assert all(schedule_text(parse_ir(text)) == text for text in there.schedules)  # type: ignore[arg-type]
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(GROUPS), st.integers(0, 1000))
+def test_a_schedule_is_found_in_its_space(group: FusedGroup, seed: int) -> None:
+    space = make_space(group, OPENCL)
+    for point in FullSpace(space).random(3, (seed,)):
+        schedule = candidate_of(space, point).schedule
+        place = place_of_schedule(space, schedule)
+        assert place is not None
+        assert candidate_of(space, Point(0.0, *place)).schedule == schedule
+
+
+def with_trials(problem: Problem, texts: Sequence[str]) -> Database:
+    """A database of another machine, on which the last of some schedules was by far the fastest."""
+    database = Database(None)
+    database.register(problem)
+    database.record(problem, [Trial(text, "ok", 1e-3 / n**4) for n, text in enumerate(texts, 1)])
+    return database
+
+
+def test_a_search_begins_with_what_was_fast_on_another_machine() -> None:
+    problem = problem_of(32)
+    texts = texts_of(problem)
+    database = with_trials(evolve(problem, machine={"device": "another"}), texts)
+    order = order_of(database, problem, Settings())
+    assert order is not None
+    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6, order)]
+    assert texts[-1] in first
+    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6)]
+    assert texts[-1] not in plain
+    tuner_of(FakeBench(lambda kernel: 1e-3), database=database).run([problem], Settings(remembers=False))
+    assert texts[-1] in {t.schedule for t in database.trials(problem)}
+
+
+def test_the_order_is_that_of_the_machine_that_measured_most_and_of_no_few_points() -> None:
+    problem = problem_of(32)
+    texts = texts_of(problem)
+    database = with_trials(evolve(problem, machine={"device": "another"}), texts[:FEWEST_RECALLED])
+    third = evolve(problem, machine={"device": "a third"})
+    database.register(third)
+    database.record(third, [Trial(texts[0], "ok", 1.0), Trial(texts[1], "wrong")])
+    database.register(problem)
+    database.record(problem, [Trial(text, "ok", 1.0) for text in texts])
+    assert {*database.elsewhere(problem)} == {*texts[:FEWEST_RECALLED]}
+    order = order_of(database, problem, Settings())
+    assert order is not None
+    assert [text for text, _ in order.recalled] == texts[FEWEST_RECALLED - 1 :: -1]
+    assert order_of(database, problem, Settings(recalls=False)) is None
+    few = with_trials(evolve(problem, machine={"device": "another"}), texts[: FEWEST_RECALLED - 1])
+    assert order_of(few, problem, Settings(correction=PLAIN)) is PLAIN
+    assert order_of(database, problem_of(48), Settings()) is None
