@@ -1,7 +1,9 @@
 """What another machine measured of an operation says of its points on this one: by how much an order is wrong at them.
 
 Points that were measured there are ordered by what they took; others by a process over the sizes that their schedules
-tell (`sizes.py`), which falls back on what is common to all measured ones. What a factor is for all points of an
+tell (`sizes.py`), which falls back on what is common to all measured ones: a search measured what is fast, so that
+others are held for slower by a deviation. Estimates are those of this machine, so that nothing needs to be known of the
+other one. What a factor is for all points of an
 operation changes no order, so that two machines need not be equally fast.
 """
 
@@ -22,6 +24,8 @@ from .sizes import Sizes, table_of
 
 #: Fewest points of an operation from elsewhere that correct an order.
 FEWEST_RECALLED = 8
+#: By how many deviations points that were not measured are held for slower than is expected.
+CAUTION = 1.0
 #: Farthest that a number of a point may be from those of the measured ones, in their deviations.
 FAR = 4.0
 
@@ -60,7 +64,8 @@ class Elsewhere:
         """Return what the expected seconds of points are to be multiplied by, given their sizes in columns by `names`,
         and whether they have any `others`.
         """
-        found = self.process.expected(_placed(table[:, self.differ], self.centre, self.scale))
+        beliefs = self.process.at(_placed(table[:, self.differ], self.centre, self.scale))
+        found = beliefs.mean + CAUTION * np.sqrt(beliefs.variance)
         measured = (None if other else self.known.get(key) for key, other in zip(_keys(table), others, strict=True))
         return np.exp([value if exact is None else exact for value, exact in zip(found, measured, strict=True)])
 

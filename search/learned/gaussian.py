@@ -50,10 +50,6 @@ class GaussianProcess:
         inverse = np.linalg.inv(_covariance(apart, length) + scatter * np.eye(count))
         return cls(rows, mean, inverse @ deviations, inverse, length, scatter, variance)
 
-    def expected(self, rows: Array) -> Array:
-        """Return what is expected of other rows."""
-        return np.asarray(self.mean + _covariance(_apart(rows, self.rows), self.length) @ self.weights)
-
     def at(self, rows: Array) -> Beliefs:
         """Return what is believed of other rows."""
         near = _covariance(_apart(rows, self.rows), self.length)
