@@ -9,7 +9,7 @@ operations, this operation by a search, this operation at all points that were r
 other GPU, as `cuts tune` has it (`frugal`), and as one that goes on to 30 and to 60 kernels (`bayes`). `kernels` are
 what a search on the new GPU tries, replayed in its times and begun in the order, until one is within 3 % of the best.
 `--made-up` takes a GPU that is not there in place of the other: what depends on memory takes 0.7 of the recorded time,
-and every time errs by 1.5 %.
+and every time errs by 1.5 %. `a search's winner` is tried before the plain order: what a hint is good for by itself.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ def begun(ground: RecordedGround) -> list[Scored]:
     return [ground.scored(p) for p in sorted(ground.points)[:FIRST]]
 
 
-def kernels(here: Side, order: LearnedOrder) -> float:
+def kernels(ground: RecordedGround, first: Sequence[Scored]) -> float:
     """Return how many kernels a search on the new GPU tries until one is within 3 % of the best."""
-    ground = here.ordered_by(order)
-    found = until([k.seconds for k in searched(ground, begun(ground), "bayes", MOST)], ground.best)
+    found = until([k.seconds for k in searched(ground, first, "bayes", MOST)], ground.best)
     return MOST if found is None else found
 
 
@@ -147,6 +146,7 @@ def rows_of(here: Sequence[Side], there: Sequence[Side], foreign: bool) -> Itera
         trees = learn(others, "trees")
         yield _row(new, "nothing", PLAIN, None, 0)
         yield _row(new, "other operations", trees, None, sum(len(o.points.seconds) for o in others))
+        yield _winner(new, measured, known.tried[SEARCHES[0][0]])
         for title, tried in known.tried.items():
             yield _recalled(new, title, measured.where(np.asarray([text in tried for text in measured.schedules])))
         yield _recalled(new, "all points", measured)
@@ -157,9 +157,21 @@ def _recalled(new: Side, title: str, measured: MeasuredOperation) -> SeenRow:
     return _row(new, title, order, Elsewhere.of(measured, PLAIN), len(measured.schedules))
 
 
+def _winner(new: Side, measured: MeasuredOperation, tried: frozenset[str]) -> SeenRow:
+    """Return what the fastest point of a search makes of the plain order, tried first as a hint."""
+    times = dict(times_of(measured))
+    winner = min((text for text in tried if text in times), key=lambda text: times[text])
+    expected = ordered_seconds(new.operation, PLAIN, None)
+    expected[new.operation.schedules.index(winner)] = 0.0
+    first = [s for s in map(new.ground.scored, new.ground.points) if schedule_text(s.candidate.schedule) == winner]
+    found = kernels(new.ground, [*first, *begun(new.ground)])
+    return SeenRow(new.operation.machine, "a search's winner", standing_of(new.operation, expected), found, 1)
+
+
 def _row(new: Side, title: str, order: LearnedOrder, elsewhere: Elsewhere | None, points: int) -> SeenRow:
     standing = standing_of(new.operation, ordered_seconds(new.operation, order, elsewhere))
-    return SeenRow(new.operation.machine, title, standing, kernels(new, order), points)
+    ground = new.ordered_by(order)
+    return SeenRow(new.operation.machine, title, standing, kernels(ground, begun(ground)), points)
 
 
 def table(rows: Sequence[SeenRow]) -> str:
