@@ -1,13 +1,14 @@
 """How well the points of an operation are ordered on a GPU that is new, by what was seen on another one: nothing, other
 operations, this operation by a search, this operation at all points that were recorded.
 
-    python bench/transfer_places.py PAIRS [--json FILE]
+    python bench/transfer_places.py bench/results/spaces bench/results/pairs/nvidia-h200 [--json FILE]
     python bench/transfer_places.py bench/results/spaces --made-up
 
-`PAIRS` is a folder with a folder for each GPU, of the same spaces at the same points (`bench/record_spaces.py
---points-of`). Places are those among the points that ran on both. A search is replayed in the recorded times of the
-other GPU, as `cuts tune` has it (`frugal`), and as one that goes on to 30 and to 60 kernels (`bayes`). `kernels` are
-what a search on the new GPU tries, replayed in its times and begun in the order, until one is within 3 % of the best.
+The folders are of a GPU each, with the same spaces at the same points (`bench/record_spaces.py --points-of`); spaces
+that both have of one GPU are left out, unless `--same` asks for them, which tells what the scatter of times does.
+Places are those among the points that ran on both. A search is replayed in the recorded times of the other GPU, as
+`cuts tune` has it (`frugal`), and as one that goes on to 30 and to 60 kernels (`bayes`). `kernels` are what a search on
+the new GPU tries, replayed in its times and begun in the order, until one is within 3 % of the best.
 `--made-up` takes a GPU that is not there in place of the other: what depends on memory takes 0.7 of the recorded time,
 and every time errs by 1.5 %. `a search's winner` is tried before the plain order: what a hint is good for by itself.
 """
@@ -192,21 +193,26 @@ def table(rows: Sequence[SeenRow]) -> str:
     return "\n".join(lines)
 
 
-def pairs_of(folder: Path, imagined: bool, only: Sequence[str]) -> list[list[RecordedSpace]]:
-    """Return the spaces of two GPUs, those that both have in the same order, with the points that ran on both."""
+def pairs_of(folders: Sequence[Path], same: bool, only: Sequence[str]) -> list[list[RecordedSpace]]:
+    """Return the spaces of two GPUs, those that both have in the same order, with the points that ran on both; the
+    other GPU is made up where there is one folder.
+    """
 
     def wanted(space: RecordedSpace) -> bool:
         return not only or any(text in space.label for text in only)
 
-    if imagined:
-        spaces = [s for path in sorted(folder.glob("*.json.gz")) for s in read_spaces(path) if wanted(s)]
+    if len(folders) == 1:
+        spaces = [s for path in sorted(folders[0].glob("*.json.gz")) for s in read_spaces(path) if wanted(s)]
         each = [(evolve(s, machine={**s.machine, "target": "recorded"}), made_up(s)) for s in spaces]
     else:
         one, other = (
             {s.work: s for path in sorted(place.glob("*.json.gz")) for s in read_spaces(path) if wanted(s)}
-            for place in sorted(place for place in folder.iterdir() if place.is_dir())
+            for place in folders
         )
         each = [(one[work], other[work]) for work in one if work in other]
+        each = [(a, b) for a, b in each if same or a.machine["target"] != b.machine["target"]]
+        if same:
+            each = [(a, evolve(b, machine={**b.machine, "target": f"{b.machine['target']} again"})) for a, b in each]
     return [list(side) for side in zip(*(common(a, b) for a, b in each), strict=True)]
 
 
@@ -227,13 +233,16 @@ def scatter(one: Sequence[Side], other: Sequence[Side]) -> str:
 def main() -> None:
     """Print the table for both directions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--made-up", action="store_true", help="the folder is of one GPU, the other one is imagined")
+    parser.add_argument("folders", nargs="+", type=Path, help="one for each of two GPUs")
+    parser.add_argument("--same", action="store_true", help="the other recording is of the same GPU")
+    parser.add_argument("--made-up", action="store_true", help="one folder: the other GPU is imagined")
     parser.add_argument("--foreign", action="store_true", help="estimates of the other GPU by its own figures")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--json", type=Path, help="write the rows there")
     options = parser.parse_args()
-    pairs = pairs_of(options.folder, options.made_up, options.only)
+    if len(options.folders) != 2 - options.made_up:
+        parser.error("two folders are needed, or one with --made-up")
+    pairs = pairs_of(options.folders, options.same, options.only)
     one, other = map(sides_of, pairs)
     print(scatter(one, other), flush=True)
     rows = []
