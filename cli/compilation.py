@@ -46,6 +46,7 @@ def run_tuned(arguments: Namespace) -> int:
         seed=arguments.seed,
         libraries=getattr(arguments, "libraries", False),
         correction=lesson.correction if lesson is not None else None,
+        recalls=lesson is None or lesson.recalls,
     )
     with tuning_session(
         target,

@@ -24,7 +24,7 @@ from .child import START_LIMIT, Child, Lost
 from .copies import Nursery
 from .data import Reference, make_reference
 from .kernels import BundleMember, Written, make_bundle, make_kernel
-from .learned import LearnedOrder, rescored
+from .learned import LearnedOrder, recalled_points, rescored
 from .memory import collect_seldom
 from .problem import Problem, digest, schedule_text
 from .proof import Proof, prove, simple_schedule
@@ -71,14 +71,15 @@ class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
     def rank(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None = None) -> list[Scored]:
-        """Return the best points of a problem by a model, best first; those of a wider choice where what was learned
-        corrects the model.
+        """Return the best points of a problem by a model, best first; those of a wider choice, and of what was fast on
+        another machine, where what was learned corrects the model.
         """
         space = make_space(problem.form, problem.target)
         wide = count if correction is None else WIDER * count
         points: Iterable[Point] = best_points(problem.form, problem.target, model, wide)
         if correction is not None:
-            points = sorted(rescored(space, list(points), correction))[:count]
+            every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, model), *points)}
+            points = sorted(rescored(space, list(every.values()), correction))[:count]
         return [Scored(p, candidate_of(space, p)) for p in points]
 
     def rank_each(

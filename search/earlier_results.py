@@ -6,13 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from ..ir import CutsError
+from ..passes.model import FITTED
 from ..passes.schedule import Candidate, assess, check_schedule, choose
 from .build import Factory, Scored
 from .database import Database, Trial
 from .kernels import Written
+from .learned import FEWEST_RECALLED, LearnedOrder
 from .problem import Problem, read_schedule
-from .settings import TunedChoice
+from .settings import Settings, TunedChoice
 from .task import SearchTask
 
 #: Where a choice is from that no clock of this machine has seen: a clock with another version, or the model.
@@ -20,6 +24,8 @@ ELSEWHERE, GUESSED = "elsewhere", "guessed"
 #: Results of an unfinished search that are written to see whether they hold: where the fastest few do not, another
 #: version made them all.
 LOOKS = 4
+#: Most points of another machine that an order recalls, the fastest: workers read them for every search.
+MOST_RECALLED = 80
 
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
@@ -97,6 +103,17 @@ def modelled(problem: Problem) -> TunedChoice:
 def hints(database: Database, problem: Problem) -> list[Scored]:
     """Return the winners of other machines that are points of this problem's space."""
     return _points(database.hints(problem), problem)
+
+
+def order_of(database: Database, problem: Problem, settings: Settings) -> LearnedOrder | None:
+    """Return the order in which a search looks at points: as it was learned, with what other machines measured of the
+    same problem; nothing where that is the model's.
+    """
+    times = database.elsewhere(problem) if settings.recalls else {}
+    if len(times) < FEWEST_RECALLED:
+        return settings.correction
+    fastest = sorted(times.items(), key=lambda each: (each[1], each[0]))
+    return evolve(settings.correction or LearnedOrder(FITTED), recalled=tuple(fastest[:MOST_RECALLED]))
 
 
 def faster_before(task: SearchTask) -> list[Scored]:

@@ -11,7 +11,7 @@ from ..ir import PassError, cores
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
 from .course import Search
-from .earlier_results import hints
+from .earlier_results import hints, order_of
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import Settings, TunedChoice
@@ -135,14 +135,15 @@ class Rounds:
         task.begun = self._resources.budget.clock()
         self._resources.database.register(task.problem)
         self._trials.refer(task)
+        task.order = order_of(self._resources.database, task.problem, self._settings)
         known = self._resources.ranked.get(space_key(task.problem, self._settings))
-        if known is not None and len(known) >= self._settings.first:
+        if known is not None and task.order is self._settings.correction and len(known) >= self._settings.first:
             self._start(task, known)
             return
         wanted = (
             self._settings.model,
             self._settings.first if self._settings.final else max(RANKED, self._settings.first),
-            self._settings.correction,
+            task.order,
         )
         # Under a budget all spaces are ranked first: what is not measured then is the model's choice at least.
         first = -1.0 if self._resources.budget.limited and self._settings.final else task.place
@@ -171,7 +172,7 @@ class Rounds:
         task.first = list(ranked[: max(1, self._settings.first)])
         settings = self._settings
         task.strategy = make_strategy(
-            settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, settings.correction
+            settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, task.order
         )
         known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *self._proposed(task, self._settings.first)])
@@ -227,7 +228,7 @@ class Rounds:
         """Return what a worker is asked for proposals; nothing where there are few, or the strategy does not travel."""
         if self._resources.builder.size < SEVERAL or task.strategy is None:
             return None
-        return request_of(self._settings, task.strategy, task.known(), task.seconds, room)
+        return request_of(self._settings, task.strategy, task.known(), task.seconds, room, task.order)
 
     def _answered(self, task: SearchTask, room: int, done: Done) -> None:
         """Go on with what a worker proposes; where it could not, this process does."""

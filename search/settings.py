@@ -38,7 +38,8 @@ class Settings:
     no less than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place
     of kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
     slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
-    that was learned from measurements puts the model's points into another order. A `hasty` search leaves out points
+    that was learned from measurements puts the model's points into another order. One that `recalls` begins in the
+    order of what other machines measured of the same problem, where that is enough. A `hasty` search leaves out points
     whose code would be long, as a compiler takes long over it; one that is not is as patient with its proposals where
     they are small, as of many searches side by side, as where they are large.
     """
@@ -61,6 +62,7 @@ class Settings:
     libraries: bool = False
     seed: int = 0
     correction: LearnedOrder | None = None
+    recalls: bool = True
     deeper: int = 2
     hasty: bool = True
 
@@ -74,7 +76,8 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.
-QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False)
+QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False,
+                 recalls=False)  # fmt: skip
 
 #: A shorter one, where there are more groups than time for that.
 BRIEF = evolve(QUICK, first=3, most=3)

@@ -14,6 +14,7 @@ from ..ir import PassError
 from ..passes.schedule import Point
 from .build import Built, Scored
 from .database import Trial
+from .learned import LearnedOrder
 from .problem import Problem, schedule_text
 from .proof import Proof
 from .settings import Settings, TunedChoice
@@ -62,7 +63,8 @@ class Entry:
 class SearchTask:
     """The search for one problem.
 
-    `trials` are results of earlier sessions by schedule. Nothing can be checked while it is `unknown` what the outputs
+    `trials` are results of earlier sessions by schedule, `order` is what is known of the order of points besides the
+    model. Nothing can be checked while it is `unknown` what the outputs
     must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
     the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
     `tried` how many points there were then, `stale` how many batches in a row did not better it, `vain` how many points
@@ -72,6 +74,7 @@ class SearchTask:
 
     problem: Problem
     strategy: Strategy | None = None
+    order: LearnedOrder | None = None
     first: list[Scored] = field(factory=list)
     trials: dict[str, Trial] = field(factory=dict)
     entries: dict[str, Entry] = field(factory=dict)

@@ -4,7 +4,7 @@ from .atom_structures import atom_structures, computed_by_atoms
 from .check_schedules import check_schedule
 from .choose import Candidate, assess, candidate_of, choose, choose_soon
 from .climb import Point, best_points, neighbours
-from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, to_schedule
+from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, schedule_of, to_schedule
 from .legal_points import features_of, geometry_of
 from .prune import proven_slower, score
 from .space import Space, make_space, segment_structures
@@ -32,6 +32,7 @@ __all__ = [
     "neighbours",
     "proven_slower",
     "sampled",
+    "schedule_of",
     "score",
     "segment_structures",
     "to_schedule",

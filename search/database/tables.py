@@ -103,6 +103,22 @@ class Database(VersionedFile):
                 found.setdefault(key, (label, work, {}))[2][schedule] = float(seconds)
         return list(found.values())
 
+    def elsewhere(self, problem: Problem) -> dict[str, float]:
+        """Return the seconds by schedule of the same work on another machine, or with another version: of those the one
+        that has most.
+        """
+        with self.errors() as db:
+            rows = db.execute(
+                "select p.key, t.schedule, t.seconds from problems p join trials t on t.problem = p.key "
+                "where p.work = ? and p.key <> ? and t.outcome = 'ok' and t.seconds > 0 order by p.key, t.schedule",
+                (problem.work, problem.key),
+            ).fetchall()
+        found: dict[str, dict[str, float]] = {}
+        for key, schedule, seconds in rows:
+            if isinstance(schedule, str) and isinstance(seconds, float):
+                found.setdefault(key, {})[schedule] = seconds
+        return max(found.values(), key=len, default={})
+
     def record(self, problem: Problem, trials: Sequence[Trial], today: bool = False) -> None:
         """Keep results, of kernels that this version made if they are of `today`; a later one of the same schedule
         replaces the earlier.

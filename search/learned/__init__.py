@@ -1,6 +1,16 @@
 """Search that learns: recorded spaces, strategies that fit models to what was measured, and the judgement of both."""
 
 from .correction import LearnedOrder
-from .rescoring import rescored
+from .elsewhere import FEWEST_RECALLED
+from .gaussian import Beliefs, GaussianProcess, expected_gain
+from .rescoring import recalled_points, rescored
 
-__all__ = ["LearnedOrder", "rescored"]
+__all__ = [
+    "FEWEST_RECALLED",
+    "Beliefs",
+    "GaussianProcess",
+    "LearnedOrder",
+    "expected_gain",
+    "recalled_points",
+    "rescored",
+]

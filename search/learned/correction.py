@@ -41,10 +41,15 @@ class Tree:
 
 @frozen
 class LearnedOrder:
-    """Estimates points with other constants, and corrects the logarithms by what the trees say."""
+    """Estimates points with other constants, and corrects the logarithms by what the trees say.
+
+    `recalled` are seconds by schedule that another machine measured of the one operation that is ordered: points like
+    them are corrected further (`elsewhere.py`).
+    """
 
     costs: RankConstants
     trees: tuple[Tree, ...] = ()
+    recalled: tuple[tuple[str, float], ...] = ()
 
     def seconds(self, features: Features, conflicts: Array, target: Target) -> Array:
         """Return what points are expected to take."""

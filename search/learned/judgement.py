@@ -1,6 +1,8 @@
 """Is what was learned better than the plain estimate? Asked of operations, and of machines, that it did not see.
 
 What counts is the order: where the best point stands, and how many points are tried until one is within 5 % of it.
+What another machine measured of the very operation (`elsewhere.py`) is judged by itself, on operations that were
+measured on several machines.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from ...ir import Target
 from ...passes.model import FITTED
-from .correction import LearnedOrder
+from .correction import Array, LearnedOrder
+from .elsewhere import Elsewhere, ordered_seconds
 from .rank_fit import fit_constants
 from .rank_points import MeasuredOperation, RankPoints, rank_points
 from .residual import fit_trees
@@ -24,6 +27,8 @@ VARIANTS = ("constants", "trees", "both")
 FOLDS, FEWEST_OPERATIONS = 10, 4
 #: Steps of a fit of constants; within which part of the best a point is as good.
 ROUNDS, CLOSE = 5, 0.05
+#: What the order is called that recalls what another machine measured of the operation.
+RECALLED = "recalled"
 Learner = Callable[[Sequence[MeasuredOperation], str], LearnedOrder]
 
 
@@ -78,20 +83,32 @@ class Lesson:
     by_machine: Mapping[str, Judged]
     chosen: str
     correction: LearnedOrder | None
+    by_recall: Mapping[str, Judged] = field(factory=dict)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether a search is to begin with what other machines measured of its operation: unless that was seen here to
+        be no better, of as many operations as a judgement takes.
+        """
+        few = not self.by_recall or len(self.by_recall["plain"].standings) < FEWEST_OPERATIONS
+        return few or self.by_recall[RECALLED].beats(self.by_recall["plain"])
 
     def lines(self) -> list[str]:
         """Return the judgement for people."""
         if not self.by_operation:
             return [f"nothing learned: {self.operations} measured operations, {FEWEST_OPERATIONS} at least are needed"]
         lines = []
-        for title, found in (("operations", self.by_operation), ("machines", self.by_machine)):
+        kinds = (("left out operations", self.by_operation), ("left out machines", self.by_machine),
+                 ("seen on another machine", self.by_recall))  # fmt: skip
+        for title, found in kinds:
             for name, judged in found.items():
                 best, close = judged.medians
-                first = f"left out {title}: {name:<10} place of the best point {best:g} (mean {judged.means[0]:.1f})"
+                first = f"{title}: {name:<10} place of the best point {best:g} (mean {judged.means[0]:.1f})"
                 second = f"points until within 5 % {close:g} (mean {judged.means[1]:.1f})"
                 lines.append(f"{first}, {second}, {len(judged.standings)} operations")
         used = "no order learned beats the plain one, which stays" if not self.chosen else f"used: {self.chosen}"
-        return [*lines, used]
+        again = "" if self.recalls else "; what other machines measured of an operation is no better here, and not used"
+        return [*lines, used + again]
 
 
 def learn(operations: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
@@ -114,11 +131,14 @@ def joined(each: Sequence[RankPoints]) -> RankPoints:
     )
 
 
-def standing(operation: MeasuredOperation, correction: LearnedOrder) -> Standing:
+def standing(operation: MeasuredOperation, correction: LearnedOrder, elsewhere: Elsewhere | None = None) -> Standing:
     """Return how an order does for an operation."""
-    points = operation.points
-    order = np.argsort(correction.seconds(points.features, points.conflicts, operation.target), kind="stable")
-    times = points.seconds[order]
+    return standing_of(operation, ordered_seconds(operation, correction, elsewhere))
+
+
+def standing_of(operation: MeasuredOperation, expected: Array) -> Standing:
+    """Return how well an operation's points stand in the order of what is expected of them."""
+    times = operation.points.seconds[np.argsort(expected, kind="stable")]
     close = int(np.argmax(times <= (1 + CLOSE) * times.min())) + 1
     return Standing(operation.label, operation.machine, len(times), int(np.argmin(times)) + 1, close)
 
@@ -137,6 +157,20 @@ def held_out(
     return {name: Judged(name, tuple(standings)) for name, standings in found.items()}
 
 
+def recalled(operations: Sequence[MeasuredOperation]) -> dict[str, Judged]:
+    """Judge the plain order, and with it what other machines measured of the same operation, on operations that were
+    measured on several.
+    """
+    found: dict[str, list[Standing]] = {"plain": [], RECALLED: []}
+    for here in operations:
+        there = [o for o in operations if o.work == here.work and o.machine != here.machine and o.sizes]
+        if there:
+            longest = max(there, key=lambda o: len(o.points.seconds))
+            found["plain"].append(standing(here, PLAIN))
+            found[RECALLED].append(standing(here, PLAIN, Elsewhere.of(evolve(longest, target=here.target), PLAIN)))
+    return {name: Judged(name, tuple(standings)) for name, standings in found.items() if standings}
+
+
 def lesson_of(operations: Sequence[MeasuredOperation], learner: Learner = learn) -> Lesson:
     """Learn from operations, and keep what beats the plain order on those left out; on whole machines too, where there
     are several.
@@ -147,7 +181,9 @@ def lesson_of(operations: Sequence[MeasuredOperation], learner: Learner = learn)
     folds = [set(works[k :: min(FOLDS, len(works))]) for k in range(min(FOLDS, len(works)))]
     judged = held_out(operations, folds, lambda o: o.work, learner)
     across = held_out(operations, [{m} for m in machines], lambda o: o.machine, learner) if len(machines) > 1 else {}
+    again = recalled(operations)
     better = [name for name in VARIANTS if judged[name].beats(judged["plain"])
               and (not across or across[name].beats(across["plain"]))]  # fmt: skip
     chosen = min(better, key=lambda name: judged[name].means[1], default="")
-    return Lesson(len(works), judged, across, chosen, learner(operations, chosen) if chosen else None)
+    learned = learner(operations, chosen) if chosen else None
+    return Lesson(len(works), judged, across, chosen, learned, again)

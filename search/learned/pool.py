@@ -61,6 +61,12 @@ class RecordedGround:
         ground.__attrs_post_init__()
         return ground
 
+    def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedGround:
+        """Return the same points in another order: with other scores, each in the place of one."""
+        points = [Point(float(s), p.structure, p.places) for p, s in zip(self.points, scores, strict=True)]
+        scored = {place_of(p): Scored(p, self._scored[place_of(p)].candidate) for p in points}
+        return RecordedGround(full, sorted(points), self.seconds, scored)
+
     @property
     def best(self) -> float:
         """The least time of all."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import fields, frozen
+from attrs import evolve, fields, frozen
 
 from ...ir import CutsError, FusedGroup, Schedule, Target, parse_ir
 from ...passes.model import NUMBERS, Features, conflict_factor
@@ -18,6 +18,7 @@ from ...passes.schedule import check_schedule, features_of, geometry_of
 from ..database import Database
 from ..problem import machine_of
 from .recorded import RecordedSpace
+from .sizes import Sizes, sizes_of_schedule
 
 Array = np.ndarray[Any, Any]
 #: Fewest points of an operation that say anything about their order, and most that are read: the fastest, and others
@@ -48,13 +49,24 @@ class RankPoints:
 
 @frozen(eq=False)
 class MeasuredOperation:
-    """The points of one operation on one machine. Operations with the same `work` are one wherever they ran."""
+    """The points of one operation on one machine, and the `sizes` of each. Operations with the same `work` are one
+    wherever they ran.
+    """
 
     label: str
     work: str
     machine: str
     target: Target
     points: RankPoints
+    sizes: tuple[Sizes, ...] = ()
+    schedules: tuple[str, ...] = ()
+
+    def where(self, mask: Array) -> MeasuredOperation:
+        """Return it with some of the points."""
+        rows = np.flatnonzero(mask)
+        sizes = tuple(self.sizes[k] for k in rows) if self.sizes else ()
+        schedules = tuple(self.schedules[k] for k in rows) if self.schedules else ()
+        return evolve(self, points=self.points.where(mask), sizes=sizes, schedules=schedules)
 
 
 def rank_points(rows: Sequence[Sequence[float]] | Array) -> RankPoints:
@@ -77,14 +89,14 @@ def of_spaces(spaces: Iterable[RecordedSpace]) -> Iterator[MeasuredOperation]:
     """Yield the operations of recorded spaces."""
     for space in spaces:
         times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
-        yield from _operation(space.label, space.work, space.machine, space.described, times)
+        yield from operations_of(space.label, space.work, space.machine, space.described, times)
 
 
 def of_database(database: Database, target: Target) -> Iterator[MeasuredOperation]:
     """Yield the operations of a database that were measured on a target's machine."""
     machine = machine_of(target)
     for label, work, times in database.measured(machine):
-        yield from _operation(label, work, machine, target, times)
+        yield from operations_of(label, work, machine, target, times)
 
 
 def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -96,20 +108,25 @@ def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
     return [*ordered[:FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]
 
 
-def _operation(
-    label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float]
+def operations_of(
+    label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float], fewest: int = FEWEST
 ) -> Iterator[MeasuredOperation]:
+    """Yield the operation that a work is, if this version knows it and as few of its points at least are legal."""
     try:
         group = parse_ir(work)
     except CutsError:
         return  # another version wrote it
-    rows = []
+    rows, sizes, texts = [], [], []
     for text, seconds in looked_at(times) if isinstance(group, FusedGroup) else ():
         try:
             schedule = parse_ir(text)
             row = counted(group, schedule, target) if isinstance(schedule, Schedule) else []
         except (CutsError, AssertionError):
             continue
-        rows += [[*row, seconds, 0.0]] if row else []
-    if len(rows) >= FEWEST:
-        yield MeasuredOperation(label, work, machine.get("target", ""), target, rank_points(rows))
+        if row:
+            rows.append([*row, seconds, 0.0])
+            sizes.append(sizes_of_schedule(group, schedule))
+            texts.append(text)
+    if len(rows) >= fewest:
+        name = machine.get("target", "")
+        yield MeasuredOperation(label, work, name, target, rank_points(rows), tuple(sizes), tuple(texts))

@@ -6,14 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...ir import CutsError, Schedule, parse_ir, print_ir
 from ...passes.model import conflict_factor
-from ...passes.schedule import Point, Space, columns_of, evaluate
+from ...passes.schedule import Point, Space, check_schedule, columns_of, evaluate, neighbours
 from .correction import LearnedOrder
+from .elsewhere import factors_of, recalled_of
+from .places import place_of_schedule
+from .sizes import sizes_of_batch
+
+#: Fastest points of another machine that are looked at whatever the model says, and those whose neighbours are.
+FASTEST, PARENTS = 8, 3
+
+
+def recalled_points(space: Space, correction: LearnedOrder, model: str) -> list[Point]:
+    """Return the fastest points that an order recalls, and their neighbours, as far as the space has them."""
+    found = []
+    for text, _ in sorted(correction.recalled, key=lambda each: (each[1], each[0]))[:FASTEST]:
+        try:
+            schedule = parse_ir(text)
+            legal = isinstance(schedule, Schedule) and not check_schedule(space.group, schedule, space.target)
+            place = place_of_schedule(space, schedule) if legal else None
+        except (CutsError, AssertionError):
+            continue  # it is no schedule of this version
+        if place is not None:
+            found.append(Point(0.0, *place))
+    return [*found, *sorted(neighbours(space, found[:PARENTS], model))]
 
 
 def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) -> list[Point]:
     """Return points with what is expected of them as their scores."""
     scores = np.zeros(len(points))
+    elsewhere = recalled_of(print_ir(space.group), space.target, correction) if correction.recalled else None
     for position in sorted({p.structure for p in points}):
         rows = [k for k, p in enumerate(points) if p.structure == position]
         structure = space.structures[position]
@@ -21,4 +44,6 @@ def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) ->
         batch = evaluate(space, structure, columns_of(structure, places), 0)
         conflicts = np.asarray(conflict_factor(space.group, batch.sizes, space.target))
         scores[rows] = correction.seconds(batch.features, conflicts, space.target)
+        if elsewhere is not None:
+            scores[rows] *= factors_of(elsewhere, sizes_of_batch(batch), len(rows))
     return [Point(float(score), p.structure, p.places) for p, score in zip(points, scores, strict=True)]

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from ...passes.schedule import Point
 from ..learned import LearnedOrder, rescored
-from .ground import FullSpace, Place
+from .ground import FullSpace, Place, place_of
 
 
 @define
@@ -18,6 +18,7 @@ class CorrectedSpace(FullSpace):
     """All points of a space, scored by the model `bound` and corrected."""
 
     correction: LearnedOrder = field(kw_only=True)
+    _expected: dict[Place, float] = field(init=False, factory=dict)
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
         """Return legal points in a random order, about the same number from each structure."""
@@ -33,4 +34,6 @@ class CorrectedSpace(FullSpace):
 
     def rescored(self, points: Sequence[Point]) -> list[Point]:
         """Return points with the seconds that are expected of them."""
-        return rescored(self.space, points, self.correction)
+        new = [p for p in points if place_of(p) not in self._expected]
+        self._expected |= {place_of(p): p.score for p in rescored(self.space, new, self.correction)}
+        return [Point(self._expected[place_of(p)], p.structure, p.places) for p in points]

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import define, field
 
 from ...passes.schedule import Point
-from .gaussian import Beliefs, GaussianProcess, expected_gain
+from ..learned import Beliefs, GaussianProcess, expected_gain
 from .ground import Array, Ground, Place, place_of
 from .proposer import Known, fastest
 

@@ -58,15 +58,14 @@ class ProposingFactory(Factory):
 
 def _strategy(problem: Problem, asked: ProposalRequest) -> Bayes:
     """Return a strategy that was asked before, or a new one."""
-    key = problem.key, asked.name, asked.model, asked.seed, asked.aided
-    kept = _STRATEGIES.pop(key, None) if asked.correction is None else None
+    key = problem.key, asked.name, asked.model, asked.seed, asked.aided, asked.correction
+    kept = _STRATEGIES.pop(key, None)
     if kept is None:
         space = make_space(problem.form, problem.target)
         made = make_strategy(asked.name, space, asked.first, asked.model, asked.seed, asked.aided, asked.correction)
         assert isinstance(made, Bayes), "others propose where they are"
         kept = made
-    if asked.correction is None:
-        _STRATEGIES[key] = kept
+    _STRATEGIES[key] = kept
     if len(_STRATEGIES) > KEPT:
         _STRATEGIES.popitem(last=False)
     kept.first = asked.first
@@ -78,12 +77,17 @@ class SearchWorker(ProposingFactory, Worker):
 
 
 def request_of(
-    settings: Settings, strategy: Strategy, known: Sequence[Known], best: float, count: int
+    settings: Settings,
+    strategy: Strategy,
+    known: Sequence[Known],
+    best: float,
+    count: int,
+    order: LearnedOrder | None = None,
 ) -> ProposalRequest | None:
     """Return what a worker is asked so that it proposes what a strategy would; nothing where that depends on more."""
     if not isinstance(strategy, Bayes):
         return None
     return ProposalRequest(
-        settings.strategy, settings.model, strategy.seed, strategy.aided, settings.correction,
+        settings.strategy, settings.model, strategy.seed, strategy.aided, order,
         tuple(strategy.first), frozenset(strategy.seen), tuple(known), best, count,
     )  # fmt: skip

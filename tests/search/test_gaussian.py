@@ -12,6 +12,7 @@ from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
 from cuts.search.build import Done, Factory, Job
 from cuts.search.kernels import make_kernel
+from cuts.search.learned.gaussian import GaussianProcess, expected_gain
 from cuts.search.settings import ENDLESS, Settings
 from cuts.search.strategies import (
     STRATEGIES,
@@ -24,7 +25,6 @@ from cuts.search.strategies import (
 )
 from cuts.search.strategies.bayes import BEGUN
 from cuts.search.strategies.frugal import VAIN
-from cuts.search.strategies.gaussian import GaussianProcess, expected_gain
 from cuts.search.strategies.proposer import in_turns
 from threadpoolctl import threadpool_info, threadpool_limits
 

@@ -53,7 +53,7 @@ class GaussianProcess:
     def at(self, rows: Array) -> Beliefs:
         """Return what is believed of other rows."""
         near = _covariance(_apart(rows, self.rows), self.length)
-        known = np.einsum("ij,jk,ik->i", near, self.inverse, near)
+        known = ((near @ self.inverse) * near).sum(axis=1)
         return Beliefs(self, rows, near, self.mean + near @ self.weights, self.variance * np.maximum(1 - known, LEAST))
 
 

@@ -1,0 +1,186 @@
+"""What another machine measured of an operation orders its points here: exactly those that it measured, others by what
+is like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.ir.segment import FusedGroup
+from cuts.ir.text import parse_ir
+from cuts.passes.schedule import Point, candidate_of, columns_of, evaluate, make_space
+from cuts.search.build import Factory
+from cuts.search.database import Database, Trial
+from cuts.search.earlier_results import order_of
+from cuts.search.learned.correction import LearnedOrder
+from cuts.search.learned.elsewhere import FEWEST_RECALLED, Elsewhere, ordered_seconds, recalled_of, times_of
+from cuts.search.learned.judgement import PLAIN, RECALLED, Lesson, recalled, standing
+from cuts.search.learned.places import place_of_schedule
+from cuts.search.learned.rank_points import Array, MeasuredOperation, operations_of
+from cuts.search.learned.rescoring import rescored
+from cuts.search.learned.sizes import sizes_of_batch, sizes_of_schedule, table_of
+from cuts.search.problem import Problem, schedule_text
+from cuts.search.settings import Settings
+from cuts.search.strategies import FullSpace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .fakes import OPENCL, FakeBench, group_of, problem_of, tuner_of
+
+SIZES, COUNT = (16, 24, 32, 40), 40
+GROUPS = (group_of("matmul", ((32, 48), (48, 40))), group_of("softmax", ((24, 96),)),
+          group_of("reduce_sum", ((64, 30),), {"axes": (0,)}), group_of("add", ((31, 17), (31, 17))))  # fmt: skip
+
+
+def texts_of(problem: Problem, count: int = COUNT, seed: int = 3) -> list[str]:
+    full = FullSpace(make_space(problem.form, problem.target))
+    return [schedule_text(full.scored(p).candidate.schedule) for p in full.random(count, (seed,))]
+
+
+def many_threads_are_slow(operation: MeasuredOperation) -> Array:
+    """Something that the estimate knows nothing of."""
+    return np.asarray(operation.points.features.threads) ** 1.5
+
+
+def measured(problem: Problem, machine: str, factor: Callable[[MeasuredOperation], Array]) -> MeasuredOperation:
+    """The points of a problem, which take what the plain estimate says and a factor."""
+    times = dict.fromkeys(texts_of(problem), 1.0)
+    (operation,) = operations_of(problem.label, problem.work, {"target": machine}, OPENCL, times)
+    expected = ordered_seconds(operation, PLAIN, None) * factor(operation)
+    return evolve(operation, points=evolve(operation.points, seconds=expected))
+
+
+@pytest.fixture(scope="module")
+def there() -> MeasuredOperation:
+    return measured(problem_of(32), "there", many_threads_are_slow)
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(GROUPS), st.integers(0, 1000))
+def test_a_point_and_its_schedule_have_the_same_sizes(group: FusedGroup, seed: int) -> None:
+    space = make_space(group, OPENCL)
+    for point in FullSpace(space).random(3, (seed,)):
+        structure = space.structures[point.structure]
+        batch = evaluate(space, structure, columns_of(structure, np.asarray([point.places], np.int64)), 0)
+        sizes = sizes_of_batch(batch), sizes_of_schedule(group, candidate_of(space, point).schedule)
+        names = sorted({*sizes[0], *sizes[1]})
+        here, there = table_of(sizes, names)
+        assert here == pytest.approx(there)
+
+
+def test_what_was_measured_elsewhere_is_ordered_as_it_was_there(there: MeasuredOperation) -> None:
+    here = evolve(there, machine="here", points=evolve(there.points, seconds=there.points.seconds * 0.25))
+    elsewhere = Elsewhere.of(there, PLAIN)
+    assert np.argsort(ordered_seconds(here, PLAIN, elsewhere)).tolist() == np.argsort(there.points.seconds).tolist()
+    assert standing(here, PLAIN).best > standing(here, PLAIN, elsewhere).best == 1
+
+
+@pytest.mark.parametrize("speed", [0.01, 3.0])
+def test_how_fast_another_machine_is_in_all_changes_no_order(there: MeasuredOperation, speed: float) -> None:
+    slower = evolve(there, points=evolve(there.points, seconds=there.points.seconds * speed))
+    some = np.arange(len(there.schedules)) < 20
+    found = [ordered_seconds(there, PLAIN, Elsewhere.of(each.where(some), PLAIN)) for each in (there, slower)]
+    assert found[1] / found[0] == pytest.approx(speed, rel=1e-6)
+
+
+def test_points_that_nobody_measured_are_ordered_by_those_like_them(there: MeasuredOperation) -> None:
+    half = np.arange(len(there.points.seconds)) % 2 == 0
+    rest = there.where(~half)
+    each = None, Elsewhere.of(there.where(half), PLAIN)
+    errors = [np.log(ordered_seconds(rest, PLAIN, known) / rest.points.seconds).std() for known in each]
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_points_of_a_space_are_rescored_by_what_is_recalled(there: MeasuredOperation) -> None:
+    problem = problem_of(32)
+    there = measured(problem, "there", many_threads_are_slow)
+    order = evolve(PLAIN, recalled=times_of(there))
+    space = make_space(problem.form, OPENCL)
+    points = FullSpace(space).random(COUNT, (3,))
+    scores = {schedule_text(candidate_of(space, p).schedule): p.score for p in rescored(space, points, order)}
+    expected = dict(zip(there.schedules, ordered_seconds(there, PLAIN, Elsewhere.of(there, PLAIN)), strict=True))
+    assert {text: scores[text] for text in expected} == pytest.approx(expected)
+    assert rescored(space, points, evolve(order, recalled=order.recalled[: FEWEST_RECALLED - 1])) == rescored(
+        space, points, PLAIN
+    )
+
+
+def test_schedules_that_this_version_does_not_know_are_not_recalled(there: MeasuredOperation) -> None:
+    problem = problem_of(32)
+    there = measured(problem, "there", many_threads_are_slow)
+    strange = tuple((f"no schedule {k}", 1.0) for k in range(20))
+    order = LearnedOrder(PLAIN.costs, (), (*times_of(there)[: FEWEST_RECALLED - 1], *strange))
+    assert recalled_of(problem.work, OPENCL, order) is None
+
+
+def test_what_is_recalled_is_judged_on_operations_that_two_machines_measured() -> None:
+    there = [measured(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
+    here = [measured(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
+    judged = recalled([*there, *here])
+    assert judged[RECALLED].beats(judged["plain"])
+    assert len(judged["plain"].standings) == 2 * len(SIZES)
+    assert Lesson(4, {}, {}, "", None, judged).recalls
+    otherwise = [measured(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
+    assert not Lesson(4, {}, {}, "", None, recalled([*there, *otherwise])).recalls
+    assert recalled(there) == {}
+    assert Lesson(4, {}, {}, "", None, {}).recalls, "nothing says that it is no better"
+
+
+def test_a_schedule_that_is_recalled_is_one_of_the_operation(there: MeasuredOperation) -> None:
+    assert [print_of for print_of, _ in times_of(there)] == list(there.schedules)
+    assert all(schedule_text(parse_ir(text)) == text for text in there.schedules)  # type: ignore[arg-type]
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(GROUPS), st.integers(0, 1000))
+def test_a_schedule_is_found_in_its_space(group: FusedGroup, seed: int) -> None:
+    space = make_space(group, OPENCL)
+    for point in FullSpace(space).random(3, (seed,)):
+        schedule = candidate_of(space, point).schedule
+        place = place_of_schedule(space, schedule)
+        assert place is not None
+        assert candidate_of(space, Point(0.0, *place)).schedule == schedule
+
+
+def with_trials(problem: Problem, texts: Sequence[str]) -> Database:
+    """A database of another machine, on which the last of some schedules was by far the fastest."""
+    database = Database(None)
+    database.register(problem)
+    database.record(problem, [Trial(text, "ok", 1e-3 / n**4) for n, text in enumerate(texts, 1)])
+    return database
+
+
+def test_a_search_begins_with_what_was_fast_on_another_machine() -> None:
+    problem = problem_of(32)
+    texts = texts_of(problem)
+    database = with_trials(evolve(problem, machine={"device": "another"}), texts)
+    order = order_of(database, problem, Settings())
+    assert order is not None
+    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6, order)]
+    assert texts[-1] in first
+    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6)]
+    assert texts[-1] not in plain
+    tuner_of(FakeBench(lambda kernel: 1e-3), database=database).run([problem], Settings(remembers=False))
+    assert texts[-1] in {t.schedule for t in database.trials(problem)}
+
+
+def test_the_order_is_that_of_the_machine_that_measured_most_and_of_no_few_points() -> None:
+    problem = problem_of(32)
+    texts = texts_of(problem)
+    database = with_trials(evolve(problem, machine={"device": "another"}), texts[:FEWEST_RECALLED])
+    third = evolve(problem, machine={"device": "a third"})
+    database.register(third)
+    database.record(third, [Trial(texts[0], "ok", 1.0), Trial(texts[1], "wrong")])
+    database.register(problem)
+    database.record(problem, [Trial(text, "ok", 1.0) for text in texts])
+    assert {*database.elsewhere(problem)} == {*texts[:FEWEST_RECALLED]}
+    order = order_of(database, problem, Settings())
+    assert order is not None
+    assert [text for text, _ in order.recalled] == texts[FEWEST_RECALLED - 1 :: -1]
+    assert order_of(database, problem, Settings(recalls=False)) is None
+    few = with_trials(evolve(problem, machine={"device": "another"}), texts[: FEWEST_RECALLED - 1])
+    assert order_of(few, problem, Settings(correction=PLAIN)) is PLAIN
+    assert order_of(database, problem_of(48), Settings()) is None
