@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,12 @@ class Pointer:
 
     buffer: Buffer
     offset: int = 0
+
+
+def launch_all(launches: Sequence[Launch]) -> None:
+    """Launch some things one after another."""
+    for launch in launches:
+        launch()
 
 
 #: Bytes of memory: where they begin, and how many they are.
@@ -149,6 +156,12 @@ class Device(ABC):
         cheaply.
         """
         return run
+
+    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
+        """Return something that launches all of them, each only behind those that it waits for (some before it) where
+        the device can record that; here one after another.
+        """
+        return self.capture(partial(launch_all, launches))
 
     def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
         """Return what tells the cache, of launches that are recorded inside, that the bytes from a place on are read
