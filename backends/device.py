@@ -79,6 +79,8 @@ class Device(ABC):
     target: Target
     #: The queue as libraries of the same vendor take it: the number of a CUDA stream, 0 elsewhere.
     stream_handle: int = 0
+    #: Whether launches that it records may run side by side.
+    branches: bool = False
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:

@@ -155,7 +155,8 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages),
         dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
-        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks, plan.loops, plan.branched,
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks, plan.loops,
+        plan.branched,
     )  # fmt: skip
     return files | {"plan.json": write_document(document)}
 

@@ -1,8 +1,8 @@
 """What each launch of a plan waits for: those before it whose memory it reads, or writes over.
 
-Two launches keep their order where both touch an element and one of them writes it. Elements are told apart exactly: the
-parts of a concatenation lie between one another in its buffer, and whoever writes one does not wait for whoever writes
-another. Where that cannot be told soon, the launches wait.
+Two launches keep their order where both touch an element and one of them writes it. Elements are told apart exactly:
+the parts of a concatenation lie between one another in its buffer, and whoever writes one does not wait for whoever
+writes another. Where that cannot be told soon, the launches wait.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Access:
     @property
     def dense(self) -> bool:
         """Whether it touches every byte from its start to its end."""
-        extents, _, size = self.shape
-        return self.end - self.start == size * int(np.prod(extents, dtype=np.int64))
+        _, strides, size = self.shape
+        return not strides or strides == (size,)
 
     def meets(self, other: Access) -> bool:
         """Whether both touch an element; True where that cannot be told soon."""
@@ -121,7 +121,7 @@ def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> 
 def _access(type_: TensorType, storage: Storage, begin: int, turn: int, written: bool) -> Access:
     size = type_.dtype.size
     start = begin + storage.start(turn) * size
-    axes = [(n, stride * size) for n, stride in zip(type_.shape, storage.strides, strict=True) if n > 1]
+    axes = [(n, stride * size) for n, stride in zip(type_.shape, storage.strides, strict=True) if n > 1 and stride]
     axes.sort(key=lambda axis: axis[1])
     reach = sum((n - 1) * stride for n, stride in axes)
     return Access(start, _joined(axes, size), start + reach + size, written)
@@ -157,7 +157,7 @@ def _meet(one: Shape, other: Shape, distance: int) -> bool:
     low = min(0, distance)
     first, second = _elements(_BEGIN - low, one), _elements(_BEGIN - low + distance, other)
     try:
-        return np.shares_memory(first, second, max_work=WORK)
+        return np.shares_memory(first, second, max_work=WORK)  # type: ignore[arg-type]
     except (np.exceptions.TooHardError, OverflowError):
         return True
 

@@ -54,6 +54,8 @@ class CudaDevice(Device):
     kernels.
     """
 
+    branches = True
+
     def __init__(self, target: Target) -> None:
         self._driver = driver()
         self._device = current_device()

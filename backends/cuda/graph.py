@@ -20,7 +20,7 @@ RECORDING: ContextVar[Any] = ContextVar("RECORDING", default=None)
 
 
 def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
-    """Return a replay of what `run` launches on the stream of a device, or None where cuda-bindings is not installed."""
+    """Return a replay of what `run` launches on a device's stream, or None where cuda-bindings is not installed."""
     cu = _bindings()
     return None if cu is None else _capture(cu, run, cu.CUstream(stream_handle), arch)
 
