@@ -21,8 +21,8 @@ TARGET = find_target("opencl")
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Draw a plan of up to 10 steps over up to 5 buffers, with up to two loops; its buffers share memory as the order of
-    steps allows.
+    """Draw a plan of up to 10 steps over up to 5 buffers, with up to two loops; its buffers share memory as the order
+    of steps allows.
     """
     count = draw(st.integers(1, 10))
     loops = draw(_loops(count))
@@ -105,13 +105,13 @@ def outcome(plan: Plan, order: Sequence[int], begins: Mapping[str, int], known: 
         memory |= {begins[b] + n: hash((b, n)) for b, n in bytes_of(plan, tensor)}
     for number in order:
         each = touched(plan, *launches[number])
-        read = [memory[begins[b] + n] for _, places in each for b, n in places if (b, n) in known[number]]
+        read = [memory.get(begins[b] + n, 0) for _, places in each for b, n in places if (b, n) in known[number]]
         value = hash((number, tuple(read)))
         for place, (written, places) in enumerate(each):
             if written:
                 memory |= {begins[b] + n: hash((value, place, k)) for k, (b, n) in enumerate(places)}
     end = known[len(launches)]
-    return [memory[begins[b] + n] for t in plan.outputs for b, n in bytes_of(plan, t) if (b, n) in end]
+    return [memory.get(begins[b] + n, 0) for t in plan.outputs for b, n in bytes_of(plan, t) if (b, n) in end]
 
 
 def known_bytes(plan: Plan) -> dict[int, set[object]]:
