@@ -32,7 +32,7 @@ Shape: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @frozen
-class Access:
+class Touching:
     """Elements that a launch touches: at which byte they begin, how they lie, the first byte behind them, and whether
     some are written.
     """
@@ -48,7 +48,7 @@ class Access:
         _, strides, size = self.shape
         return not strides or strides == (size,)
 
-    def meets(self, other: Access) -> bool:
+    def meets(self, other: Touching) -> bool:
         """Whether both touch an element; True where that cannot be told soon."""
         if self.end <= other.start or other.end <= self.start:
             return False
@@ -104,7 +104,7 @@ def _apart(plan: Plan) -> dict[str, int]:
     return begins
 
 
-def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> Iterator[Access]:
+def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> Iterator[Touching]:
     """Yield what a step touches at a turn of its loop, where buffers begin at these bytes."""
     called = plan.steps[step]
     kernel = plan.kernels[called.kernel]
@@ -118,13 +118,13 @@ def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> 
             yield _access(type_, storage, begins[storage.buffer], turn, changed)
 
 
-def _access(type_: TensorType, storage: Storage, begin: int, turn: int, written: bool) -> Access:
+def _access(type_: TensorType, storage: Storage, begin: int, turn: int, written: bool) -> Touching:
     size = type_.dtype.size
     start = begin + storage.start(turn) * size
     axes = [(n, stride * size) for n, stride in zip(type_.shape, storage.strides, strict=True) if n > 1 and stride]
     axes.sort(key=lambda axis: axis[1])
     reach = sum((n - 1) * stride for n, stride in axes)
-    return Access(start, _joined(axes, size), start + reach + size, written)
+    return Touching(start, _joined(axes, size), start + reach + size, written)
 
 
 def _joined(axes: Sequence[tuple[int, int]], size: int) -> Shape:
@@ -162,7 +162,7 @@ def _meet(one: Shape, other: Shape, distance: int) -> bool:
         return True
 
 
-def _conflicts(accesses: Sequence[Sequence[Access]]) -> Iterator[set[int]]:
+def _conflicts(accesses: Sequence[Sequence[Touching]]) -> Iterator[set[int]]:
     """Yield the launches before each that must have ended, or others that wait for them.
 
     Memory is cut into cells at all ends of accesses. A cell knows who touched it since all of it was written last:
@@ -181,7 +181,7 @@ def _conflicts(accesses: Sequence[Sequence[Access]]) -> Iterator[set[int]]:
 class _Cells:
     """Who touched which part of memory; parts that nothing writes know nobody."""
 
-    def __init__(self, accesses: Sequence[Access]) -> None:
+    def __init__(self, accesses: Sequence[Touching]) -> None:
         marks = sorted({mark for access in accesses for mark in (access.start, access.end)})
         self._number = {mark: number for number, mark in enumerate(marks)}
         written = [False] * len(marks)
@@ -189,20 +189,20 @@ class _Cells:
             if access.written:
                 for cell in self._range(access):
                     written[cell] = True
-        self._known: list[dict[tuple[int, Access], bool] | None] = [{} if each else None for each in written]
+        self._known: list[dict[tuple[int, Touching], bool] | None] = [{} if each else None for each in written]
 
-    def _range(self, access: Access) -> range:
+    def _range(self, access: Touching) -> range:
         return range(self._number[access.start], self._number[access.end])
 
-    def touched(self, access: Access) -> set[tuple[int, Access]]:
+    def touched(self, access: Touching) -> set[tuple[int, Touching]]:
         """Return who touched memory between the ends of an access in a way that orders the two."""
-        found = set[tuple[int, Access]]()
+        found = set[tuple[int, Touching]]()
         for cell in self._range(access):
             known = self._known[cell] or {}
             found.update(known if access.written else (each for each, changed in known.items() if changed))
         return found
 
-    def touch(self, number: int, access: Access) -> None:
+    def touch(self, number: int, access: Touching) -> None:
         """Note who touches memory; whoever writes all of a cell stands for all before."""
         whole = access.written and access.dense
         for cell in self._range(access):
