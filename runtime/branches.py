@@ -33,6 +33,10 @@ class BranchLife:
         return bool(self.users & ~other.before) and bool(other.users & ~self.before)
 
 
+#: The life of what shares its memory with nothing.
+WHOLE = BranchLife(0, 1 << MOST + 1, 0)
+
+
 def in_branches(plan: Plan) -> Plan | None:
     """Return a plan with its launches in branches, whose buffers share less memory; nothing where each launch needs the
     one before it, or where there are too many.
