@@ -12,13 +12,13 @@ from ..ir import BackendError
 from ..runtime import Plan, in_branches, waits_of
 from ..search import MeasuredSelector
 from .agreement import Agreement
-from .contest import SHORT, quickest
+from .contest import quickest
 from .plan import CompiledPlan
 
 #: Part of what launches take together that the longest way through them must fall below.
 WIDE = 0.9
-#: Runs of each step by which that is told.
-RUNS = 3
+#: Runs of each step by which that is told, and seconds that opening a plan in branches and a contest take.
+RUNS, TRIAL = 3, 1.5
 
 
 def chained_or_branched(
@@ -27,7 +27,7 @@ def chained_or_branched(
     """Return a finished plan, or the same with its launches in branches where that is faster: nothing is timed where
     nothing may be, where there is no time left, or where branches take more memory than there is.
     """
-    if selector.tuner.frozen or selector.target.on_host or not selector.budget.has(SHORT):
+    if selector.tuner.frozen or selector.target.on_host or not selector.budget.has(TRIAL):
         return made
     with selector.budget.stage("branches"):
         branched = in_branches(made.plan)
