@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from cuts.cli.common import plan_values
+from cuts.cli.console import totals
 from cuts.compile.branches import chained_or_branched, width
 from cuts.compile.plan import CompiledPlan
 from cuts.ir.budget import Budget
@@ -107,3 +109,11 @@ def test_a_plan_of_before_there_were_branches_is_a_chain(tmp_path: Path) -> None
     del body["branched"]
     file.write_text(json.dumps(head | {"digest": plan_document._digest(body)} | body))
     assert not load_plan(tmp_path / "new").branched
+
+
+def test_it_is_said_of_a_plan_whether_it_is_in_branches() -> None:
+    plan = example_plan("cuda")
+    branched = in_branches(plan)
+    assert branched is not None
+    assert "in branches" in totals(branched) and "in branches" not in totals(plan)
+    assert [plan_values(CompiledPlan(form))["branched"] for form in (plan, branched)] == [False, True]
