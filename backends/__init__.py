@@ -2,7 +2,7 @@
 
 from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied
-from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
+from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all
 from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
@@ -35,6 +35,7 @@ __all__ = [
     "file_size",
     "find_target",
     "known_targets",
+    "launch_all",
     "model_digest",
     "open_chains",
     "open_device",

@@ -46,7 +46,8 @@ class ChainPlan:
     """What a chain does: copies, then `order`, the call and the turn of each launch, then copies again.
 
     `blocks` are the bytes of each block, which begin at multiples of 16: no kernel loads or stores more at once. The
-    first `fixed` of them seldom move.
+    first `fixed` of them seldom move. `waits` has for each launch those before it that it waits for, where that is not
+    just the one in front of it.
     """
 
     blocks: tuple[int, ...]
@@ -55,6 +56,7 @@ class ChainPlan:
     order: tuple[tuple[int, int], ...]
     before: tuple[Copied, ...] = ()
     after: tuple[Copied, ...] = ()
+    waits: tuple[tuple[int, ...], ...] | None = None
 
 
 class Chain(ABC):

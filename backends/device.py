@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,12 @@ class Pointer:
 
     buffer: Buffer
     offset: int = 0
+
+
+def launch_all(launches: Sequence[Launch]) -> None:
+    """Launch some things one after another."""
+    for launch in launches:
+        launch()
 
 
 #: Bytes of memory: where they begin, and how many they are.
@@ -72,6 +79,8 @@ class Device(ABC):
     target: Target
     #: The queue as libraries of the same vendor take it: the number of a CUDA stream, 0 elsewhere.
     stream_handle: int = 0
+    #: Whether launches that it records may run side by side.
+    branches: bool = False
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
@@ -149,6 +158,12 @@ class Device(ABC):
         cheaply.
         """
         return run
+
+    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
+        """Return something that launches all of them, each only behind those that it waits for (some before it) where
+        the device can record that; here one after another.
+        """
+        return self.capture(partial(launch_all, launches))
 
     def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
         """Return what tells the cache, of launches that are recorded inside, that the bytes from a place on are read

@@ -140,6 +140,7 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
         "launches": plan.plan.launch_count,
         "kernels": len(plan.kernels),
         "arena_bytes": plan.plan.arena,
+        "branched": plan.plan.branched,
         "resources": [cubin.report for cubin in plan.cubins],
     }
 

@@ -205,6 +205,7 @@ def totals(plan: Plan) -> str:
     """Return one line of a plan's figures."""
     weights = sum(array.nbytes for array in plan.constants.values())
     launches = f"{plan.launch_count} launches, " if plan.loops else ""
+    launches += "in branches, " if plan.branched else ""
     return (
         f"{count(len(plan.steps), 'group')}, {count(len(plan.kernels), 'distinct kernel')}, "
         f"{launches}arena {size(plan.arena)}"

@@ -20,6 +20,7 @@ from ..passes import Selector
 from ..passes.graph import remembered_passes
 from ..search import MeasuredSelector, PlanningAside, seldom_collected, tuning_session, with_libraries
 from .agreement import Agreement
+from .branches import chained_or_branched
 from .contest import Plans, by_sums, quickest
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
@@ -130,9 +131,10 @@ def build_graph(
         by_sums if target.on_host else plans.wholes,
         plans.is_right,
     )
-    made = plans.of(compiled)
-    if (note := agreement.note(made)) and note not in selector.uncompared:
+    whole = plans.of(compiled)
+    if (note := agreement.note(whole)) and note not in selector.uncompared:
         selector.uncompared.append(note)
+    made = chained_or_branched(whole, selector, agreement, options.memory)
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made

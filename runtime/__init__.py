@@ -1,6 +1,7 @@
 """How a plan runs: its folder, its memory, its steps, and the comparison of what it computes."""
 
 from .arrays import check_names, checked_inputs, random_inputs
+from .branches import in_branches
 from .carried import CarriedSession
 from .executor import Session
 from .in_place import InPlaceSession, Layout, Outlet, layout_of
@@ -13,6 +14,7 @@ from .report import Evidence, StepCurve, Tried, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
 from .versions import versions_of
+from .waits import Waits, waits_of
 
 __all__ = [
     "CarriedSession",
@@ -29,6 +31,7 @@ __all__ = [
     "StagedRecord",
     "StepCurve",
     "Tried",
+    "Waits",
     "across_turns",
     "aligned",
     "check_names",
@@ -40,6 +43,7 @@ __all__ = [
     "has_onnxruntime",
     "html_page",
     "html_section",
+    "in_branches",
     "is_staged",
     "layout_of",
     "load_plan",
@@ -54,4 +58,5 @@ __all__ = [
     "save_plan",
     "save_staged",
     "versions_of",
+    "waits_of",
 ]

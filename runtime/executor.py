@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from threading import RLock
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
-from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, open_device
+from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, launch_all, open_device
 from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
 from .passing import passing_tensors
 from .plan import Plan, extent_bytes
+from .waits import MOST, waits_of
 
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
 LONGEST_RECORDING = 1 << 17
@@ -166,17 +168,25 @@ class Session:
         """
         with self._alone():
             if self._replay is None:
-                long = len(self._launches) > LONGEST_RECORDING
-                self._replay = self.launch if long else self.device.capture(self._recorded)
+                self._replay = self._recorded()
             return self._replay
 
-    def _recorded(self) -> None:
-        """Launch every step for a recording, which keeps what passes through the cache."""
+    def _recorded(self) -> Launch:
+        """Return a recording of every step, which keeps what passes through the cache: one after another, or each
+        behind what it waits for.
+        """
+        if len(self._launches) > LONGEST_RECORDING:
+            return self.launch
         passing = passing_tensors(self.plan)
-        for step, turn, launch in self._launches:
-            tensor, nbytes = passing.get(step, ("", 0))
-            with self.device.passing(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
-                launch()
+        launches = [partial(self._record, *each, *passing.get(each[0], ("", 0))) for each in self._launches]
+        if self.plan.branched and len(launches) <= MOST:
+            return self.device.capture_branches(launches, waits_of(self.plan).direct)
+        return self.device.capture(partial(launch_all, launches))
+
+    def _record(self, step: int, turn: int, launch: Launch, tensor: str, nbytes: int) -> None:
+        """Launch a step for a recording, with the bytes of a tensor that pass through the cache, if any."""
+        with self.device.passing(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
+            launch()
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay on the device."""

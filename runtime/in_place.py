@@ -16,9 +16,11 @@ from attrs import evolve, frozen
 from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
 from ..backends.library import DIALECT
 from ..ir import DType
+from .branches import WHOLE, branch_lives
 from .memory import Lifetime, aligned, place_buffers
 from .passing import passing_tensors
 from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
+from .waits import MOST, Waits, waits_of
 
 CONSTANTS, SCRATCH = 0, 1
 
@@ -76,13 +78,17 @@ def layout_of(plan: Plan, held: Collection[str] = ()) -> Layout:
     outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
     blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), 2)}
     staged = _staged(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
-    places, sizes = _place_inside(plan, kept, blocks, staged)
+    waits = waits_of(plan, apart=True) if plan.branched and plan.launch_count <= MOST else None
+    places, sizes = _place_inside(plan, kept, blocks, staged, waits)
     before = [_copy(plan, blocks, places, buffers[name], inwards=True) for name in moves if buffers[name] in staged]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
     after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
     nbytes = (*sizes, *(plan.buffers[b].nbytes for b in blocks))
     fixed = 2 + len(stays)
-    chain = ChainPlan(nbytes, fixed, _calls(plan, places), tuple(plan.launches()), tuple(before), tuple(after))
+    chain = ChainPlan(
+        nbytes, fixed, _calls(plan, places), tuple(plan.launches()), tuple(before), tuple(after),
+        waits.direct if waits else None,
+    )  # fmt: skip
     outlets = tuple(_outlets(plan, blocks, places, written))
     return Layout(chain, stays, moves, outlets, places)
 
@@ -103,13 +109,13 @@ def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
 
 
 def _place_inside(
-    plan: Plan, kept: Collection[str], blocks: Mapping[str, int], staged: Collection[str]
+    plan: Plan, kept: Collection[str], blocks: Mapping[str, int], staged: Collection[str], waits: Waits | None
 ) -> tuple[dict[BufferKey, BlockPlace], tuple[int, int]]:
-    """Place constants and tables one behind the other, and share the scratch block among what lives between kernels."""
+    """Place constants and tables one behind the other, and share the scratch block among what lives between kernels;
+    where launches wait for one another, so that they wait for no others.
+    """
     sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
     sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
-    lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
-    lifetimes |= {("tensor", 0, b): Lifetime(-1, len(plan.steps)) for b in staged}
     places: dict[BufferKey, BlockPlace] = {}
     end = 0
     scratch: dict[BufferKey, int] = {}
@@ -122,7 +128,12 @@ def _place_inside(
             places[key] = BlockPlace(blocks[name])
         else:
             scratch[key] = nbytes
-    inside, total = place_buffers(scratch, lifetimes)
+    whole = {("tensor", 0, buffer) for buffer in staged}
+    if waits is None:
+        lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
+        inside, total = place_buffers(scratch, lifetimes | dict.fromkeys(whole, Lifetime(-1, len(plan.steps))))
+    else:
+        inside, total = place_buffers(scratch, branch_lives(plan, waits) | dict.fromkeys(whole, WHOLE))
     places |= {key: BlockPlace(SCRATCH, placement.offset) for key, placement in inside.items()}
     return places, (end, total)
 

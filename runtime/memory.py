@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 from attrs import frozen
 
@@ -11,6 +11,20 @@ from attrs import frozen
 ALIGNMENT = 256
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class Life(Protocol):
+    """When a buffer holds something that is still needed."""
+
+    @property
+    def first(self) -> int:
+        """The first step at which it does; of buffers of one size the earlier is placed first."""
+
+    def overlaps(self, other: Self) -> bool:
+        """Whether two buffers must not share memory."""
+
+
+AnyLife = TypeVar("AnyLife", bound=Life)
 
 
 @frozen
@@ -47,7 +61,7 @@ def aligned(nbytes: int) -> int:
     return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
 
 
-def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, Lifetime]) -> tuple[dict[Key, Placement], int]:
+def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, AnyLife]) -> tuple[dict[Key, Placement], int]:
     """Place every buffer and return the arena's size: large ones first, each in the tightest gap that its
     contemporaries leave.
     """

@@ -63,7 +63,8 @@ class Plan:
     each storage's buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are
     uploaded once, before the first run. `binaries[k]` is the compiled form of kernel `k`, or None where it is built
     from its source when the plan is opened. The results of `checks` are kept to the end like outputs.
-    `loops` says which steps are launched many times.
+    `loops` says which steps are launched many times. The launches of a plan that is `branched` wait only for what they
+    need where the device can record that, and its buffers are placed so that they need no more.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Plan:
     cuts: str = field(factory=cuts_version)
     checks: tuple[IndexCheck, ...] = ()
     loops: tuple[Turns, ...] = ()
+    branched: bool = False
 
     def launches(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each step in the order of launches, with the turn of its loop."""

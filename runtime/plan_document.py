@@ -67,6 +67,7 @@ class PlanDocument:
     files: dict[str, str]
     checks: tuple[IndexCheck, ...] = ()
     loops: tuple[Turns, ...] = ()
+    branched: bool = False
 
 
 @frozen

@@ -156,6 +156,7 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
         {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks, plan.loops,
+        plan.branched,
     )  # fmt: skip
     return files | {"plan.json": write_document(document)}
 
@@ -260,6 +261,7 @@ def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
         cuts=document.cuts,
         checks=document.checks,
         loops=document.loops,
+        branched=document.branched,
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from ...ir import BackendError, KernelFunction, Target
@@ -132,7 +133,7 @@ def _calls(cu: Any) -> DriverCalls:
 
 
 class CudaChain(Chain):
-    """A graph of kernels in order. Before it is launched, the nodes are changed that touch a block which moved."""
+    """A graph of kernels in order, or each behind those it waits for. What touches a block that moved is set anew."""
 
     def __init__(
         self, chains: CudaChains, plan: ChainPlan, kernels: Sequence[KernelFunction], loaded: Sequence[Any]
@@ -140,13 +141,14 @@ class CudaChain(Chain):
         self.chains, self.plan = chains, plan
         self._fixed: Sequence[int] = ()
         self._addresses: list[int] = []
-        self._nodes: list[ChainNode] = [CopyNode(chains, copied) for copied in plan.before]
+        self._before, self._after = ([CopyNode(chains, each) for each in part] for part in (plan.before, plan.after))
+        self._launched: list[ChainNode | None] = []
         for number, turn in plan.order:
             call = plan.calls[number]
-            kernel = kernels[call.kernel]
-            if 0 not in kernel.grid:
-                self._nodes.append(node_of(chains, loaded[call.kernel], kernel, call.turns[turn], call.passing))
-        self._nodes += [CopyNode(chains, copied) for copied in plan.after]
+            kernel, code, places = kernels[call.kernel], loaded[call.kernel], call.turns[turn]
+            empty = 0 in kernel.grid
+            self._launched.append(None if empty else node_of(chains, code, kernel, places, call.passing))
+        self._nodes: list[ChainNode] = [*self._before, *(n for n in self._launched if n is not None), *self._after]
         self._touching: dict[int, list[ChainNode]] = defaultdict(list)
         for node in self._nodes:
             for block in {place.block for place in node.places}:
@@ -181,13 +183,29 @@ class CudaChain(Chain):
         cu, checked = self.chains.cu, self.chains.checked
         self._fixed, self._addresses = fixed, [*fixed, *moving]
         graph = checked(cu.cuGraphCreate(0))
-        before: list[Any] = []
-        for node in self._nodes:
-            node.add(graph, before, self._addresses)
-            before = [node.handle]
+        copied = self._add_in_row(graph, self._before, [])
+        self._add_in_row(graph, self._after, self._add_launches(graph, copied))
         overlap_launches(graph, cu, checked, self.chains.target.arch)
         self._executable = checked(cu.cuGraphInstantiate(graph, 0))
         weakref.finalize(self, _destroy, self.chains, graph, self._executable).atexit = False
+
+    def _add_in_row(self, graph: Any, nodes: Sequence[ChainNode], before: list[Any]) -> list[Any]:
+        """Add nodes that follow one another, the first behind some; return what follows the last."""
+        for node in nodes:
+            node.add(graph, before, self._addresses)
+            before = [node.handle]
+        return before
+
+    def _add_launches(self, graph: Any, before: list[Any]) -> list[Any]:
+        """Add launches behind some nodes, each behind what it waits for; return the nodes that none waits for."""
+        count = len(self._launched)
+        waits = self.plan.waits or [(n - 1,) if n else () for n in range(count)]
+        ends: list[list[Any]] = []
+        for node, each in zip(self._launched, waits, strict=True):
+            front = _all_of(ends[number] for number in each) or before
+            ends.append(front if node is None else self._add_in_row(graph, [node], front))
+        waited = {number for each in waits for number in each}
+        return _all_of(ends[number] for number in range(count) if number not in waited) or before
 
     def _rebind(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         first = self.plan.fixed
@@ -214,6 +232,11 @@ class CudaChain(Chain):
             node.launch(addresses, stream)
         checked(cu.cuEventRecord(event, stream))
         self._last = stream, event
+
+
+def _all_of(nodes: Iterable[list[Any]]) -> list[Any]:
+    """Return each of some nodes once."""
+    return list(dict.fromkeys(chain.from_iterable(nodes)))
 
 
 def _destroy(chains: CudaChains, graph: Any, executable: Any) -> None:

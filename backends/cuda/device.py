@@ -54,6 +54,8 @@ class CudaDevice(Device):
     kernels.
     """
 
+    branches = True
+
     def __init__(self, target: Target) -> None:
         self._driver = driver()
         self._device = current_device()
@@ -174,6 +176,15 @@ class CudaDevice(Device):
         from .graph import capture_graph
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
+
+    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
+        """Record launches as a CUDA graph whose edges are what they wait for; one after another where the bindings
+        cannot.
+        """
+        from .graph import capture_branches
+
+        replay = capture_branches(launches, waits, self._stream.handle, self.target.arch)
+        return replay or super().capture_branches(launches, waits)
 
     def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
         """Let launches that are recorded on our stream read bytes that pass through the L2 cache."""

@@ -6,6 +6,10 @@ in front have left, and only what is behind the wait follows the end, when all t
 anything else, as to routines of libraries, stay as they are. Through a chain of kernels that all wait, each follows all
 before it: one ends only when it has seen the end of the one before.
 
+In a graph with branches, a kernel that follows several others is held back as usual, and so is nothing else: where one
+is followed by several, each of them sees its end. (The port of an edge opens for all that leave it, and the wait is for
+all grids that a grid depends on, says the programming guide.) So the end of a node is the end of all in front of it.
+
 Kernels do not let the next one come any earlier (`griddepcontrol.launch_dependents`): its blocks would be placed where
 there is room beside those that run, unevenly, and a small grid takes as long as its fullest SM. ResNet-50 in f16 at
 batch 1 took 0.40 ms so on an H200, 0.31 ms with launches one after another.
@@ -13,6 +17,7 @@ batch 1 took 0.40 ms so on an H200, 0.31 ms with launches one after another.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +37,10 @@ def overlap_launches(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], A
     """Let kernels of a graph that wait by themselves be placed before the kernel in front of them has ended."""
     if _number(arch) < WAITING_ARCH or not all(hasattr(cu, name) for name in NEEDED):
         return
-    found = [(a, b) for a, b in _edges(graph, cu, checked) if _is_kernel(a, cu, checked) and _waits(b, cu, checked)]
+    edges = list(_edges(graph, cu, checked))
+    many = Counter(b for _, b in edges)
+    alone = [(a, b) for a, b in edges if many[b] == 1]
+    found = [(a, b) for a, b in alone if _is_kernel(a, cu, checked) and _waits(b, cu, checked)]
     if not found:
         return
     before, after = [a for a, _ in found], [b for _, b in found]

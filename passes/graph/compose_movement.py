@@ -7,11 +7,16 @@ A movement is a program of one statement whose body is one unguarded read, perha
 substitution of their index maps. The composition is expressed by an operation that exists: one of the two, with its own
 attributes or with attributes composed like permutations. A proposal is taken only if its index map is equal to the
 composition, so a wrong one costs time and nothing else.
+
+A movement that reads one whole part of a join is that part: it waits for nobody who makes another.
+
+    %j: f32[4, 3] = concat(%a, %b) {axis = 0}
+    %y: f32[2, 3] = slice(%j) {starts = [2], ends = [4], axes = [0]}     ->     %b
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -32,6 +37,7 @@ from ...ir import (
     Var,
     as_index,
     rebuild,
+    substitute,
     substitute_expr,
 )
 from ...ops.language import Instances
@@ -72,9 +78,12 @@ class ComposeMovement:
         """Return the graph with a movement composed with its predecessor, or None."""
         second = self._move(last, graph)
         first_node = None if second is None else producers.get(last.operands[0])
-        first = None if first_node is None else self._move(first_node, graph)
-        if second is None or first is None or first_node is None:
+        if second is None or first_node is None:
             return None
+        first = self._move(first_node, graph)
+        if first is None:
+            part = self._part(first_node, second, graph)
+            return None if part is None else replace_value(graph, last.outputs[0], part)
         source = first_node.operands[0]
         composed = compose(first, second, graph.types[source])
         if _is_copy(composed, graph.types[source]):
@@ -90,6 +99,15 @@ class ComposeMovement:
         if len(node.inputs) != 1 or len(node.operands) != 1 or len(node.outputs) != 1:
             return None
         return read_move(self.instances.of_node(node, graph).program)
+
+    def _part(self, join: Node, move: IndexMap, graph: Graph) -> str | None:
+        """Return the operand of a node that a movement of its result brings back as it was, or None."""
+        program = self.instances.of_node(join, graph).program
+        if len(program.outputs) != 1 or not 1 < len(join.inputs) == len(program.inputs):
+            return None
+        place = joined_part(program, move)
+        part = None if place is None else join.inputs[place]
+        return part if part is not None and graph.types[part] == move.result else None
 
     def _means(self, node: Node, source: TensorType, wanted: IndexMap) -> bool:
         """Whether a proposed node computes the composition."""
@@ -149,6 +167,35 @@ def compose(first: IndexMap, second: IndexMap, source: TensorType) -> IndexMap:
         return substitute_expr(first.body, values)
 
     return IndexMap(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
+
+
+def joined_part(program: Program, move: IndexMap) -> int | None:
+    """Return the place among a program's inputs of the one that it writes, unchanged, just where a movement reads."""
+    if not isinstance(move.body, Read) or move.body.guards:
+        return None
+    single: dict[Var, IndexLike] = {Var(f"d{n}", 1): 0 for n in range(len(move.result.shape))}
+    wanted = tuple(substitute(index, single) for index in move.body.indices)
+    for statement in program.statements:
+        read = statement.body
+        if not isinstance(read, Read) or read.guards or not statement.is_pointwise or read.tensor not in program.inputs:
+            continue
+        values = _axes_of(read.indices)
+        written = tuple(substitute(index, values or {}) for index in statement.write)
+        if values is not None and values.keys() >= set(statement.axes) and written == wanted:
+            return program.inputs.index(read.tensor)
+    return None
+
+
+def _axes_of(indices: Sequence[Index]) -> dict[Var, IndexLike] | None:
+    """Return which coordinate each axis is of a tensor that is read as it lies; None of one that is not."""
+    values: dict[Var, IndexLike] = {}
+    for number, index in enumerate(indices):
+        (primary, factor), *rest = index.terms or ((None, 1),)
+        if rest or index.const or factor != 1 or not (primary is None or isinstance(primary, Var)):
+            return None
+        if isinstance(primary, Var):
+            values[primary] = as_index(Var(f"d{number}", primary.extent))
+    return values
 
 
 def _simplify_casts(expr: Expr, dtype: DType) -> Expr:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends import BlockPlace, Called, ChainPlan, Copied, find_target
 from cuts.backends.cuda import CudaChains
 from cuts.backends.cuda import chains as cuda_chains
@@ -95,6 +96,29 @@ def test_only_nodes_that_touch_what_moved_are_set(chain: Any, driver: FakeDriver
     assert driver.calls["cuGraphExecKernelNodeSetParams"] == 2 and driver.calls["cuGraphExecMemcpyNodeSetParams"] == 1
     assert floats(other).tolist() == [10, 10, 10, 12] and floats(last).tolist() == [5, 5, 5, 6]
     assert not driver.contexts, "what was current is current again"
+
+
+def test_launches_in_branches_come_behind_what_is_copied_first_and_before_what_is_copied_last(
+    driver: FakeDriver,
+) -> None:
+    """Two sums side by side, and twice the second of them; a launch without blocks hands on what it waits for."""
+    first = Called(0, ((BlockPlace(2), BlockPlace(1), BlockPlace(3)),))
+    second = Called(0, ((BlockPlace(1), BlockPlace(1), BlockPlace(1, 16)),))
+    plan = evolve(
+        PLAN,
+        calls=(first, second, Called(2, ((),)), Called(1, ((BlockPlace(1, 16), BlockPlace(4)),))),
+        order=((0, 0), (1, 0), (2, 0), (3, 0)),
+        before=(Copied(BlockPlace(3), BlockPlace(1), 16),),
+        waits=((), (), (1,), (2,)),
+    )
+    nothing = KernelFunction("nothing", "cuda", "", (0, 1, 1), (1, 1, 1), ())
+    driver.fronts = []
+    chains = CudaChains(find_target("cuda:sm_90"), 0, driver)
+    memory, made = Memory(), chains.chain(plan, (*KERNELS, nothing), (b"one", b"two", b"none"))
+    x, y, copy = memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    made.launch(fixed(memory, 1, 2, 3, 4), (x, y, copy), 7)
+    assert driver.fronts == [[], [0], [0], [2], [1, 3]]
+    assert floats(x).tolist() == [2, 3, 4, 5] and floats(y).tolist() == [4] * 4 and floats(copy).tolist() == [2] * 4
 
 
 def test_kernels_of_a_chain_are_placed_early_where_they_wait(

@@ -183,6 +183,27 @@ def test_adjacent_movements_compose(chain: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("reader", "expected"),
     [
+        ("slice(%j) {starts = [0], ends = [2], axes = [1]}", "relu(%x) @z"),
+        ("slice(%j) {starts = [2], ends = [6], axes = [1]}", "relu(%wide) @z"),
+        ("slice(%j) {starts = [6], ends = [8], axes = [1]}", "relu(%x) @z"),
+        ("slice(%j) {starts = [1], ends = [3], axes = [1]}", "slice(%j)"),  # parts of two
+        ("slice(%j) {starts = [2], ends = [4], axes = [1]}", "slice(%j)"),  # not all of one
+        ("slice(%j) {starts = [2], ends = [6], axes = [1], steps = [2]}", "slice(%j)"),
+        ("slice(%j) {starts = [1], ends = [-9], axes = [1], steps = [-1]}", "slice(%j)"),  # the other way round
+    ],
+)
+def test_a_whole_part_of_a_join_is_that_part(reader: str, expected: str) -> None:
+    """Who reads it waits for nobody who makes another part."""
+    joined = {"wide": "concat(%x, %x) {axis = 1}", "j": "concat(%x, %wide, %x) {axis = 1}"}
+    graph = parse_lines("f32[1, 2, 3]", {**joined, "b": reader, "z": "relu(%b)"}, "z")
+    after = run_passes(graph, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer)
+    assert expected in print_graph(after)
+    assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
+
+
+@pytest.mark.parametrize(
+    ("reader", "expected"),
+    [
         ("matmul(%big, %a)", "matmul(%big, %x)"),
         ("matmul(%a, %right)", "matmul(%x, %right)"),
         ("mul(%big, %a)", "mul(%big, %x)"),

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import Chains, find_target, open_chains
+from cuts.backends import ChainPlan, Chains, find_target, open_chains
 from cuts.backends.cuda import CudaChains
 from cuts.compile import build_graph
 from cuts.ir import CompileOptions
 from cuts.ir.compiled import Step
 from cuts.ir.launch import Storage
-from cuts.runtime import InPlaceSession, Plan, Session, layout_of, make_plan
+from cuts.runtime import InPlaceSession, Plan, Session, Waits, in_branches, layout_of, make_plan
 from cuts.tests.backends.fake_driver import FakeDriver
 from cuts.tests.needs import needs_opencl
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
 from cuts.tests.operations_graph import bench_of
 
 from .handmade import COLUMNS, ROWS, example, example_plan, expected, kernel, random_x
+from .test_waits import some_order
 
 #: Bytes of no tensor around each block, all of a value that no kernel writes.
 ZONE, UNTOUCHED = 64, 0xA5
@@ -80,14 +82,32 @@ def opencl() -> Chains:
 USES = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 
 
+class AnyOrder:
+    """Chains whose launches run in an order in which each follows what it waits for, and not in that of the plan."""
+
+    waits = True
+
+    def __init__(self) -> None:
+        self.chains = opencl()
+        self.upload, self.settle = self.chains.upload, self.chains.settle
+
+    def chain(self, plan: ChainPlan, *rest: Any) -> Any:
+        assert plan.waits is not None
+        order = some_order(Waits(plan.waits, ()), Random(1))
+        return self.chains.chain(evolve(plan, order=tuple(plan.order[number] for number in order)), *rest)
+
+
 @needs_opencl
 @pytest.mark.parametrize("first", range(3))
-def test_any_operations_compute_in_place_what_they_do_in_an_arena(first: int) -> None:
+@pytest.mark.parametrize("branched", [False, True])
+def test_any_operations_compute_in_place_what_they_do_in_an_arena(first: int, branched: bool) -> None:
     """Recurrences, concatenations, views, scatters and tables among them, in one plan."""
     bench = bench_of([use for use in USES[first::6] if use.op in ("lstm", "gru", "concat") or use in USES[first::12]])
     made = build_graph(bench.graph, bench.spec, find_target("opencl"), CompileOptions())
     inputs = {name: np.asarray(bench.inputs[name]) for name in made.plan.inputs}
-    found = run(made.plan, opencl(), inputs, held=made.plan.inputs[::2])
+    plan, chains = (in_branches(made.plan), AnyOrder()) if branched else (made.plan, opencl())
+    assert plan is not None
+    found = run(plan, chains, inputs, held=made.plan.inputs[::2])  # type: ignore[arg-type]
     for name, value in Session(made.plan).run(inputs).items():
         assert np.array_equal(found[name], value, equal_nan=value.dtype.kind == "f"), name
 
@@ -153,7 +173,8 @@ def test_outputs_may_be_inputs() -> None:
     assert [outlet.owned for outlet in layout_of(plan).outlets] == [True, False]
 
 
-def test_a_gpu_runs_the_same_chain() -> None:
+@pytest.mark.parametrize("branched", [False, True])
+def test_a_gpu_runs_the_same_chain(branched: bool) -> None:
     """On a driver in Python, so that what is recorded, set and launched is looked at here too."""
     import ctypes
 
@@ -170,7 +191,11 @@ def test_a_gpu_runs_the_same_chain() -> None:
         to[...] = 2 * at(a, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
 
     plan = evolve(example_plan("cuda"), binaries=(b"add", b"double"))
-    chains = CudaChains(plan.target, 0, FakeDriver({"k_add": k_add, "k_double": k_double}))
+    driver = FakeDriver({"k_add": k_add, "k_double": k_double})
+    if branched:
+        plan, driver.fronts = in_branches(plan) or plan, []
+    chains = CudaChains(plan.target, 0, driver)
     x = random_x()
     found = run(plan, chains, {"x": x}, times=3)
     assert all(np.allclose(found[name], value, atol=1e-5) for name, value in expected(x).items())
+    assert driver.fronts == ([[], [0], []] if branched else None)

@@ -1,0 +1,83 @@
+"""A plan whose launches wait only for what they need: independent ones run side by side where a device can.
+
+Buffers that share memory make launches wait for one another. In a plan in branches two of them share it only where all
+that touch the one have ended before any that touches the other begins, whatever memory is shared: so nothing waits for
+what it did not wait for before, and the order of launches in the plan is one of those that are right.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import reduce
+from operator import and_
+
+from attrs import evolve, frozen
+
+from .memory import place_buffers
+from .plan import BufferKey, Plan, check_plan
+from .waits import MOST, Waits, waits_of
+
+
+@frozen
+class BranchLife:
+    """Who touches a buffer, and who has ended before any of them begins, as numbers with a bit for each launch. The
+    beginning of a run is the lowest bit, its end the highest.
+    """
+
+    first: int
+    users: int
+    before: int
+
+    def overlaps(self, other: BranchLife) -> bool:
+        """Whether something that touches one may run before all that touches the other has ended, both ways round."""
+        return bool(self.users & ~other.before) and bool(other.users & ~self.before)
+
+
+#: The life of what shares its memory with nothing.
+WHOLE = BranchLife(0, 1 << MOST + 1, 0)
+
+
+def in_branches(plan: Plan) -> Plan | None:
+    """Return a plan with its launches in branches, whose buffers share less memory; nothing where each launch needs the
+    one before it, or where there are too many.
+    """
+    if plan.launch_count > MOST or (waits := waits_of(plan, apart=True)).chained:
+        return None
+    sizes: dict[BufferKey, int] = {("tensor", 0, name): place.nbytes for name, place in plan.buffers.items()}
+    for number, tables in enumerate(plan.tables):
+        sizes |= {("table", number, name): place.nbytes for name, place in tables.items()}
+    placed, arena = place_buffers(sizes, branch_lives(plan, waits))
+    branched = evolve(
+        plan,
+        buffers={name: placed["tensor", 0, name] for name in plan.buffers},
+        tables=tuple({name: placed["table", n, name] for name in tables} for n, tables in enumerate(plan.tables)),
+        arena=arena,
+        branched=True,
+    )
+    check_plan(branched)
+    return branched
+
+
+def branch_lives(plan: Plan, waits: Waits) -> dict[BufferKey, BranchLife]:
+    """Return who touches each buffer and each table of a kernel, where launches wait so."""
+    begin, end = 0, len(waits.direct) + 1
+    users: dict[BufferKey, set[int]] = defaultdict(set)
+    for names, moments in ((plan.inputs, {begin}), (plan.outputs, {end}), (plan.constants, {begin, end})):
+        for tensor in names:
+            users["tensor", 0, plan.storages[tensor].buffer] |= moments
+    for check in plan.checks:
+        for tensor in (check.place, check.found):
+            users["tensor", 0, plan.storages[tensor].buffer].add(end)
+    for number, (step, _) in enumerate(plan.launches(), begin + 1):
+        called = plan.steps[step]
+        for argument, tensor in zip(plan.kernels[called.kernel].arguments, called.tensors, strict=True):
+            if not argument.table:
+                users["tensor", 0, plan.storages[tensor].buffer].add(number)
+    for number, tables in enumerate(plan.tables):
+        for name in tables:
+            users["table", number, name] |= {begin, end}
+    ended = [0, *(before << 1 | 1 for before in waits.before), (1 << end) - 1]
+    return {
+        key: BranchLife(min(each), sum(1 << n for n in each), reduce(and_, (ended[n] for n in each)))
+        for key, each in users.items()
+    }

@@ -1,0 +1,120 @@
+"""What launches wait for: exactly what touches the same bytes, and enough that any order of it computes the same."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from random import Random
+
+from attrs import evolve
+from cuts.backends.library import DIALECT
+from cuts.runtime.branches import BranchLife, branch_lives, in_branches
+from cuts.runtime.plan import Plan
+from cuts.runtime.waits import Waits, waits_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .drawn_plans import known_bytes, outcome, plans, touched
+from .handmade import example_plan
+
+
+def conflicting(plan: Plan, *, apart: bool) -> list[int]:
+    """Return which launches end before each, byte by byte."""
+    begins = {name: (name if apart else place.offset) for name, place in plan.buffers.items()}
+    each = []
+    for launch in plan.launches():
+        bytes_ = [(w, {(begins[b], n) if apart else begins[b] + n for b, n in ns}) for w, ns in touched(plan, *launch)]
+        each.append((set().union(*(ns for _, ns in bytes_)), set().union(*(ns for w, ns in bytes_ if w))))
+    before: list[int] = []
+    for number, (all_, written) in enumerate(each):
+        found = 0
+        for other, (others, changed) in enumerate(each[:number]):
+            if all_ & changed or written & others:
+                found |= before[other] | 1 << other
+        before.append(found)
+    return before
+
+
+@given(plans(), st.booleans())
+def test_launches_wait_for_those_that_touch_the_same_bytes_and_no_others(plan: Plan, apart: bool) -> None:
+    assert list(waits_of(plan, apart).before) == conflicting(plan, apart=apart)
+
+
+@given(plans())
+def test_what_is_waited_for_is_said_once(plan: Plan) -> None:
+    waits = waits_of(plan)
+    for each, before in zip(waits.direct, waits.before, strict=True):
+        assert before == sum(1 << n for n in range(plan.launch_count) if before >> n & 1)
+        for number in each:
+            others = [waits.before[other] for other in each if other != number]
+            assert not any(other >> number & 1 for other in others), "another that is waited for waits for it"
+
+
+@given(plans(), st.integers(0, 2**16))
+def test_any_order_in_which_nobody_is_waited_for_computes_the_same(plan: Plan, seed: int) -> None:
+    known = known_bytes(plan)
+    alone = {name: number << 12 for number, name in enumerate(plan.buffers)}
+    wanted = outcome(plan, range(plan.launch_count), alone, known)
+    for form in (plan, in_branches(plan)):
+        if form is not None:
+            begins = {name: place.offset for name, place in form.buffers.items()}
+            order = some_order(waits_of(form), Random(seed))
+            assert outcome(form, order, begins, known) == wanted
+
+
+@given(plans())
+def test_branches_share_no_memory_that_makes_launches_wait(plan: Plan) -> None:
+    branched = in_branches(plan)
+    if branched is None:
+        assert waits_of(plan).chained
+        return
+    assert waits_of(branched) == waits_of(plan, apart=True)
+    assert branched.branched and not plan.branched
+    assert max((place.end for place in branched.buffers.values()), default=0) == branched.arena
+
+
+def some_order(waits: Waits, chance: Random) -> list[int]:
+    """Return some order in which everything follows what it waits for."""
+    left, order, done = list(range(len(waits.direct))), list[int](), set[int]()
+    while left:
+        ready = [number for number in left if done.issuperset(waits.direct[number])]
+        number = chance.choice(ready)
+        left.remove(number)
+        done.add(number)
+        order.append(number)
+    return order
+
+
+def test_whoever_writes_parts_of_a_concatenation_does_not_wait() -> None:
+    assert waits_of(example_plan()).direct == ((), (0,), ())
+
+
+def test_routines_of_libraries_follow_one_another() -> None:
+    plan = example_plan()
+    kernels = tuple(evolve(kernel, dialect=DIALECT) for kernel in plan.kernels)
+    assert waits_of(evolve(plan, kernels=kernels)).direct == ((), (0,), (1,))
+
+
+def test_an_order_without_an_edge_computes_something_else() -> None:
+    """What keeps orders the same is the edges: each of these has teeth."""
+    plan = example_plan()
+    known, begins = known_bytes(plan), {name: number << 12 for number, name in enumerate(plan.buffers)}
+    results = {order: outcome(plan, order, begins, known) for order in permutations(range(3))}
+    right = [order for order in results if order.index(0) < order.index(1)]
+    assert len({tuple(results[order]) for order in right}) == 1
+    assert all(results[order] != results[right[0]] for order in set(results) - set(right))
+
+
+def test_the_longest_way_through_launches_is_what_they_take_side_by_side() -> None:
+    waits = Waits(((), (0,), (), (2,)), (0, 1, 0, 4))
+    assert waits.longest([1.0, 2.0, 4.0, 1.0]) == 5.0
+    assert not waits.chained
+    assert Waits(((), (0,)), (0, 1)).chained
+
+
+def test_buffers_of_two_branches_are_apart_though_the_order_of_steps_would_let_them_share() -> None:
+    plan = example_plan()
+    lives = branch_lives(plan, waits_of(plan, apart=True))
+    assert set(lives) == {("tensor", 0, name) for name in plan.buffers} | {("table", 0, "t")}
+    early, late = BranchLife(1, 0b0010, 0b0001), BranchLife(2, 0b0100, 0b0011)
+    assert not early.overlaps(late) and not late.overlaps(early)
+    assert early.overlaps(BranchLife(2, 0b0100, 0b0001)), "neither waits for the other"

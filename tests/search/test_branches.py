@@ -1,0 +1,119 @@
+"""The finished plan in branches competes with the same in a chain, where that may be faster and there is time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from attrs import evolve
+from cuts.cli.common import plan_values
+from cuts.cli.console import totals
+from cuts.compile.branches import chained_or_branched, width
+from cuts.compile.plan import CompiledPlan
+from cuts.ir.budget import Budget
+from cuts.runtime import Plan, in_branches, load_plan, plan_document, save_plan
+
+from ..runtime.handmade import example_plan
+from .simulated import FakeClock
+
+
+class Clocked(CompiledPlan):
+    """A plan whose steps take 1 ms each; as a whole 3 ms in a chain, and some others in branches."""
+
+    branches = 2.0
+    device = SimpleNamespace(branches=True)
+    opened: list[bool] = []  # noqa: RUF012
+
+    @property
+    def session(self) -> Any:
+        self.opened.append(self.plan.branched)
+        return self
+
+    def time_steps(self, repeats: int) -> list[Any]:
+        return [SimpleNamespace(median=1e-3) for _ in self.plan.steps]
+
+    def time_compute(self, warmup: int, repeats: int) -> Any:
+        return SimpleNamespace(median=1e-3 * (self.branches if self.plan.branched else 3.0))
+
+
+def chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    branches: float = 2.0,
+    plan: Plan | None = None,
+    left: float = 60.0,
+    memory: int | None = None,
+    frozen: bool = False,
+    able: bool = True,
+    right: bool = True,
+) -> CompiledPlan:
+    """Return which plan ships where branches take so many milliseconds."""
+    clock = FakeClock()
+    budget = Budget.of(60.0, clock)
+    clock.pass_by(60.0 - left)
+    selector: Any = SimpleNamespace(
+        tuner=SimpleNamespace(frozen=frozen),
+        target=SimpleNamespace(on_host=False),
+        settings=SimpleNamespace(tie=0.01),
+        budget=budget,
+    )
+    agreement: Any = SimpleNamespace(trusted=lambda plans: [True, right])
+    monkeypatch.setattr("cuts.compile.branches.CompiledPlan", Clocked)
+    monkeypatch.setattr(Clocked, "branches", branches)
+    monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
+    monkeypatch.setattr(Clocked, "opened", [])
+    return chained_or_branched(Clocked(plan or example_plan("cuda")), selector, agreement, memory)
+
+
+@pytest.mark.parametrize(("branches", "wanted"), [(2.0, True), (2.98, False), (4.0, False)])
+def test_branches_ship_where_they_are_faster_as_a_whole(
+    branches: float, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(monkeypatch, branches=branches).plan.branched == wanted
+
+
+@pytest.mark.parametrize(
+    "facts", [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}], ids=lambda facts: next(iter(facts))
+)
+def test_nothing_is_run_in_branches_without_time_device_or_memory(
+    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not chosen(monkeypatch, **facts).plan.branched
+    assert True not in Clocked.opened
+
+
+def test_branches_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not chosen(monkeypatch, right=False).plan.branched
+
+
+def test_a_plan_that_is_nearly_a_chain_is_not_run_in_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = example_plan("cuda")
+    branched = in_branches(plan)
+    assert branched is not None
+    assert width(branched, [1.0, 1.0, 1.0]) == pytest.approx(2 / 3)
+    assert width(branched, [1.0, 1.0, 0.1]) == pytest.approx(2 / 2.1)
+    monkeypatch.setattr("cuts.compile.branches.WIDE", 0.5)
+    assert not chosen(monkeypatch, plan=plan).plan.branched
+    assert Clocked.opened == [False, False]
+
+
+def test_a_plan_of_before_there_were_branches_is_a_chain(tmp_path: Path) -> None:
+    save_plan(evolve(example_plan("cuda"), branched=True), tmp_path / "new")
+    assert load_plan(tmp_path / "new").branched
+    file = tmp_path / "new" / "plan.json"
+    body = json.loads(file.read_text())
+    head = {name: body.pop(name) for name in ("format", "version", "digest")}
+    del body["branched"]
+    file.write_text(json.dumps(head | {"digest": plan_document._digest(body)} | body))
+    assert not load_plan(tmp_path / "new").branched
+
+
+def test_it_is_said_of_a_plan_whether_it_is_in_branches() -> None:
+    plan = example_plan("cuda")
+    branched = in_branches(plan)
+    assert branched is not None
+    assert "in branches" in totals(branched) and "in branches" not in totals(plan)
+    assert [plan_values(CompiledPlan(form))["branched"] for form in (plan, branched)] == [False, True]
