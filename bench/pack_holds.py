@@ -68,7 +68,7 @@ def rows(models: list[str], target: Target) -> Iterator[dict[str, Any]]:
             graph = load_model(Case(workload, model.make(batch, False), torch, 0.0).program, spec, None, ())
             with tuning_session(target, frozen=True, guesses=True) as selector:
                 database = selector.tuner.resources.database
-                answer = database.answer(question_about(graph, spec, target, CompileOptions(), False).key)
+                answer = database.answer(question_about(graph, spec, target, CompileOptions()).key)
                 if answer is not None:
                     yield {"workload": workload.label, **_held(graph, spec, target, answer, selector)}
 

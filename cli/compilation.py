@@ -44,7 +44,7 @@ def run_tuned(arguments: Namespace) -> int:
         aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
-        libraries=getattr(arguments, "libraries", False),
+        libraries=not arguments.no_libraries,
         correction=lesson.correction if lesson is not None else None,
         recalls=lesson is None or lesson.recalls,
     )
@@ -223,7 +223,8 @@ def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
     for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
-        name = f"{number:04}-{kernel.name}{DIALECTS[kernel.dialect].suffix}"
+        suffix = DIALECTS[kernel.dialect].suffix if kernel.dialect in DIALECTS else ".txt"  # a library's routine
+        name = f"{number:04}-{kernel.name}{suffix}"
         write_text(Path(dump) / "kernels" / name, kernel.source)
 
 

@@ -207,7 +207,7 @@ def totals(plan: Plan) -> str:
     launches = f"{plan.launch_count} launches, " if plan.loops else ""
     launches += "in branches, " if plan.branched else ""
     return (
-        f"{count(len(plan.steps), 'group')}, {count(len(plan.kernels), 'distinct kernel')}, "
+        f"{count(len(plan.steps), 'group')}, {count(plan.distinct_kernels, 'distinct kernel')}, "
         f"{launches}arena {size(plan.arena)}"
         f" (buffers {size(plan.buffer_bytes)}), weights {size(weights)}"
     )

@@ -183,6 +183,11 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
     )
     parser.add_argument(
+        "--no-libraries",
+        action="store_true",
+        help="where times decide, let cuBLAS and cuDNN, where they are installed, take the place of no kernel",
+    )
+    parser.add_argument(
         "--verify", action="store_true", help="run the plan and compare it with an oracle before it is written"
     )
     parser.add_argument("--time", action="store_true", help="time every group on the device")

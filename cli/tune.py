@@ -38,9 +38,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="time N random points of every kernel too: did pruning lose the winner?",
     )
     parser.add_argument(
-        "--libraries", action="store_true", help="let cuBLAS and cuDNN take the place of kernels that they beat"
-    )
-    parser.add_argument(
         "--further", action="store_true", help="search on where the final plan is known, from a pack for example"
     )
     parser.add_argument(

@@ -35,6 +35,7 @@ def build(
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
+    libraries: bool = True,
     debug: bool = False,
     options: CompileOptions | None = None,
 ) -> CompiledPlan:
@@ -51,7 +52,8 @@ def build(
     and nothing is written for it.
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
-    that the tuning database has are used, and a missing one is an error.
+    that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
+    then take the place of kernels that they beat, where their packages are installed, unless `libraries` is false.
 
     Raises `UsageError` where the mode is unknown.
     """
@@ -67,7 +69,7 @@ def build(
     machine = find_target(target) if isinstance(target, str) else target
     with chosen.begin().stage("import"):
         graph = load_model(model, vocabulary, shapes, examples)
-    return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen)
+    return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen, libraries=libraries)
 
 
 def build_staged(

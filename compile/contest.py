@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
+from ..backends import cache_key
 from ..ir import BackendError, Budget, CompiledGraph
-from ..search import DecidedGraph, Findings, MeasuredSelector
+from ..search import DecidedGraph, Findings, MeasuredSelector, machine_of
 from .agreement import Agreement
 from .plan import CompiledPlan
 
@@ -110,12 +111,27 @@ class Plans:
 
 def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreement: Agreement) -> CompiledPlan:
     """Return the first of one or two plans, or the second where its whole is faster, or right while the first is
-    wrong.
+    wrong. How they compared is kept, so that they are not timed again where they are made again.
     """
-    raced = len(plans) > 1 and selector.budget.has(SHORT)
-    times = times_of_right(plans, selector.budget, agreement) if raced else None
-    faster = times is not None and times[1] < (1 - selector.settings.tie) * times[0]
-    return plans[1] if faster else plans[0]
+    if len(plans) < 2:
+        return plans[0]
+    database, name = selector.tuner.resources.database, _pair_name(plans, selector)
+    ratio = database.cost(name)
+    if ratio is None and selector.budget.has(SHORT) and not selector.tuner.frozen:
+        times = times_of_right(plans, selector.budget, agreement)
+        ratio = None if times is None or inf in times else times[1] / times[0]
+        if ratio is not None:
+            database.keep_cost(name, ratio)
+        elif times is not None and times[0] > times[1]:
+            return plans[1]
+    return plans[1] if ratio is not None and ratio < 1 - selector.settings.tie else plans[0]
+
+
+def _pair_name(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> str:
+    """Return under which name it is kept how the wholes of two plans compare; names of kernels say what they do."""
+    kernels = [[plan.kernels[step.kernel] for step in plan.plan.steps] for plan in plans]
+    launched = [f"{kernel.name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
+    return f"wholes {cache_key([*launched, repr(sorted(machine_of(selector.target).items()))])}"
 
 
 def times_of_right(plans: Sequence[CompiledPlan], budget: Budget, agreement: Agreement) -> tuple[float, float] | None:

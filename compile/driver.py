@@ -18,7 +18,15 @@ from ..ir import (
 )
 from ..passes import Selector
 from ..passes.graph import remembered_passes
-from ..search import MeasuredSelector, PlanningAside, seldom_collected, tuning_session, with_libraries
+from ..search import (
+    ROUTINES,
+    MeasuredSelector,
+    PlanningAside,
+    Settings,
+    seldom_collected,
+    tuning_session,
+    with_libraries,
+)
 from .agreement import Agreement
 from .branches import chained_or_branched
 from .contest import Plans, by_sums, quickest
@@ -114,8 +122,8 @@ def build_graph(
     agreement = Agreement(graph, spec, lambda: plain_plan(graph, spec, target, options), spare)
 
     def plan(compiled: CompiledGraph) -> CompiledPlan:
-        with selector.budget.stage("libraries"):
-            replaced = with_libraries(compiled, selector)
+        with selector.budget.stage(ROUTINES):
+            replaced = with_libraries(compiled, selector) if options.mode == "mixed" else compiled
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
@@ -147,8 +155,11 @@ def plain_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions
 
 
 def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan | None:
-    """Return the plan that earlier results make, without measuring anything; nothing where some do not hold."""
-    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True) as selector:
+    """Return the plan that earlier results make, without measuring anything; nothing where some do not hold. It calls
+    no library, as nobody asked for times.
+    """
+    settings = Settings(libraries=False)
+    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True, settings=settings) as selector:
         try:
             return build_graph(graph, spec, target, options, selector)
         except UsageError:

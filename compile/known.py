@@ -67,7 +67,7 @@ def compile_measured(
     database = selector.tuner.resources.database
     if selector.further or not database.may_know(graph.name):
         selector.tuner.begin()  # workers take seconds to start
-    question = question_about(graph, spec, selector.target, options, selector.settings.libraries)
+    question = question_about(graph, spec, selector.target, options)
     exact = database.answer(question.key)
     known = exact or question.nearest(database.answers())
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
@@ -217,7 +217,7 @@ def is_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) 
     """Whether a compilation without a search can take over what a search decided: for a GPU, where results are kept."""
     if not target.lockstep or target.on_host or watched(options) or options.debug or cache_root() is None:
         return False
-    return known_answer(question_about(graph, spec, target, options, False), target) is not None
+    return known_answer(question_about(graph, spec, target, options), target) is not None
 
 
 def watched(options: CompileOptions) -> bool:
@@ -225,12 +225,12 @@ def watched(options: CompileOptions) -> bool:
     return bool(options.print_after or options.dump or options.stop_after)
 
 
-def question_about(graph: Graph, spec: Spec, target: Target, options: CompileOptions, libraries: bool) -> Question:
+def question_about(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> Question:
     """Return what is asked about a graph before anything is searched."""
     canonical = canonical_form(graph, spec)
     policy = PRECISIONS[options.precision]
     nodes = node_marks(LowerPrecision(spec.instances, policy).run(canonical), spec.instances)
-    return question_of(canonical, spec.texts, options, machine_of(target), libraries, nodes)
+    return question_of(canonical, spec.texts, options, machine_of(target), nodes)
 
 
 def canonical_form(graph: Graph, spec: Spec) -> Graph:

@@ -19,6 +19,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import cache_key, cache_root, compiler_digest, file_size, private_folder
+from ..backends.library import installed_libraries
 from ..ir import Array, CompileOptions, CutsError, Graph, Target, cores, print_graph
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
@@ -83,7 +84,8 @@ class PlanCache:
 
 def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector) -> str:
     """Return the key of everything that a tuned plan depends on."""
-    asked = (options.mode, options.precision, *map(repr, (options.debug, options.memory, selector.settings)))
+    libraries = installed_libraries() if selector.settings.libraries else ()
+    asked = (options.mode, options.precision, *map(repr, (options.debug, options.memory, selector.settings, libraries)))
     return cache_key([*_facts(graph, spec, target), *asked])
 
 

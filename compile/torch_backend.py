@@ -32,11 +32,11 @@ def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any
     """Compile what Dynamo captured: for OpenCL where its tensors are on the CPU, for CUDA where they are on a GPU.
 
     `options` are those of `torch.compile(..., options={"budget": 60})`, and apply to each captured graph. With a
-    `budget` in seconds (or `tune`, without one) candidates are timed, with `libraries` routines of vendors' libraries
-    among them; a later process finds what was found. Without a `precision`, PyTorch's settings are followed:
-    `torch.autocast`, whose casts the captured graph has, and for what is left in f32
-    `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high" `tf32` and "medium"
-    `bf16`; `fp32` where the target can do no more.
+    `budget` in seconds (or `tune`, without one) candidates are timed; a later process finds what was found. With
+    `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record what calls them. Without a
+    `precision`, PyTorch's settings are followed: `torch.autocast`, whose casts the captured graph has, and for what is
+    left in f32 `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high" `tf32`
+    and "medium" `bf16`; `fp32` where the target can do no more.
 
     Raises `UsageError` for an option that there is not, and for a value that it cannot have.
     """

@@ -49,7 +49,7 @@ def torch_op(
 
     def compile_graph(captured: Captured, device: Any) -> OneProgram:
         target, ordinal = target_of(device)
-        plan = build_tuned(captured.graph, spec_of(captured), target, options, tune=tune)
+        plan = build_tuned(captured.graph, spec_of(captured), target, options, tune=tune, libraries=False)
         return OneProgram(program_of(plan, ordinal))
 
     return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)

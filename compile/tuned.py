@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from ..backends.library import installed_libraries
 from ..ir import CompileOptions, Graph, Target
 from .driver import build_graph
 from .loading import Spec
@@ -22,11 +23,11 @@ def build_tuned(
     *,
     tune: bool = False,
     frozen: bool = False,
-    libraries: bool = False,
+    libraries: bool = True,
 ) -> CompiledPlan:
     """Compile a graph. With `tune` candidates are timed on the target's device, for at most the options' budget, and
-    with `libraries` routines of vendors' libraries among them; with `frozen` only results that the tuning database has
-    are used.
+    with `libraries`, in mode `mixed`, routines of vendors' libraries among them, where these are installed; with
+    `frozen` only results that the tuning database has are used.
 
     Raises `UsageError` where a frozen result is missing.
     """
@@ -40,10 +41,10 @@ def build_tuned(
 
 
 def build_again(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, *, tune: bool = False, libraries: bool = False
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, *, tune: bool = False, libraries: bool = True
 ) -> CompiledPlan:
     """Compile a graph like `build_tuned`, or find what an earlier process made of it with the same wishes."""
-    cache = PlanCache.of_wishes(graph, spec, target, options, tune, libraries)
+    cache = PlanCache.of_wishes(graph, spec, target, options, tune, libraries and installed_libraries())
     found = cache.find() if cache else None
     if found is not None:
         return found

@@ -116,7 +116,7 @@ from .kernel import (
     member_name,
     phases,
 )
-from .launch import WAITING, Argument, KernelFunction, Storage
+from .launch import INSTEAD, WAITING, Argument, KernelFunction, Storage
 from .precision import PRECISIONS, Precision, PrecisionName
 from .ranges import confined, ranges
 from .ranges import elements as addressed_elements
@@ -196,6 +196,7 @@ __all__ = [
     "COMBINERS",
     "ELEMENT",
     "FUNCTIONS",
+    "INSTEAD",
     "LANE",
     "LANES",
     "LOOK_SHARE",

@@ -33,7 +33,8 @@ class Budget:
 
     `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
     each stage that `stage` timed, `stages` when each began and ended, `needed` the seconds that what comes behind the
-    last measurement is known to take. Shares are counted from where `counted` seconds of it were used up.
+    last measurement is known to take, `later` those of measurements behind the search. Shares are counted from where
+    `counted` seconds of it were used up.
     """
 
     seconds: float = inf
@@ -42,6 +43,7 @@ class Budget:
     spent: dict[str, float] = field(factory=dict)
     stages: list[tuple[str, float, float]] = field(factory=list)
     needed: float = 0.0
+    later: float = 0.0
     counted: float = field(default=0.0, init=False)
     begun: float = field(init=False)
 
@@ -85,10 +87,10 @@ class Budget:
 
     @property
     def kept_back(self) -> float:
-        """Seconds at the end in which nothing is measured."""
+        """Seconds at the end in which nothing is searched for."""
         if not self.limited:
             return 0.0
-        return max(min(RESERVE, RESERVE_SHARE * self.seconds), self.promised)
+        return max(min(RESERVE, RESERVE_SHARE * self.seconds), self.promised) + self.later
 
     @property
     def promised(self) -> float:
@@ -122,6 +124,17 @@ class Budget:
             yield
         finally:
             self.counted = before
+
+    @contextmanager
+    def behind_search(self) -> Iterator[float]:
+        """Have the seconds that are kept back for measurements behind the search, and yield them; what a block does not
+        take of them is kept back again.
+        """
+        kept, start, self.later = self.later, self.elapsed, 0.0
+        try:
+            yield kept
+        finally:
+            self.later = max(0.0, kept - (self.elapsed - start))
 
     def stop(self) -> None:
         """End it now: whoever looks at it takes the best so far."""

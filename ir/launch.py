@@ -14,6 +14,8 @@ from .types import DType
 #: What the names of kernels end in that begin by waiting for the end of all that was launched before them, where the
 #: machine can place a kernel earlier than that.
 WAITING = "_waits"
+#: What the facts of a library's routine call the name of the generated kernel whose place it takes.
+INSTEAD = "instead"
 
 
 @frozen

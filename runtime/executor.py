@@ -14,6 +14,7 @@ from attrs import frozen
 
 from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, launch_all, open_device
 from ..ir import PlanError, quote, raise_all
+from .alternatives import runnable_here
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
 from .passing import passing_tensors
@@ -46,7 +47,7 @@ class Session:
             raise PlanError(
                 f"plan {quote(plan.name)} is for target {quote(plan.target.name)}, which launches no kernels"
             )
-        self.plan = plan
+        self.plan = plan = runnable_here(plan)
         self.device = device or open_device(plan.target)
         self._lock = RLock()
         self._outputs = OutputMemory(self.device)

@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
 from ..backends.library import DIALECT
 from ..ir import DType
+from .alternatives import runnable_here
 from .branches import WHOLE, branch_lives
 from .memory import Lifetime, aligned, place_buffers
 from .passing import passing_tensors
@@ -183,7 +184,8 @@ class InPlaceSession:
     """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another."""
 
     def __init__(self, plan: Plan, chains: Chains, held: Collection[str], allocate: Allocate) -> None:
-        self.plan, self.chains = plan, chains
+        self.plan = plan = runnable_here(plan)
+        self.chains = chains
         self.layout = layout_of(plan, held)
         self.waits = chains.waits
         self.constants, self.scratch = (allocate(self.layout.chain.blocks[n]) for n in (CONSTANTS, SCRATCH))

@@ -101,6 +101,11 @@ class Plan:
         return sum(map(self.turns, range(len(self.steps))))
 
     @property
+    def distinct_kernels(self) -> int:
+        """How many kernels are launched; others are kept for machines without a library."""
+        return len({step.kernel for step in self.steps})
+
+    @property
     def buffer_bytes(self) -> int:
         """What the buffers would take without sharing memory over time."""
         return sum(place.nbytes for place in self.buffers.values())

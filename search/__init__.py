@@ -8,6 +8,7 @@ from .learned.local import local_lesson
 from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
+from .routines import ROUTINES
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings
@@ -16,6 +17,7 @@ from .substitute import with_libraries
 from .summary import summary_lines, summary_values, tried
 
 __all__ = [
+    "ROUTINES",
     "STRATEGIES",
     "DecidedGraph",
     "Findings",

@@ -24,6 +24,8 @@ from .problem import digest
 COMPILER = "compiler"
 #: Changed whenever a question would no longer mean what it meant; how kernels are timed is no part of it.
 FORMAT = 1
+#: What a question says of libraries: their routines took part in decisions once, which depend on them no more.
+NO_LIBRARIES = False
 #: What a question says of its graph, and of what that is written in.
 ABOUT = ("graph", "declarations")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
@@ -99,7 +101,6 @@ def question_of(
     declarations: Mapping[str, str],
     options: CompileOptions,
     machine: Mapping[str, str],
-    libraries: bool,
     nodes: tuple[str, ...] = (),
 ) -> Question:
     """Return the question of a compilation."""
@@ -107,7 +108,7 @@ def question_of(
         "format": str(FORMAT),
         "graph": structure_of(graph),
         "declarations": digest(repr(sorted(declarations.values()))),
-        "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.side_by_side} {libraries}"
+        "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.side_by_side} {NO_LIBRARIES}"
         + ("" if options.memory is None else f" {options.memory}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }

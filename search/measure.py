@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 from ..backends import Device as Hardware
 from ..backends import Launch, MemoryPart, Pointer, open_device
 from ..backends.cuda import empty_kernel
+from ..backends.library import RoutineError
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
 from .compare import BLOCK, SMALL, Comparer
 from .course import HERE
@@ -42,7 +43,9 @@ LEFT = 1 / 8
 
 @frozen
 class Verdict:
-    """Whether a kernel computes what it must: "ok", "wrong" or "failed", with the reason."""
+    """Whether a kernel computes what it must: "ok", "wrong", "failed", or "refused" by a library that has no routine,
+    with the reason.
+    """
 
     outcome: str
     message: str = ""
@@ -136,6 +139,8 @@ class MeasuringDevice:
                 self.device.copy(data.places[tensor], blank, span(problem, tensor))
             launch()
             self.device.synchronize()
+        except RoutineError as refusal:  # nothing was launched, so the context is sound
+            return Verdict("refused", refusal.message.splitlines()[0])
         except BackendError as failure:
             return Verdict("failed", failure.message.splitlines()[0])
         try:

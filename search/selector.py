@@ -36,6 +36,7 @@ from .library import LibraryCandidate, fastest_library
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
+from .routines import seconds_for_routines
 from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
@@ -161,9 +162,7 @@ class MeasuredSelector:
         self.made = found.made
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of small graphs, which the workers find side by side;
-        what the model says of them is kept.
-        """
+        """Return the kernels of small graphs, which workers find side by side; what the model says of them is kept."""
         return self.plan_ahead(fragments)()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
@@ -277,8 +276,8 @@ class MeasuredSelector:
 
     @property
     def together(self) -> bool:
-        """Whether groups may share a launch: routines of libraries take the place of single kernels only."""
-        return self.evaluate and not self.settings.libraries and not self._known_only
+        """Whether groups may share a launch."""
+        return self.evaluate and not self._known_only
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
@@ -328,6 +327,7 @@ class MeasuredSelector:
         self._keep_back(len(workloads), self._unready(w.form for w in workloads.values()))
         share = 0.0 if self._known_only else share
         self.problems = list(map(self._problem, workloads.values()))
+        self.budget.later = seconds_for_routines(self.problems, self.settings, self.budget)
         self._prepare(share)
         self._asked.update(zip(workloads, self.problems, strict=True))
         asked = tuple(p.key for p in self.problems)

@@ -35,13 +35,13 @@ class Settings:
     improve by `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed
     in `rounds` turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is
     proven slower than the winner. A search that `remembers` begins with what was best on other machines and ends with
-    no less than the best of longer ones before it. `libraries` lets the routines of vendors' libraries take the place
-    of kernels that they beat. `aided` searches begin with the model's best points and leave out what a bound proves
-    slower. Kernels that lose most are searched `deeper` so many times where a budget leaves time for it. A `correction`
-    that was learned from measurements puts the model's points into another order. One that `recalls` begins in the
-    order of what other machines measured of the same problem, where that is enough. A `hasty` search leaves out points
-    whose code would be long, as a compiler takes long over it; one that is not is as patient with its proposals where
-    they are small, as of many searches side by side, as where they are large.
+    no less than the best of longer ones before it. `libraries` lets routines of vendors' libraries, where these are
+    installed, take the place of kernels that they beat. `aided` searches begin with the model's best points and leave
+    out what a bound proves slower. Kernels that lose most are searched `deeper` so many times where a budget leaves
+    time for it. A `correction` that was learned from measurements puts the model's points into another order. One that
+    `recalls` begins in the order of what other machines measured of the same problem, where that is enough. A `hasty`
+    search leaves out points whose code would be long, as a compiler takes long over it; one that is not is as patient
+    with its proposals where they are small, as of many searches side by side, as where they are large.
     """
 
     strategy: str = "frugal"
@@ -59,7 +59,7 @@ class Settings:
     final: bool = True
     prove: bool = True
     remembers: bool = True
-    libraries: bool = False
+    libraries: bool = True
     seed: int = 0
     correction: LearnedOrder | None = None
     recalls: bool = True

@@ -1,107 +1,94 @@
-"""Library routines in the place of generated kernels, where they are faster: checked and timed on the same bench, on
-the same data.
+"""Library routines in the place of generated kernels, where they are faster.
 
-A routine is a step like any other (`backends.library.routine`), so the tuner's bench checks it against the same
-reference and times it with a cold cache. What is replaced is one kernel by one routine; groups stay as they are.
+What is replaced is one kernel by one routine; groups stay as they are, and so do launches that several groups share.
+(A member of one that a routine would compute much faster is left where it is: nobody tries the launch without it.) The
+plan keeps the generated kernels, for machines without the library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
-from statistics import median
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from ..backends.library import Request, library_kernels
-from ..ir import CompiledGraph, KernelFunction, Step
-from .bench import Bench
-from .build import Built
+from ..backends.library import library_kernels
+from ..ir import INSTEAD, CompiledGraph, KernelFunction, Step
 from .problem import Problem
+from .routines import Offers, Rivalled, SubstituteRoutine, faster_routines
 from .selector import MeasuredSelector
 from .settings import TunedChoice
 
-#: Returns the routines that compute what is asked for.
-Offers = Callable[[Request], Sequence[KernelFunction]]
-#: A routine must be this much faster than the generated kernel.
-GAIN = 1.02
-_RUNS = 10
-
-
-@frozen
-class SubstituteRoutine:
-    """A library step that computes a problem, and its seconds."""
-
-    kernel: KernelFunction
-    seconds: float
-
-
-def fastest_routine(
-    bench: Bench, problem: Problem, constants: Collection[str] = (), offers: Offers = library_kernels
-) -> SubstituteRoutine | None:
-    """Return the fastest routine that computes a problem rightly, nothing where there is none."""
-    found = []
-    for kernel in offers(Request(problem.form, problem.storages, constants)):
-        built = Built(kernel)
-        if bench.check(problem, built).outcome != "ok":
-            continue
-        timed = bench.sample(problem, built, _RUNS)
-        if timed.verdict.outcome == "ok" and timed.samples:
-            found.append(SubstituteRoutine(kernel, median(timed.samples)))
-    return min(found, key=lambda routine: routine.seconds, default=None)
-
-
-def faster_routines(
-    bench: Bench,
-    problems: Sequence[Problem],
-    choices: Sequence[TunedChoice],
-    constants: Sequence[Collection[str]],
-    offers: Offers = library_kernels,
-    over: Callable[[], bool] = lambda: False,
-) -> dict[int, SubstituteRoutine]:
-    """Return the routines that beat the chosen schedules, by the number of the problem, as far as there is time."""
-    found = {}
-    for number, (problem, choice, known) in enumerate(zip(problems, choices, constants, strict=True)):
-        if over():
-            break
-        routine = fastest_routine(bench, problem, known, offers)
-        if routine is not None and GAIN * routine.seconds < (inf if choice.seconds is None else choice.seconds):
-            found[number] = routine
-    return found
-
-
-def substitute(compiled: CompiledGraph, routines: Mapping[int, SubstituteRoutine]) -> CompiledGraph:
-    """Return a compiled graph that launches routines in the place of the kernels with these numbers."""
-    if not routines:
-        return compiled
-    kernels = tuple(routines[n].kernel if n in routines else kernel for n, kernel in enumerate(compiled.kernels))
-    steps = tuple(_rebound(step, compiled.kernels, routines) for step in compiled.steps)
-    records = [
-        {**record, **_facts(routines[step.kernel], record)} if step.kernel in routines else record
-        for step, record in zip(compiled.steps, compiled.groups, strict=True)
-    ]
-    return evolve(compiled, kernels=kernels, steps=steps, groups=tuple(records))
+#: Part of the time that is left which routines may take where no search needs it: a longer search may follow.
+IDLE = 0.5
 
 
 def with_libraries(
     compiled: CompiledGraph, selector: MeasuredSelector, offers: Offers = library_kernels
 ) -> CompiledGraph:
     """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's
-    problems.
-
-    Kernels and problems are in the same order: the pipeline makes one of each per distinct group.
+    problems, as far as the budget has time for that.
     """
-    comparable = (
-        selector.target.dialect == "cuda" and selector.complete and len(selector.problems) == len(compiled.kernels)
-    )
-    if not selector.settings.libraries or not comparable:
+    if not selector.settings.libraries or selector.target.dialect != "cuda":
         return compiled
-    constants = [constant_arguments(compiled, number) for number in range(len(compiled.kernels))]
-    resources, over = selector.tuner.resources, selector.budget.over
-    found: Mapping[int, SubstituteRoutine] = {}
-    with resources.interruptible():
-        found = faster_routines(resources.bench, selector.problems, selector.choices, constants, offers, over)
+    tuned = {p.key: (p, c) for p, c in zip(selector.problems, selector.choices, strict=True)}
+    rivalled = [
+        Rivalled(number, problem, _seconds(choice), constant_arguments(compiled, number))
+        for number, (problem, choice) in _launched_alone(compiled, tuned).items()
+    ]
+    found: dict[int, SubstituteRoutine] = {}
+    with _time_for_routines(selector) as over, selector.tuner.resources.interruptible():
+        found.update(faster_routines(selector.tuner.resources, rivalled, offers, over))  # one by one: time may end
     return substitute(compiled, found)
+
+
+@contextmanager
+def _time_for_routines(selector: MeasuredSelector) -> Iterator[Callable[[], bool]]:
+    """Yield what says that no more may be timed. Whatever is cut short in the block, searches ended as they did."""
+    budget, resources = selector.budget, selector.tuner.resources
+    expired = resources.expired
+    idle = IDLE * budget.left() if selector.complete else 0.0
+    with budget.behind_search() as kept:
+        end = budget.elapsed + max(kept, idle)
+        try:
+            yield lambda: selector.tuner.frozen or budget.over() or budget.elapsed >= end
+        finally:
+            resources.expired = expired
+
+
+def _seconds(choice: TunedChoice) -> float:
+    return inf if choice.seconds is None else choice.seconds
+
+
+def _launched_alone(
+    compiled: CompiledGraph, tuned: Mapping[str, tuple[Problem, TunedChoice]]
+) -> dict[int, tuple[Problem, TunedChoice]]:
+    """Return the kernels whose launches have one group that was tuned, by number: the records of launches name its
+    problem.
+    """
+    found = {}
+    for step, record in zip(compiled.steps, compiled.groups, strict=True):
+        key = str(record.get("tuning", ""))
+        if key in tuned and "members" not in record:
+            found[step.kernel] = tuned[key]
+    return found
+
+
+def substitute(compiled: CompiledGraph, routines: Mapping[int, SubstituteRoutine]) -> CompiledGraph:
+    """Return a compiled graph that launches routines in the place of the kernels with these numbers, which are kept
+    behind all others.
+    """
+    if not routines:
+        return compiled
+    kernels = [_calling(routines[n], k) if n in routines else k for n, k in enumerate(compiled.kernels)]
+    kernels += [compiled.kernels[number] for number in sorted(routines)]
+    steps = tuple(_rebound(step, compiled.kernels, routines) for step in compiled.steps)
+    records = [
+        {**record, **_facts(routines[step.kernel], record)} if step.kernel in routines else record
+        for step, record in zip(compiled.steps, compiled.groups, strict=True)
+    ]
+    return evolve(compiled, kernels=tuple(kernels), steps=steps, groups=tuple(records))
 
 
 def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
@@ -115,6 +102,11 @@ def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
         if tensor not in compiled.graph.constants
     }
     return frozenset(a.tensor for a in arguments) - varying
+
+
+def _calling(routine: SubstituteRoutine, generated: KernelFunction) -> KernelFunction:
+    """Return a routine's step that names the kernel whose place it takes."""
+    return evolve(routine.kernel, info={**routine.kernel.info, INSTEAD: generated.name})
 
 
 def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ...ir import BackendError
 from ..device import Buffer, Device, Launch, Pointer
 from .contraction import Matrix, Product, find_product
-from .routine import Library, Request
+from .routine import Library, Request, RoutineError
 
 #: What cuBLAS may use besides the operands; this much is recommended for Hopper. Given up front: a graph is no place to
 #: allocate.
 _WORKSPACE = 32 << 20
 _LARGEST = 2**31 - 1
+#: The properties of a library that make up its version (`libraryPropertyType`).
+_MAJOR_MINOR_PATCH = (0, 1, 2)
 
 
 @frozen
@@ -88,10 +89,8 @@ class CuBLAS(Library):
 
     @property
     def version(self) -> str:
-        """The version of cuBLAS, 0 until a handle was made."""
-        for handle, _ in self._handles.values():
-            return str(self._cublas.get_version(handle))
-        return "0"
+        """The version of cuBLAS; it needs no device."""
+        return ".".join(str(self._cublas.get_property(place)) for place in _MAJOR_MINOR_PATCH)
 
     def supports(self, request: Request) -> bool:
         """Whether the group is a product of matrices that cuBLAS can read where they are."""
@@ -101,12 +100,12 @@ class CuBLAS(Library):
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
         """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics.
 
-        Raises `BackendError` where cuBLAS does not compute the group.
+        Raises `RoutineError` where cuBLAS does not compute the group.
         """
         product = find_product(request.group, request.storages)
         call = find_call(product) if product else None
         if product is None or call is None:
-            raise BackendError("cuBLAS does not compute this group")
+            raise RoutineError("cuBLAS does not compute this group")
         handle = self._handle(device)
         first, second, result = (_address(places[x.tensor], x.offset) for x in (call.first, call.second, call.result))
         flags = [int(self._cublas.Operation.T if o.transposed else self._cublas.Operation.N) for o in call.operands]
@@ -142,13 +141,15 @@ def _address(pointer: Pointer, elements: int) -> int:
 def open_library() -> CuBLAS:
     """Return cuBLAS, or say what is missing.
 
-    Raises `BackendError` where its bindings cannot be imported.
+    Raises `RoutineError` where its bindings cannot be imported.
     """
     try:
-        return CuBLAS(import_module("nvmath.bindings.cublas"))
+        library = CuBLAS(import_module("nvmath.bindings.cublas"))
+        _ = library.version  # which loads what the bindings are of
+        return library
     except (
         Exception
     ) as error:  # besides ImportError, the bindings raise errors of their own where the library is missing
-        raise BackendError(
+        raise RoutineError(
             f"cuBLAS cannot be used: {error}", hint="pip install nvmath-python and nvidia-cublas"
         ) from error

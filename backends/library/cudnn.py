@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 from ...ir import BackendError, DType, row_major
 from ..device import Buffer, Device, Launch, Pointer
 from .contraction import Block, Convolution, find_convolution
-from .routine import Library, Request
+from .routine import Library, Request, RoutineError
 
 #: A plan that wants more than this besides the operands is left out.
 MOST_WORKSPACE = 4 << 30
@@ -76,6 +76,27 @@ class PlanLaunch:
         """Return the launch of the same plan on other tensors."""
         return PlanLaunch(self._graph, self._index, self._handle, self._tensors, places, self._workspace)
 
+    @property
+    def choice(self) -> PlanChoice:
+        """The plan without the memory that it is launched on."""
+        return PlanChoice(self._graph, self._index, self._handle, self._tensors)
+
+
+@frozen(eq=False)
+class PlanChoice:
+    """A built plan of a graph, to be launched on any tensors, each time with a workspace of its own."""
+
+    graph: Any
+    index: int
+    handle: Any
+    tensors: Mapping[str, Any]
+
+    def launch(self, device: Device, places: Mapping[str, Pointer]) -> PlanLaunch:
+        """Return the launch of the plan on tensors."""
+        needed = int(self.graph.get_workspace_size_plan_at_index(self.index))
+        workspace = device.allocate(needed) if needed else Buffer(None, 0)
+        return PlanLaunch(self.graph, self.index, self.handle, self.tensors, places, workspace)
+
 
 @frozen
 class CudnnPlan:
@@ -96,6 +117,7 @@ class CuDNN(Library):
     def __init__(self, frontend: Any) -> None:
         self._cudnn = frontend
         self._handles: dict[int, Any] = {}
+        self._fastest: dict[tuple[int, Convolution], PlanChoice] = {}
 
     @property
     def version(self) -> str:
@@ -108,17 +130,23 @@ class CuDNN(Library):
         return found is not None and len(found.strides) <= 3
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of the fastest plan.
+        """Return the launch of the fastest plan. Plans are built and timed once for all steps that convolve alike:
+        that takes up to seconds.
 
-        Raises `BackendError` where there is no plan in strict fp32.
+        Raises `RoutineError` where there is no plan in strict fp32.
         """
         found = find_convolution(request.group, request.storages)
-        if found is not None and found.filter.tensor in request.constants:
+        if found is None:
+            raise RoutineError("cuDNN does not compute this group")
+        if found.filter.tensor in request.constants:
             found, places = with_plain_filter(device, found, places)
-        plans = self.plans(device, found, places) if found else []
-        if not plans:
-            raise BackendError("cuDNN has no strict fp32 plan for this group")
-        return min(plans, key=lambda plan: plan.seconds).launch
+        key = device.stream_handle, found
+        if key not in self._fastest:
+            plans = self.plans(device, found, places)
+            if not plans:
+                raise RoutineError("cuDNN has no strict fp32 plan for this group")
+            self._fastest[key] = min(plans, key=lambda plan: plan.seconds).launch.choice
+        return self._fastest[key].launch(device, places)
 
     def plans(
         self,
@@ -187,7 +215,7 @@ class CuDNN(Library):
                 graph.deselect_numeric_notes([*tensor_cores, notes.DOWN_CONVERT_INPUTS])
             graph.check_support()
         except Exception as error:
-            raise BackendError(f"cuDNN refuses a convolution: {error}") from error
+            raise RoutineError(f"cuDNN refuses a convolution: {error}") from error
         return graph, {blocks[part].tensor: tensor for part, tensor in (*operands.items(), (wanted, made))}, handle
 
     def _tensor(self, graph: Any, block: Block, kind: Any) -> Any:
@@ -239,7 +267,7 @@ def with_planes(convolution: Convolution) -> Convolution:
 def open_library() -> CuDNN:
     """Return cuDNN, or say what is missing.
 
-    Raises `BackendError` where its frontend cannot be imported.
+    Raises `RoutineError` where its frontend cannot be imported.
     """
     try:
         frontend = import_module("cudnn")
@@ -248,6 +276,6 @@ def open_library() -> CuDNN:
     except (
         Exception
     ) as error:  # besides ImportError, the frontend raises errors of its own where the library is missing
-        raise BackendError(
+        raise RoutineError(
             f"cuDNN cannot be used: {error}", hint="pip install nvidia-cudnn-frontend and nvidia-cudnn-cu13"
         ) from error

@@ -11,18 +11,30 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.util import find_spec
 
 from attrs import field, frozen
 
 from ...ir import Argument, BackendError, CutsError, FusedGroup, KernelFunction, Storage, parse_ir, print_ir
 from ..cache import cache_key
 from ..device import Device, Launch, Pointer
+from .contraction import find_convolution, find_product
 
 #: The dialect of library steps.
 DIALECT = "library"
 #: Libraries by name: the module of this package that wraps each. Their Python packages are optional.
 MODULES: Mapping[str, str] = {"cublas": ".cublas", "cudnn": ".cudnn"}
+#: The packages that these import, and what installs them and the libraries beneath.
+PACKAGES = ("nvmath", "cudnn")
+DISTRIBUTIONS = (
+    "nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12",
+    "nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+)  # fmt: skip
+
+
+class RoutineError(BackendError):
+    """A library is not there, or has no routine for a group after all; nothing was launched."""
 
 
 @frozen
@@ -115,10 +127,10 @@ def libraries() -> tuple[Library, ...]:
 def require_library(name: str) -> Library:
     """Return a library by its name, or say what is missing.
 
-    Raises `BackendError` where no library has that name.
+    Raises `RoutineError` where no library has that name.
     """
     if name not in MODULES:
-        raise BackendError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
+        raise RoutineError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
     module = import_module(MODULES[name], __package__)
     library: Library = module.open_library()
     return library
@@ -126,4 +138,37 @@ def require_library(name: str) -> Library:
 
 def library_kernels(request: Request) -> list[KernelFunction]:
     """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
+    if not computed_by_some(request):
+        return []
     return [library.kernel(request) for library in libraries() if library.supports(request)]
+
+
+def computed_by_some(request: Request) -> bool:
+    """Whether a group is what libraries compute, a plain product or convolution; none of them is imported for that."""
+    asked = request.group, request.storages
+    return find_product(*asked) is not None or find_convolution(*asked) is not None
+
+
+@cache
+def installed_libraries() -> tuple[str, ...]:
+    """Return what is installed of libraries, with versions, and nothing where no package of theirs can be imported;
+    nothing is, as that takes a second.
+    """
+    if not any(find_spec(package) for package in PACKAGES):
+        return ()
+    found = []
+    for name in DISTRIBUTIONS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(found) or PACKAGES
+
+
+def missing_library(kernel: KernelFunction) -> str:
+    """Return why a library step cannot run on this host, nothing where it can."""
+    try:
+        Routine(kernel)
+    except RoutineError as error:
+        return error.message
+    return ""

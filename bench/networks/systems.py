@@ -66,10 +66,11 @@ class Case:
 
 
 def tuned(
-    case: Case, mode: Mode, libraries: bool = False, fresh: bool = False, further: bool = False
+    case: Case, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan that a search within the budget ends with, and what the search did; `fresh` knows nothing of
-    earlier ones, `further` searches on where one had come to its end.
+    """Return the plan that a search within the budget ends with, and what the search did. Where `libraries` are
+    installed they take part in mode `mixed`, as users have it; a `fresh` search knows nothing of earlier ones, one that
+    goes `further` searches on where one had come to its end.
     """
     program = case.program  # making it is the exporter's work
     start, budget = perf_counter(), Budget.of(case.budget)

@@ -91,7 +91,7 @@ def _spent(plan: Plan, times: Sequence[Timing]) -> tuple[list[float], str]:
 def _figures(plan: Plan) -> Mapping[str, object]:
     return {
         "launches": plan.launch_count,
-        "distinct kernels": len(plan.kernels),
+        "distinct kernels": plan.distinct_kernels,
         "inputs": [f"{name}: {plan.types[name]}" for name in plan.inputs],
         "outputs": [f"{name}: {plan.types[name]}" for name in plan.outputs],
         "bytes of the arena": f"{plan.arena:,} ({plan.buffer_bytes:,} without sharing memory over time)",

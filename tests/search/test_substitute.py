@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Request
+from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, Step
+from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
+from cuts.search import routines as routines_module
+from cuts.search.bench import Timed
+from cuts.search.build import Built
+from cuts.search.child import Ended
+from cuts.search.database import Database
 from cuts.search.measure import Verdict
+from cuts.search.problem import Problem
+from cuts.search.resources import Resources
+from cuts.search.routines import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings, TunedChoice
-from cuts.search.substitute import constant_arguments, faster_routines, substitute, with_libraries
+from cuts.search.substitute import constant_arguments, substitute, with_libraries
+from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, FakeBench, problem_of, tuner_of
+from .fakes import OPENCL, FakeBench, Inline, problem_of
+from .simulated import FakeClock
+
+CUDA = find_target("cuda:h200")
 
 
-def routine(name: str) -> KernelFunction:
+def routine(name: str, version: str = "1.0") -> KernelFunction:
     arguments = (Argument("x0", DType.F32, False), Argument("x1", DType.F32, False), Argument("y", DType.F32, True))
-    return KernelFunction(name, "library", "{}", (1, 1, 1), (1, 1, 1), arguments, info={"library": f"{name} 1.0"})
+    return KernelFunction(name, "library", "{}", (1, 1, 1), (1, 1, 1), arguments, info={"library": f"{name} {version}"})
 
 
 def offers(request: Request) -> Sequence[KernelFunction]:
@@ -40,14 +57,22 @@ def bench() -> FakeBench:
     )
 
 
+def resources_of(made: FakeBench, database: Database | None = None, budget: Budget | None = None) -> Resources:
+    return Resources(database or Database(None), Inline, lambda: made, budget)
+
+
 def chosen(seconds: float | None) -> TunedChoice:
     (candidate,) = choose(problem_of().form, OPENCL)
     return TunedChoice(candidate, seconds)
 
 
-@pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (None, True), (2.01e-3, False), (1.5e-3, False)])
-def test_a_routine_wins_where_it_is_faster_and_right(ours: float | None, taken: bool) -> None:
-    found = faster_routines(bench(), [problem_of()], [chosen(ours)], [()], offers)
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (inf, True), (2.01e-3, False), (1.5e-3, False)])
+def test_a_routine_wins_where_it_is_faster_and_right(ours: float, taken: bool) -> None:
+    found = dict(faster_routines(resources_of(bench()), [Rivalled(0, problem_of(), ours)], offers, never))
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
@@ -60,9 +85,9 @@ def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
     graph = Graph("g", (), (), {}, ())
     records = ({"measured": 4e-3, "why": "old", "parameters": {"a": 1}}, {"why": "kept"})
     compiled = CompiledGraph(graph, kernels, (Step(0, tensors), Step(1, tensors)), {}, records)
-    found = faster_routines(bench(), [problem_of()], [chosen(4e-3)], [()], offers)
-    changed = substitute(compiled, found)
-    assert [k.name for k in changed.kernels] == ["fast", "k1"]
+    changed = substitute(compiled, {0: SubstituteRoutine(routine("fast"), 2e-3)})
+    assert [k.name for k in changed.kernels] == ["fast", "k1", "k0"]
+    assert changed.kernels[0].info["instead"] == "k0"
     assert changed.steps == (Step(0, ("image", "weights", "result")), Step(1, tensors))
     assert changed.groups[0]["library"] == "fast 1.0"
     assert changed.groups[0]["why"] == "fast 1.0 took 2000.00 us, the fastest generated kernel took 4000.00 us"
@@ -70,19 +95,203 @@ def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
     assert substitute(compiled, {}) is compiled
 
 
-def test_libraries_compete_only_where_asked_for_on_a_device_of_theirs() -> None:
-    kernel = KernelFunction("k", "cuda", "", (1, 1, 1), (1, 1, 1), routine("r").arguments)
-    compiled = CompiledGraph(Graph("g", (), (), {}, ()), (kernel,), (Step(0, ("a", "b", "c")),), {}, ({},))
+def launched(*records: dict[str, object]) -> CompiledGraph:
+    """A graph with a kernel of its own for each launch, whose record is given."""
+    arguments = routine("r").arguments
+    kernels = tuple(KernelFunction(f"k{n}", "cuda", "", (1, 1, 1), (1, 1, 1), arguments) for n in range(len(records)))
+    steps = tuple(Step(n, ("a", "b", "c")) for n in range(len(records)))
+    return CompiledGraph(Graph("g", (), (), {}, ()), kernels, steps, {}, records)
 
-    def selector(target: Target, libraries: bool) -> MeasuredSelector:
-        made = MeasuredSelector(target, tuner_of(bench()), Settings(libraries=libraries))
-        made.problems, made.choices = [problem_of()], [chosen(4e-3)]
-        return made
 
-    cuda = find_target("cuda:h200")
-    assert with_libraries(compiled, selector(cuda, True), offers).kernels[0].name == "fast"
-    assert with_libraries(compiled, selector(cuda, False), offers) is compiled
-    assert with_libraries(compiled, selector(OPENCL, True), offers) is compiled
+def selector_of(
+    resources: Resources,
+    tuned: Sequence[tuple[Problem, float | None]],
+    target: Target = CUDA,
+    libraries: bool = True,
+    frozen: bool = False,
+) -> MeasuredSelector:
+    made = MeasuredSelector(target, Tuner(resources, frozen), Settings(libraries=libraries))
+    made.problems, made.choices = [p for p, _ in tuned], [chosen(seconds) for _, seconds in tuned]
+    return made
+
+
+def names(compiled: CompiledGraph) -> list[str]:
+    """The kernels in the order of launches."""
+    return [compiled.kernels[step.kernel].name for step in compiled.steps]
+
+
+def test_libraries_compete_on_a_device_of_theirs_unless_they_are_left_out() -> None:
+    problem, compiled = problem_of(), launched({"tuning": problem_of().key})
+
+    def found(target: Target, libraries: bool) -> CompiledGraph:
+        return with_libraries(
+            compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers
+        )
+
+    assert Settings().libraries
+    assert names(found(CUDA, True)) == ["fast"]
+    assert found(CUDA, False) is compiled
+    assert found(OPENCL, True) is compiled
+
+
+def test_kernels_are_found_by_the_problem_that_records_name_and_shared_launches_stay() -> None:
+    first, second, third = (problem_of(size) for size in (32, 64, 96))
+    compiled = launched(
+        {"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key}
+    )
+    selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
+    assert names(with_libraries(compiled, selector, offers)) == ["k0", "k1", "k2", "k3", "fast"]
+
+
+def test_what_a_routine_takes_is_kept_by_problem_and_version() -> None:
+    database, problem = Database(None), problem_of()
+    compiled = launched({"tuning": problem.key})
+
+    def found(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
+        selector = selector_of(resources_of(made, database), [(problem, 4e-3)], frozen=frozen)
+        return names(with_libraries(compiled, selector, given))
+
+    assert found(bench(), frozen=True) == ["k0"], "nothing is known"
+    first, again = bench(), bench()
+    assert found(first) == ["fast"]
+    assert first.checked == ["slow", "fast", "wrong"]
+    assert found(again) == found(again, frozen=True) == ["fast"]
+    assert again.checked == []
+    other = problem_of(machine={"device": "another"})
+    assert with_libraries(
+        launched({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers
+    )
+    assert again.checked == ["slow", "fast", "wrong"]
+    newer = bench()
+    assert found(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
+    assert newer.checked == ["fast"]
+
+
+def test_kernels_that_take_longest_go_first_until_time_is_over() -> None:
+    tried = []
+    problems = [problem_of(32), evolve(problem_of(48), uses=9), problem_of(64)]
+
+    def noted(request: Request) -> Sequence[KernelFunction]:
+        tried.append(request.group.tensors["x0"].shape[0])
+        return [routine("fast")]
+
+    def over() -> bool:
+        return len(tried) > 2
+
+    rivalled = [Rivalled(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
+    found = faster_routines(resources_of(bench()), rivalled, noted, over)
+    assert [number for number, _ in found] == [1, 2]
+    assert tried == [48, 64, 32]
+
+
+class SlowBench(FakeBench):
+    """A bench that takes two seconds of a clock for each routine, and ends with the budget."""
+
+    def __init__(self, clock: FakeClock, budget: Budget) -> None:
+        super().__init__(lambda kernel: 1e-3)
+        self.clock, self.budget = clock, budget
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        self.clock.pass_by(2.0)
+        if self.budget.over():
+            raise Ended
+        return super().check(problem, built)
+
+
+def at_the_end(seconds: float, later: float) -> tuple[Resources, SlowBench]:
+    """Resources whose budget has nothing left for a search, and seconds that are kept back for routines."""
+    clock = FakeClock()
+    budget = Budget.of(seconds, clock)
+    budget.later = later
+    clock.pass_by(seconds - budget.kept_back)
+    assert budget.over()
+    made = SlowBench(clock, budget)
+    resources = resources_of(made, budget=budget)
+    resources.expired = True
+    return resources, made
+
+
+@pytest.mark.parametrize(("later", "tried"), [(0.0, 0), (3.0, 1), (5.0, 2)])
+def test_behind_a_search_that_its_budget_ended_routines_have_what_is_kept_back(later: float, tried: int) -> None:
+    resources, made = at_the_end(60.0, later)
+    problems = [problem_of(size) for size in (32, 48, 64)]
+    selector = selector_of(resources, [(problem, 3e-3) for problem in problems])
+    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    found = with_libraries(compiled, selector, lambda request: [routine("fast")])
+    assert names(found).count("fast") == len(made.checked) == tried
+    assert resources.budget.later == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
+    assert resources.budget.elapsed <= 60.0
+
+
+def test_what_ends_while_routines_are_timed_ends_no_search() -> None:
+    clock = FakeClock()
+    budget = Budget.of(10.0, clock)
+    made = SlowBench(clock, budget)
+    clock.pass_by(7.5)
+    selector = selector_of(resources_of(made, budget=budget), [(problem_of(), 3e-3)])
+    assert selector.complete
+    compiled = launched({"tuning": problem_of().key})
+    assert with_libraries(compiled, selector, offers) is compiled
+    assert selector.complete
+
+
+class NoDevice(FakeBench):
+    """A bench where there is none."""
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        raise BackendError("there is no device")
+
+
+class Refusing(FakeBench):
+    """A bench that a timed kernel is lost on."""
+
+    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+        return Timed(verdict=Verdict("timeout", "no answer"))
+
+
+@pytest.mark.parametrize("made", [NoDevice(lambda kernel: 1e-3), Refusing(lambda kernel: 1e-3)])
+def test_a_routine_that_fails_costs_itself_only(made: FakeBench) -> None:
+    compiled = launched({"tuning": problem_of().key})
+    selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
+    assert with_libraries(compiled, selector, offers) is compiled
+
+
+@pytest.mark.parametrize(
+    ("budget", "cuda", "installed", "spent", "kept"),
+    [
+        (60.0, True, True, 0.0, MOST),
+        (20.0, True, True, 0.0, 1.0),
+        (60.0, True, True, 2.0, MOST - 2.0),
+        (60.0, True, True, 9.0, 0.0),
+        (14.0, True, True, 0.0, 0.0),
+        (None, True, True, 0.0, 0.0),
+        (60.0, False, True, 0.0, 0.0),
+        (60.0, True, False, 0.0, 0.0),
+    ],
+)
+def test_a_small_share_of_a_budget_is_kept_back_where_routines_may_take_part(
+    budget: float | None, cuda: bool, installed: bool, spent: float, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routines_module, "installed_libraries", lambda: ("cudnn 9",) if installed else ())
+    form = problem_of().form
+    problem = Problem(form, {}, CUDA if cuda else OPENCL, {"device": "made up"})
+    clock = Budget.of(budget)
+    clock.spent["libraries"] = spent
+    assert seconds_for_routines([problem], Settings(), clock) == pytest.approx(kept)
+    assert seconds_for_routines([problem], Settings(libraries=False), clock) == 0.0
+    assert seconds_for_routines([], Settings(), clock) == 0.0
+
+
+def test_what_is_kept_back_for_later_is_not_searched_in_and_is_given_back() -> None:
+    clock = FakeClock()
+    budget = Budget.of(60.0, clock)
+    left = budget.left()
+    budget.later = 3.0
+    assert budget.left() == left - 3.0
+    with budget.behind_search() as kept:
+        assert (kept, budget.left()) == (3.0, left)
+        clock.pass_by(1.0)
+    assert budget.later == 2.0
 
 
 def test_arguments_that_are_always_constants_are_known() -> None:

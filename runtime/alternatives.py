@@ -1,0 +1,47 @@
+"""What runs where a library is missing that a plan calls: the generated kernels whose place its routines take, which
+the plan keeps.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from attrs import evolve
+
+from ..backends.library import DIALECT, missing_library
+from ..ir import INSTEAD, CutsWarning, KernelFunction, Step, quote
+from .plan import Plan
+
+
+def runnable_here(plan: Plan) -> Plan:
+    """Return a plan that calls no library which is missing on this host, and warn of those that are; a routine for
+    which the plan keeps no kernel stays, and whoever loads it says what is missing.
+    """
+    numbers = {kernel.name: number for number, kernel in enumerate(plan.kernels)}
+    missing = {n: missing_library(k) for n, k in enumerate(plan.kernels) if k.dialect == DIALECT}
+    others = {n: numbers.get(str(plan.kernels[n].info.get(INSTEAD, ""))) for n, reason in missing.items() if reason}
+    taken = {number: other for number, other in others.items() if other is not None}
+    if not taken:
+        return plan
+    for reason in dict.fromkeys(missing[number] for number in taken):
+        text = f"plan {quote(plan.name)} runs generated kernels in the place of routines: {reason}"
+        warnings.warn(text, CutsWarning, stacklevel=2)
+    order = [taken.get(number, number) for number in range(len(plan.kernels))]
+    return evolve(
+        plan,
+        kernels=tuple(plan.kernels[number] for number in order),
+        tables=tuple(plan.tables[number] for number in order),
+        binaries=tuple(plan.binaries[number] for number in order),
+        steps=tuple(
+            _rebound(step, plan.kernels[step.kernel], plan.kernels[taken[step.kernel]])
+            if step.kernel in taken
+            else step
+            for step in plan.steps
+        ),
+    )
+
+
+def _rebound(step: Step, routine: KernelFunction, generated: KernelFunction) -> Step:
+    """Bind the tensors of a routine's step to the arguments of the kernel that computes the same."""
+    bound = {a.tensor: t for a, t in zip(routine.arguments, step.tensors, strict=True)}
+    return Step(step.kernel, tuple(a.tensor if a.table else bound[a.tensor] for a in generated.arguments))
