@@ -26,22 +26,26 @@ def runnable_here(plan: Plan) -> Plan:
     for reason in dict.fromkeys(missing[number] for number in taken):
         text = f"plan {quote(plan.name)} runs generated kernels in the place of routines: {reason}"
         warnings.warn(text, CutsWarning, stacklevel=2)
-    order = [taken.get(number, number) for number in range(len(plan.kernels))]
+    kept = [number for number in range(len(plan.kernels)) if number not in taken]
+    places = {number: place for place, number in enumerate(kept)}
+    kernels = plan.kernels
     return evolve(
         plan,
-        kernels=tuple(plan.kernels[number] for number in order),
-        tables=tuple(plan.tables[number] for number in order),
-        binaries=tuple(plan.binaries[number] for number in order),
+        kernels=tuple(kernels[number] for number in kept),
+        tables=tuple(plan.tables[number] for number in kept),
+        binaries=tuple(plan.binaries[number] for number in kept),
         steps=tuple(
-            _rebound(step, plan.kernels[step.kernel], plan.kernels[taken[step.kernel]])
-            if step.kernel in taken
-            else step
+            _rebound(step, kernels[step.kernel], kernels[other], places[other])
+            if (other := taken.get(step.kernel)) is not None
+            else evolve(step, kernel=places[step.kernel])
             for step in plan.steps
         ),
     )
 
 
-def _rebound(step: Step, routine: KernelFunction, generated: KernelFunction) -> Step:
-    """Bind the tensors of a routine's step to the arguments of the kernel that computes the same."""
+def _rebound(step: Step, routine: KernelFunction, generated: KernelFunction, place: int) -> Step:
+    """Bind the tensors of a routine's step to the arguments of the kernel that computes the same, which has a place
+    among the others.
+    """
     bound = {a.tensor: t for a, t in zip(routine.arguments, step.tensors, strict=True)}
-    return Step(step.kernel, tuple(a.tensor if a.table else bound[a.tensor] for a in generated.arguments))
+    return Step(place, tuple(a.tensor if a.table else bound[a.tensor] for a in generated.arguments))

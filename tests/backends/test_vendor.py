@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target
 from cuts.backends.library import routine as vendor
 from cuts.backends.library.contraction import Matrix, find_convolution
 from cuts.backends.library.cublas import CuBLAS, layout
 from cuts.backends.library.cudnn import CuDNN
-from cuts.backends.library.routine import Request
+from cuts.backends.library.routine import Library, Request, RoutineError
 from cuts.bench.shapes import single
 from cuts.bench.tuned import group_of
 from cuts.ir.compiled import CompiledGraph, Step
-from cuts.ir.errors import BackendError
+from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Storage
+from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
+from cuts.runtime.alternatives import runnable_here
 from cuts.runtime.executor import Session
-from cuts.runtime.plan import make_plan
+from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.plan_file import load_plan, save_plan
+from cuts.search.routines import SubstituteRoutine
+from cuts.search.substitute import substitute
 from cuts.tests.backends import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +154,56 @@ def test_the_fastest_plan_that_builds_is_taken() -> None:
     assert asked == {"pre_padding": [1, 1], "post_padding": [0, 0], "stride": [2, 2], "dilation": [1, 1]}
 
 
+def test_plans_are_built_once_for_steps_that_convolve_alike() -> None:
+    device = hosts.HostDevice()
+    frontend = hosts.HostCuDNN(device)
+    library = CuDNN(frontend)
+    shapes = {3: ((2, 8, 14, 14), (16, 8, 3, 3)), 1: ((2, 8, 14, 14), (16, 8, 1, 1))}
+    groups = [group_of(single("conv", "c", 2, "conv", shapes[size], {})) for size in (3, 3, 1)]
+    launches, addresses = [], []
+    for group in groups:
+        assert group is not None
+        places = {t: Pointer(device.allocate(4096), 64) for t in ("x0", "x1", "y")}
+        addresses.append({int(p.buffer.handle) + 64 for p in places.values()})
+        launches.append(library.prepare(device, Request(group), places))
+    first, second = frontend.graphs
+    tried = len(first.ran)
+    for launch in launches:
+        launch()
+    ran = [*first.ran[tried:], second.ran[-1]]
+    assert [index for index, _, _ in ran] == [1, 1, 1]
+    assert [set(pack.values()) for _, pack, _ in ran] == addresses
+    assert len({workspace for _, _, workspace in ran}) == 3
+
+
+def test_a_group_that_a_library_does_not_compute_is_refused(cublas: CuBLAS) -> None:
+    device = hosts.HostDevice()
+    group = matmul((6, 7), (7, 5))
+    for library in (cublas, CuDNN(hosts.HostCuDNN(device))):
+        with pytest.raises(RoutineError, match="does not compute this group"):
+            library.prepare(device, Request(group, {"x0": Storage("x0", 0, (14, 2))}), {})
+
+
+def test_the_version_is_the_librarys(cublas: CuBLAS) -> None:
+    assert cublas.version == "13.2.1"
+
+
+def test_what_is_installed_is_said_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"nvmath-python": "1.0.0", "nvidia-cublas": "13.2.1"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(vendor.metadata, "version", version)
+    for there, found in ((True, ("nvmath-python 1.0.0", "nvidia-cublas 13.2.1")), (False, ())):
+        vendor.installed_libraries.cache_clear()
+        monkeypatch.setattr(vendor, "find_spec", lambda name, there=there: there or None)
+        assert vendor.installed_libraries() == found
+    vendor.installed_libraries.cache_clear()
+
+
 def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
@@ -188,15 +242,58 @@ def test_vectors_fit_any_layout() -> None:
 # ---- plans
 
 
-def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> None:
+def product_plan(tmp_path: Path) -> Plan:
+    """A plan that calls a library for a product and keeps the kernel whose place that takes, written and read."""
     group = matmul((6, 7), (7, 5))
     (kernel,) = vendor.library_kernels(Request(group))
     graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
-    compiled = CompiledGraph(
-        graph, (kernel,), (Step(0, tuple(a.tensor for a in kernel.arguments)),), {}, ({"why": "fastest"},)
-    )
-    (cubin,) = compile_kernels([kernel], "sm_90")
-    save_plan(make_plan(compiled, find_target("cuda:h200"), binaries=(cubin.code,)), tmp_path / "plan")
-    session = Session(load_plan(tmp_path / "plan"), hosts.HostDevice())
+    order = (*reversed(kernel.arguments), Argument("offsets", DType.I32, False, table=True))
+    generated = KernelFunction("k", "cuda", "k", (1, 1, 1), (1, 1, 1), order, tables={"offsets": (1, 2)})
+    tensors = tuple(a.tensor for a in order)
+    alone = CompiledGraph(graph, (generated,), (Step(0, tensors),), {}, ({"why": "fastest"},))
+    compiled = substitute(alone, {0: SubstituteRoutine(kernel, 1e-3)})
+    plan = make_plan(compiled, find_target("cuda:h200"), binaries=(b"", b"code"))
+    save_plan(plan, tmp_path / "plan")
+    return load_plan(tmp_path / "plan")
+
+
+def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> None:
+    plan = product_plan(tmp_path)
+    assert (plan.distinct_kernels, len(plan.kernels)) == (1, 2)
+    session = Session(plan, hosts.HostDevice())
     a, b = (np.random.default_rng(n).standard_normal(s).astype(np.float32) for n, s in enumerate(((6, 7), (7, 5))))
     np.testing.assert_allclose(session.run({"x0": a, "x1": b})["y"], a @ b, rtol=1e-5, atol=1e-5)
+
+
+def missing(name: str) -> Library:
+    raise RoutineError(f"{name} cannot be used", hint="install it")
+
+
+def test_where_the_library_is_missing_a_plan_runs_the_generated_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = product_plan(tmp_path)
+    assert runnable_here(plan) is plan
+    monkeypatch.setattr(vendor, "require_library", missing)
+    with pytest.warns(CutsWarning, match="plan 'product' runs generated kernels in the place of routines: cublas cann"):
+        found = runnable_here(plan)
+    (step,) = found.steps
+    kernel = found.kernels[step.kernel]
+    assert (kernel.name, found.binaries[step.kernel]) == ("k", b"code")
+    assert dict(zip([a.tensor for a in kernel.arguments], step.tensors, strict=True)) == {
+        "x0": "x0", "x1": "x1", "y": "y", "offsets": "offsets",
+    }  # fmt: skip
+    assert all(kernel.dialect == "cuda" for kernel in found.kernels)
+    check_plan(found)
+    with pytest.warns(CutsWarning):
+        assert Session(plan, hosts.HostDevice()).plan.kernels == found.kernels
+
+
+def test_a_plan_that_keeps_no_kernel_says_which_library_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = product_plan(tmp_path)
+    bare = evolve(plan, kernels=tuple(evolve(kernel, info={}) for kernel in plan.kernels))
+    monkeypatch.setattr(vendor, "require_library", missing)
+    with pytest.raises(RoutineError, match="cublas cannot be used; install it"):
+        Session(bare, hosts.HostDevice())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from attrs import evolve
 from cuts.compile.contest import Rival, better, by_sums, in_turns, quickest
 from cuts.ir.budget import Budget
+from cuts.ir.compiled import Step
 from cuts.ir.errors import BackendError, NumericsError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
@@ -102,9 +104,11 @@ def test_what_was_timed_ships_before_what_is_guessed(
 class _Timed:
     """A plan whose runs take some seconds, less each time; none where there is no room."""
 
-    def __init__(self, *seconds: float) -> None:
+    def __init__(self, *seconds: float, name: str = "k") -> None:
         self.left = list(seconds)
         self.repeats: list[int] = []
+        self.kernels = [KernelFunction(name, "cuda", "", (1, 1, 1), (1, 1, 1), ())]
+        self.plan = SimpleNamespace(steps=[Step(0, ())])
 
     @property
     def session(self) -> _Timed:
@@ -147,6 +151,27 @@ def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster(
     plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
     judge: Any = _Judge(*right)
     assert quickest(plans, selector, judge) is plans[place]
+
+
+@pytest.mark.parametrize(("second", "place"), [(0.9, 1), (1.1, 0)])
+def test_wholes_that_were_timed_are_not_timed_again(second: float, place: int) -> None:
+    _, selector = tuned(chain(1), Database(None), even)
+    plans: list[Any] = [_Timed(*3 * [1.0], name="a"), _Timed(*3 * [second], name="b")]
+    judge: Any = _Judge(True, True)
+    assert quickest(plans, selector, judge) is plans[place]
+    assert not plans[0].left
+    assert quickest(plans, selector, judge) is plans[place]
+    others: list[Any] = [_Timed(*3 * [second], name="c"), _Timed(*3 * [1.0], name="b")]
+    assert quickest(others, selector, judge) is others[1 - place], "it is another pair"
+
+
+def test_nothing_is_timed_where_only_known_results_count() -> None:
+    _, selector = tuned(chain(1), Database(None), even)
+    selector.tuner = evolve(selector.tuner, frozen=True)
+    plans: list[Any] = [_Timed(), _Timed()]
+    judge: Any = _Judge()
+    assert quickest(plans, selector, judge) is plans[0]
+    assert not plans[0].repeats
 
 
 def test_two_plans_are_timed_in_turns() -> None:

@@ -136,9 +136,7 @@ def test_libraries_compete_on_a_device_of_theirs_unless_they_are_left_out() -> N
 
 def test_kernels_are_found_by_the_problem_that_records_name_and_shared_launches_stay() -> None:
     first, second, third = (problem_of(size) for size in (32, 64, 96))
-    compiled = launched(
-        {"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key}
-    )
+    compiled = launched({"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key})
     selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
     assert names(with_libraries(compiled, selector, offers)) == ["k0", "k1", "k2", "k3", "fast"]
 

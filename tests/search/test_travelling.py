@@ -162,7 +162,7 @@ def test_a_graph_asks_for_the_answer_that_is_nearest_to_it() -> None:
     for functions in (("tanh", "exp", "relu"), ("tanh", "exp", "tanh", "relu"), ("relu", "relu", "relu")):
         tuned(layers(*functions), database, arbitrary)
     ask = lambda *functions, **options: question_about(  # noqa: E731
-        layers(*functions, **options), SPEC, OPENCL, CompileOptions(), False
+        layers(*functions, **options), SPEC, OPENCL, CompileOptions()
     )
     near = ask("tanh", "exp", "tanh", "neg").nearest(database.answers())
     assert near is not None and near.key == ask("tanh", "exp", "tanh", "relu").key
