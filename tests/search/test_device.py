@@ -12,16 +12,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import open_device
+from cuts.backends.library import RoutineError
 from cuts.ir.errors import BackendError
 from cuts.ir.expr import Read
 from cuts.ir.index import Var, as_index
-from cuts.ir.launch import Storage
+from cuts.ir.launch import KernelFunction, Storage
 from cuts.ir.rounding import relative_error
 from cuts.ir.segment import FusedGroup, Output, Segment
 from cuts.ir.text import parse_ir
@@ -219,6 +221,22 @@ def test_a_launch_of_several_groups_is_checked_in_all_of_them_and_timed(bench: D
     assert made.kernel is not None
     wrong = evolve(made.kernel, source=made.kernel.source.replace("const int which =", "const int which = 0 *"))
     assert bench.check(problem, Built(wrong)).outcome == "wrong"
+
+
+@needs_opencl
+@pytest.mark.parametrize(("error", "outcome"), [(RoutineError, "refused"), (BackendError, "failed")])
+def test_a_library_that_has_no_routine_leaves_the_device_sound(
+    error: type[BackendError], outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed costs a GPU's process; what was refused launched nothing."""
+
+    def load(*given: object) -> Any:
+        raise error("no strict fp32 plan\nfor this group")
+
+    device, problem = MeasuringDevice(OPENCL), problem_of(32)
+    monkeypatch.setattr(device, "_loaded", load)
+    kernel = KernelFunction("r", "library", "{}", (1, 1, 1), (1, 1, 1), ())
+    assert device.check(problem.key, kernel, None, problem) == Verdict(outcome, "no strict fp32 plan")
 
 
 @needs_opencl

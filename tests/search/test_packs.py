@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cuts.backends.devices import find_target
 from cuts.cli.main import main
-from cuts.compile.known import is_known
+from cuts.compile.known import is_known, question_about
 from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
@@ -89,7 +89,11 @@ def test_what_packs_decided_is_what_is_asked_today() -> None:
     database = Database(None)
     offer_packs(database)
     assert database.answers()
+    options = json.loads(question_about(chain(1), Spec(Registry.builtin()), GPU, CompileOptions()).description)[
+        "options"
+    ]
     results = {result.key for result in database.results()}
     for answer in database.answers():
         assert json.loads(answer.description)["format"] == str(FORMAT)
+        assert json.loads(answer.description)["options"] == options, "decisions do not depend on libraries"
         assert results.issuperset(answer.problems)
