@@ -103,6 +103,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     with budget.stage("save"):
         plan.save(folder)
     _note_compiler(plan)
+    _note_libraries(plan)
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         write_page(arguments.report, plan, arguments.given, results, times, selector, budget)
@@ -247,6 +248,15 @@ def _note_compiler(plan: AnyPlan) -> None:
     if spilling:
         listed = ", ".join(f"{name} ({nbytes} B)" for name, nbytes in spilling)
         console.note(f"{console.count(len(spilling), 'kernel')} with registers spilled to memory: {listed}")
+
+
+def _note_libraries(plan: AnyPlan) -> None:
+    """Say which libraries the plan calls: it may be for another machine."""
+    called = [str(group["library"]) for part in plan.parts for group in part.plan.groups if "library" in group]
+    if called:
+        names = ", ".join(sorted(set(called)))
+        calls = f"the plan has {console.count(len(called), 'call')} of {names}"
+        console.note(f"{calls}; where they are missing generated kernels run; --no-libraries leaves them out")
 
 
 def _show_compiled(

@@ -122,9 +122,18 @@ def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreemen
         ratio = None if times is None or inf in times else times[1] / times[0]
         if ratio is not None:
             database.keep_cost(name, ratio)
-        elif times is not None and times[0] > times[1]:
+        elif times[0] > times[1] if times is not None else not _opens(plans[0]):
             return plans[1]
     return plans[1] if ratio is not None and ratio < 1 - selector.settings.tie else plans[0]
+
+
+def _opens(plan: CompiledPlan) -> bool:
+    """Whether a plan can be opened here: a routine may find no room that a kernel needs not."""
+    try:
+        _ = plan.session
+    except BackendError:
+        return False
+    return True
 
 
 def _pair_name(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from math import inf
+from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +23,9 @@ from .routine import Library, Request, RoutineError
 MOST_WORKSPACE = 4 << 30
 #: A plan this much slower than the best in its first run is not timed again.
 _HOPELESS = 1.5
+#: Seconds in which plans of a library step are built and timed. Those that cuDNN expects most of come first, and it has
+#: dozens, of which many take a tenth of a second to be built.
+PATIENCE = 1.0
 
 
 @frozen
@@ -130,8 +135,8 @@ class CuDNN(Library):
         return found is not None and len(found.strides) <= 3
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of the fastest plan. Plans are built and timed once for all steps that convolve alike:
-        that takes up to seconds.
+        """Return the launch of the fastest plan of those that there is patience for. They are built and timed once for
+        all steps that convolve alike.
 
         Raises `RoutineError` where there is no plan in strict fp32.
         """
@@ -142,7 +147,7 @@ class CuDNN(Library):
             found, places = with_plain_filter(device, found, places)
         key = device.stream_handle, found
         if key not in self._fastest:
-            plans = self.plans(device, found, places)
+            plans = self.plans(device, found, places, patience=PATIENCE)
             if not plans:
                 raise RoutineError("cuDNN has no strict fp32 plan for this group")
             self._fastest[key] = min(plans, key=lambda plan: plan.seconds).launch.choice
@@ -155,14 +160,19 @@ class CuDNN(Library):
         places: Mapping[str, Pointer],
         numerics: Numerics = STRICT,
         wanted: Wanted = "result",
+        patience: float = inf,
     ) -> list[CudnnPlan]:
-        """Build and time every plan that cuDNN offers, in its own order; for the gradient of an operand where that is
-        `wanted`: its block is then what is computed, and `result` has the gradient that is given.
+        """Build and time every plan that cuDNN offers, in its own order, until `patience` ends and there is one; for
+        the gradient of an operand where that is `wanted`: its block is then what is computed, and `result` has the
+        gradient that is given.
         """
+        begun = monotonic()
         graph, tensors, handle = self._graph(device, with_planes(convolution), numerics, wanted)
         found: list[CudnnPlan] = []
         workspace = Buffer(None, 0)
         for index in range(graph.get_execution_plan_count()):
+            if found and monotonic() - begun > patience:
+                break
             try:
                 graph.build_plan_at_index(index)
                 needed = int(graph.get_workspace_size_plan_at_index(index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import metadata
 from pathlib import Path
 
@@ -174,6 +175,18 @@ def test_plans_are_built_once_for_steps_that_convolve_alike() -> None:
     assert [index for index, _, _ in ran] == [1, 1, 1]
     assert [set(pack.values()) for _, pack, _ in ran] == addresses
     assert len({workspace for _, _, workspace in ran}) == 3
+
+
+def test_plans_are_tried_as_long_as_there_is_patience() -> None:
+    device = hosts.HostDevice()
+    library = CuDNN(hosts.HostCuDNN(device))
+    group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {}))
+    assert group is not None
+    found = find_convolution(group)
+    assert found is not None
+    places = {t: Pointer(device.allocate(4096)) for t in ("x0", "x1", "y")}
+    for patience, plans in ((math.inf, 3), (-1.0, 1)):
+        assert len(library.plans(device, found, places, patience=patience)) == plans
 
 
 def test_a_group_that_a_library_does_not_compute_is_refused(cublas: CuBLAS) -> None:

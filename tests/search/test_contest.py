@@ -122,6 +122,14 @@ class _Timed:
         return self
 
 
+class _Shut(_Timed):
+    """A plan that cannot be opened."""
+
+    @property
+    def session(self) -> _Timed:
+        raise BackendError("no room for a routine")
+
+
 class _Judge:
     """Says which plans are right."""
 
@@ -163,6 +171,13 @@ def test_wholes_that_were_timed_are_not_timed_again(second: float, place: int) -
     assert quickest(plans, selector, judge) is plans[place]
     others: list[Any] = [_Timed(*3 * [second], name="c"), _Timed(*3 * [1.0], name="b")]
     assert quickest(others, selector, judge) is others[1 - place], "it is another pair"
+
+
+def test_a_plan_whose_routines_cannot_be_bound_does_not_ship() -> None:
+    _, selector = tuned(chain(1), Database(None), even)
+    plans: list[Any] = [_Shut(name="a"), _Timed(*3 * [1.0], name="b")]
+    judge: Any = _Judge()
+    assert quickest(plans, selector, judge) is plans[1]
 
 
 def test_nothing_is_timed_where_only_known_results_count() -> None:

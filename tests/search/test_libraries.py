@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import cuts
 import pytest
 from attrs import evolve
+from cuts.cli import compilation
 from cuts.cli.main import main
 from cuts.compile import driver, torch_operator
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
 from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
+from cuts.ir.launch import KernelFunction
 from cuts.ops import Registry
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
@@ -121,3 +124,15 @@ def test_a_plan_is_kept_apart_from_those_of_other_libraries(monkeypatch: pytest.
         selector.settings = evolve(Settings(), libraries=libraries)
         found.add(plan_key(chain(1), SPEC, OPENCL, CompileOptions(), selector))
     assert len(found) == 4
+
+
+def test_what_a_plan_calls_is_said_and_its_steps_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(compilation.console, "note", notes.append)
+    groups = ({"library": "cudnn 9.1"}, {}, {"library": "cublas 13.2"}, {"library": "cudnn 9.1"})
+    kernels = [KernelFunction(f"k_{d}", d, d, (1, 1, 1), (1, 1, 1), ()) for d in ("library", "cuda")]
+    plan: Any = SimpleNamespace(parts=[SimpleNamespace(plan=SimpleNamespace(groups=groups), kernels=kernels)])
+    compilation._note_libraries(plan)
+    assert [note.split(";")[0] for note in notes] == ["the plan has 3 calls of cublas 13.2, cudnn 9.1"]
+    compilation._dump_kernels(str(tmp_path), plan)
+    assert sorted(p.name for p in (tmp_path / "kernels").iterdir()) == ["0000-k_library.txt", "0001-k_cuda.cu"]
