@@ -11,6 +11,10 @@ from typing import Any
 import cuts
 import pytest
 from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.backends.library import routine as vendor
+from cuts.backends.library.cublas import CuBLAS
+from cuts.backends.source.emit import emit
 from cuts.cli import compilation
 from cuts.cli.main import main
 from cuts.compile import driver, torch_operator
@@ -18,17 +22,24 @@ from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
 from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
+from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
+from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.passes.pipeline import compile_graph
+from cuts.runtime.plan import make_plan
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
+from cuts.search.substitute import with_libraries
 from cuts.search.tuner import Tuner
+from cuts.tests.backends.hosts import HostCuBLAS
 
-from .fakes import OPENCL, Clock, FakeBench, Inline
-from .test_selector import SHORT, chain
+from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
+from .test_selector import SHORT, chain, tables
 
 SPEC = Spec(Registry.builtin())
+GPU = find_target("cuda:h200")
 
 
 class Opened(Exception):
@@ -97,6 +108,40 @@ def test_an_operator_of_pytorch_calls_none(monkeypatch: pytest.MonkeyPatch) -> N
     )
     torch_operator.torch_op([], "relu", tune=True)
     assert found == [False]
+
+
+def look_ups_and_product() -> Graph:
+    """Five look-ups of equal tables, which share a launch, and a product of matrices."""
+    graph = tables(5)
+    types = {name: TensorType(DType.F32, (192, 192)) for name in ("a", "b", "p")}
+    nodes = (*graph.nodes, Node("product", "matmul", ("a", "b"), ("p",)))
+    outputs = (*graph.outputs, "p")
+    return Graph("both", (*graph.inputs, "a", "b"), outputs, {**graph.types, **types}, nodes)
+
+
+@pytest.mark.parametrize(("takes", "calls"), [(1e-4, 1), (2e-3, 0)])
+def test_a_product_beside_a_shared_launch_calls_a_library(
+    takes: float, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = CuBLAS(HostCuBLAS())
+    monkeypatch.setattr(vendor, "libraries", lambda: (library,))
+    monkeypatch.setattr(vendor, "require_library", lambda name: library)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+
+    def cost(kernel: KernelFunction) -> float:
+        shared = any(a.tensor.startswith("1.") for a in kernel.arguments)
+        return takes if kernel.dialect == "library" else 1.5e-3 if shared else 1e-3
+
+    resources = Clock(Database(None), Inline, FakeBench(cost), None)
+    selector = MeasuredSelector(GPU, Tuner(resources), SHORT)
+    compiled = compile_graph(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit, selector)
+    assert [record.get("members", 1) for record in compiled.groups].count(5) == 1
+    found = with_libraries(compiled, selector)
+    called = [r for s, r in zip(found.steps, found.groups, strict=True) if found.kernels[s.kernel].dialect == "library"]
+    assert [record["nodes"] for record in called] == [["product"]] * calls
+    plan = make_plan(found, GPU)
+    assert plan.distinct_kernels == len(compiled.kernels)
+    assert len(plan.kernels) == len(compiled.kernels) + calls
 
 
 @pytest.mark.parametrize(("mode", "asked"), [("mixed", True), ("fusion", False), ("no-fusion", False)])
