@@ -16,7 +16,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from ..backends.library import Request, computed_by_some, installed_libraries
-from ..ir import BackendError, Budget, KernelFunction
+from ..ir import Budget, KernelFunction
 from .build import Built
 from .problem import Problem
 from .resources import Resources
@@ -80,6 +80,8 @@ def faster_routines(
 ) -> Iterator[tuple[int, SubstituteRoutine]]:
     """Yield the routines that beat generated kernels, by the kernel's number, for those first that take longest. What
     was not timed before is timed until time is `over`.
+
+    Raises `BackendError` where there is no device here.
     """
     for kernel in sorted(rivalled, key=lambda kernel: -kernel.whole):
         routine = fastest_routine(resources, kernel.problem, kernel.constants, offers, over)
@@ -105,20 +107,16 @@ def _seconds(resources: Resources, problem: Problem, kernel: KernelFunction, ove
     known = resources.database.cost(name)
     if known is None and not over():
         known = _measured(resources, problem, kernel)
-        if known is not None:
-            resources.database.keep_cost(name, known)
+        resources.database.keep_cost(name, known)
     return inf if known is None else known
 
 
-def _measured(resources: Resources, problem: Problem, kernel: KernelFunction) -> float | None:
-    """Check and time a routine; return nothing where there is no device that says anything."""
-    built, bench = Built(kernel), resources.bench
-    try:
-        if bench.check(problem, built).outcome != "ok":
+def _measured(resources: Resources, problem: Problem, kernel: KernelFunction) -> float:
+    built = Built(kernel)
+    with resources.statistics.phase("libraries"):
+        if resources.bench.check(problem, built).outcome != "ok":
             return inf
-        timed = bench.sample(problem, built, RUNS)
-    except BackendError:
-        return None
+        timed = resources.bench.sample(problem, built, RUNS)
     return median(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf
 
 

@@ -8,13 +8,13 @@ plan keeps the generated kernels, for machines without the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 
 from attrs import evolve
 
 from ..backends.library import library_kernels
-from ..ir import INSTEAD, CompiledGraph, KernelFunction, Step
+from ..ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
 from .problem import Problem
 from .routines import Offers, Rivalled, SubstituteRoutine, faster_routines
 from .selector import MeasuredSelector
@@ -38,8 +38,10 @@ def with_libraries(
         for number, (problem, choice) in _launched_alone(compiled, tuned).items()
     ]
     found: dict[int, SubstituteRoutine] = {}
-    with _time_for_routines(selector) as over, selector.tuner.resources.interruptible():
-        found.update(faster_routines(selector.tuner.resources, rivalled, offers, over))  # one by one: time may end
+    resources = selector.tuner.resources
+    # Whatever ends it, an interrupt or that only others have a device, what was found by then counts.
+    with _time_for_routines(selector) as over, resources.interruptible(), suppress(BackendError):
+        found.update(faster_routines(resources, rivalled, offers, over))
     return substitute(compiled, found)
 
 

@@ -237,6 +237,7 @@ class NoDevice(FakeBench):
     """A bench where there is none."""
 
     def check(self, problem: Problem, built: Built) -> Verdict:
+        super().check(problem, built)
         raise BackendError("there is no device")
 
 
@@ -247,11 +248,12 @@ class Refusing(FakeBench):
         return Timed(verdict=Verdict("timeout", "no answer"))
 
 
-@pytest.mark.parametrize("made", [NoDevice(lambda kernel: 1e-3), Refusing(lambda kernel: 1e-3)])
-def test_a_routine_that_fails_costs_itself_only(made: FakeBench) -> None:
+@pytest.mark.parametrize(("made", "tried"), [(NoDevice(lambda kernel: 1e-3), 1), (Refusing(lambda kernel: 1e-3), 3)])
+def test_a_routine_that_fails_costs_itself_only_and_a_device_that_is_missing_all(made: FakeBench, tried: int) -> None:
     compiled = launched({"tuning": problem_of().key})
     selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
     assert with_libraries(compiled, selector, offers) is compiled
+    assert len(made.checked) == tried
 
 
 @pytest.mark.parametrize(
