@@ -5,10 +5,10 @@ from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .learned.judgement import Lesson
 from .learned.local import local_lesson
+from .library import ROUTINES
 from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
-from .routines import ROUTINES
 from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings

@@ -32,11 +32,10 @@ from .audit import Audit, audit_choices
 from .build import Job
 from .earlier_results import ELSEWHERE, GUESSED
 from .launches import bundle_members, joint_problem
-from .library import LibraryCandidate, fastest_library
+from .library import LibraryCandidate, fastest_library, seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
-from .routines import seconds_for_routines
 from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 

@@ -15,8 +15,8 @@ from attrs import evolve
 
 from ..backends.library import library_kernels
 from ..ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
+from .library import Offers, Rivalled, SubstituteRoutine, faster_routines
 from .problem import Problem
-from .routines import Offers, Rivalled, SubstituteRoutine, faster_routines
 from .selector import MeasuredSelector
 from .settings import TunedChoice
 

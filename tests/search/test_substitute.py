@@ -19,15 +19,15 @@ from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
-from cuts.search import routines as routines_module
+from cuts.search import library as library_module
 from cuts.search.bench import Timed
 from cuts.search.build import Built
 from cuts.search.child import Ended
 from cuts.search.database import Database
+from cuts.search.library import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
-from cuts.search.routines import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.substitute import constant_arguments, substitute, with_libraries
@@ -272,7 +272,7 @@ def test_a_routine_that_fails_costs_itself_only_and_a_device_that_is_missing_all
 def test_a_small_share_of_a_budget_is_kept_back_where_routines_may_take_part(
     budget: float | None, cuda: bool, installed: bool, spent: float, kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routines_module, "installed_libraries", lambda: ("cudnn 9",) if installed else ())
+    monkeypatch.setattr(library_module, "installed_libraries", lambda: ("cudnn 9",) if installed else ())
     form = problem_of().form
     problem = Problem(form, {}, CUDA if cuda else OPENCL, {"device": "made up"})
     clock = Budget.of(budget)
