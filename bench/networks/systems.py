@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -130,12 +131,13 @@ def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
 
 
 def _timed(case: Case, plan: CompiledPlan) -> Row:
-    """Return the time of a plan, its error, and how many launches it has."""
+    """Return the time of a plan, its error, how many launches it has, and how many of each library."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
     timing = plan.session.time_compute(warmup=5, repeats=50)
     row: Row = {"ms": timing.median * 1e3, "spread": timing.spread, "error": error_of(found, case.wanted)}
-    return row | {"launches": plan.plan.launch_count}
+    called = Counter(str(group["library"]) for group in plan.plan.groups if "library" in group)
+    return row | {"launches": plan.plan.launch_count} | ({"libraries": dict(called)} if called else {})
 
 
 def eager(case: Case) -> Row:

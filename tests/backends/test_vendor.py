@@ -177,6 +177,24 @@ def test_plans_are_built_once_for_steps_that_convolve_alike() -> None:
     assert len({workspace for _, _, workspace in ran}) == 3
 
 
+def test_on_another_stream_only_the_chosen_plan_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = hosts.HostDevice()
+    frontend = hosts.HostCuDNN(device)
+    library = CuDNN(frontend)
+    group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {}))
+    assert group is not None
+    places = {t: Pointer(device.allocate(4096)) for t in ("x0", "x1", "y")}
+
+    def ran(stream: int) -> list[int]:
+        device.stream_handle = stream
+        library.prepare(device, Request(group), places)()
+        return [index for index, _, _ in frontend.graphs[-1].ran]
+
+    assert [len(ran(7)) > 1, ran(8)] == [True, [1]]
+    monkeypatch.setattr("cuts.tests.backends.hosts._HostGraph.get_plan_name_at_index", lambda self, index: "another")
+    assert len(ran(9)) > 1, "what is listed there is another plan"
+
+
 def test_plans_are_tried_as_long_as_there_is_patience() -> None:
     device = hosts.HostDevice()
     library = CuDNN(hosts.HostCuDNN(device))
