@@ -17,7 +17,7 @@ from cuts.backends.library.cublas import CuBLAS
 from cuts.backends.source.emit import emit
 from cuts.cli import compilation
 from cuts.cli.main import main
-from cuts.compile import driver, torch_operator
+from cuts.compile import contest, driver, torch_operator
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
 from cuts.ir.budget import Budget
@@ -34,6 +34,7 @@ from cuts.search.settings import Settings
 from cuts.search.substitute import with_libraries
 from cuts.search.tuner import Tuner
 from cuts.tests.backends.hosts import HostCuBLAS
+from cuts.tests.needs import needs_cuda
 
 from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
 from .test_selector import SHORT, chain, tables
@@ -181,3 +182,19 @@ def test_what_a_plan_calls_is_said_and_its_steps_are_dumped(tmp_path: Path, monk
     assert [note.split(";")[0] for note in notes] == ["the plan has 3 calls of cublas 13.2, cudnn 9.1"]
     compilation._dump_kernels(str(tmp_path), plan)
     assert sorted(p.name for p in (tmp_path / "kernels").iterdir()) == ["0000-k_library.txt", "0001-k_cuda.cu"]
+
+
+@needs_cuda
+def test_on_a_gpu_a_plan_with_routines_is_right_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any routine counts as faster here, if it takes up to a hundred times as long."""
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("cuts.search.library.GAIN", 0.01)
+    monkeypatch.setattr(contest, "times_of_right", lambda *_: (1.0, 2.0))
+    plan = cuts.build(look_ups_and_product(), "cuda", tune=True, budget=20)
+    assert all(result.ok for result in plan.verify())
+    called = ["library" in group for group in plan.plan.groups]
+    assert any(called) == bool(vendor.libraries())
+    again = cuts.build(look_ups_and_product(), "cuda", frozen=True)
+    assert ["library" in group for group in again.plan.groups] == called
