@@ -121,13 +121,21 @@ def build_graph(
 
     agreement = Agreement(graph, spec, lambda: plain_plan(graph, spec, target, options), spare)
 
-    def plan(compiled: CompiledGraph) -> CompiledPlan:
+    calling: dict[int, CompiledGraph] = {}
+
+    def call_libraries(compiled: CompiledGraph, last: bool = False) -> CompiledGraph:
         with selector.budget.stage(ROUTINES):
-            replaced = with_libraries(compiled, selector) if options.mode == "mixed" else compiled
+            return with_libraries(compiled, selector, last) if options.mode == "mixed" else compiled
+
+    def raced(compiled: CompiledGraph, replaced: CompiledGraph) -> CompiledPlan:
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
             return within(quickest(made, selector, agreement), options.memory)
+
+    def plan(compiled: CompiledGraph) -> CompiledPlan:
+        calling[id(compiled)] = call_libraries(compiled)
+        return raced(compiled, calling[id(compiled)])
 
     plans = Plans(selector, plan, agreement)
     compiled = compile_measured(
@@ -140,6 +148,9 @@ def build_graph(
         plans.is_right,
     )
     whole = plans.of(compiled)
+    replaced = call_libraries(compiled, last=True)
+    if replaced.kernels != calling[id(compiled)].kernels:
+        whole = raced(compiled, replaced)
     if (note := agreement.note(whole)) and note not in selector.uncompared:
         selector.uncompared.append(note)
     made = chained_or_branched(whole, selector, agreement, options.memory)

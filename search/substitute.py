@@ -15,20 +15,18 @@ from attrs import evolve
 
 from ..backends.library import library_kernels
 from ..ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
-from .library import Offers, Rivalled, SubstituteRoutine, faster_routines
+from .library import MOST, Offers, Rivalled, SubstituteRoutine, faster_routines
 from .problem import Problem
 from .selector import MeasuredSelector
 from .settings import TunedChoice
 
-#: Part of the time that is left which routines may take where no search needs it: a longer search may follow.
-IDLE = 0.5
-
 
 def with_libraries(
-    compiled: CompiledGraph, selector: MeasuredSelector, offers: Offers = library_kernels
+    compiled: CompiledGraph, selector: MeasuredSelector, last: bool = True, offers: Offers = library_kernels
 ) -> CompiledGraph:
     """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's
-    problems, as far as the budget has time for that.
+    problems, in the time that is kept back for that; the `last` time, when nothing is searched any more, in what is
+    left, but in no longer than all before took.
     """
     if not selector.settings.libraries or selector.target.dialect != "cuda":
         return compiled
@@ -40,19 +38,19 @@ def with_libraries(
     found: dict[int, SubstituteRoutine] = {}
     resources = selector.tuner.resources
     # Whatever ends it, an interrupt or that only others have a device, what was found by then counts.
-    with _time_for_routines(selector) as over, resources.interruptible(), suppress(BackendError):
+    with _time_for_routines(selector, last) as over, resources.interruptible(), suppress(BackendError):
         found.update(faster_routines(resources, rivalled, offers, over))
     return substitute(compiled, found)
 
 
 @contextmanager
-def _time_for_routines(selector: MeasuredSelector) -> Iterator[Callable[[], bool]]:
+def _time_for_routines(selector: MeasuredSelector, last: bool) -> Iterator[Callable[[], bool]]:
     """Yield what says that no more may be timed. Whatever is cut short in the block, searches ended as they did."""
     budget, resources = selector.budget, selector.tuner.resources
     expired = resources.expired
-    idle = IDLE * budget.left() if selector.complete else 0.0
     with budget.behind_search() as kept:
-        end = budget.elapsed + max(kept, idle)
+        most = min(budget.left(), max(budget.elapsed, MOST)) if last else kept
+        end = budget.elapsed + most
         try:
             yield lambda: selector.tuner.frozen or budget.over() or budget.elapsed >= end
         finally:

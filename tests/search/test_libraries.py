@@ -147,10 +147,10 @@ def test_a_product_beside_a_shared_launch_calls_a_library(
 
 @pytest.mark.parametrize(("mode", "asked"), [("mixed", True), ("fusion", False), ("no-fusion", False)])
 def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[CompiledGraph] = []
+    found: list[bool] = []
 
-    def noted(compiled: CompiledGraph, selector: MeasuredSelector) -> CompiledGraph:
-        found.append(compiled)
+    def noted(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+        found.append(last)
         return compiled
 
     monkeypatch.setattr(driver, "with_libraries", noted)
@@ -158,8 +158,32 @@ def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkey
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
     driver.build_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), selector)
-    assert bool(found) == asked
+    assert found == ([False, True] if asked else [])
     assert "libraries" in selector.budget.spent
+
+
+@pytest.mark.parametrize(("calls", "raced"), [((0, 0), [1]), ((1, 1), [2]), ((0, 1), [1, 2]), ((1, 2), [2, 2])])
+def test_a_plan_is_raced_again_where_libraries_take_more_places_at_last(
+    calls: tuple[int, int], raced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    def called(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+        kernels = tuple(evolve(kernel, name=f"routine_{calls[last]}") for kernel in compiled.kernels)
+        return evolve(compiled, kernels=kernels) if calls[last] else compiled
+
+    def first(plans: Sequence[Any], *_: object) -> Any:
+        found.append(len(plans))
+        return plans[0]
+
+    monkeypatch.setattr(driver, "with_libraries", called)
+    monkeypatch.setattr(driver, "quickest", first)
+    monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
+    resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
+    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
+    plan = driver.build_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), selector)
+    assert found == raced
+    assert any(kernel.name == f"routine_{calls[1]}" for kernel in plan.kernels) == (calls[1] > 0)
 
 
 def test_a_plan_is_kept_apart_from_those_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_libraries_compete_on_a_device_of_theirs_unless_they_are_left_out() -> N
 
     def found(target: Target, libraries: bool) -> CompiledGraph:
         return with_libraries(
-            compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers
+            compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers=offers
         )
 
     assert Settings().libraries
@@ -138,7 +138,7 @@ def test_kernels_are_found_by_the_problem_that_records_name_and_shared_launches_
     first, second, third = (problem_of(size) for size in (32, 64, 96))
     compiled = launched({"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key})
     selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
-    assert names(with_libraries(compiled, selector, offers)) == ["k0", "k1", "k2", "k3", "fast"]
+    assert names(with_libraries(compiled, selector, offers=offers)) == ["k0", "k1", "k2", "k3", "fast"]
 
 
 def test_what_a_routine_takes_is_kept_by_problem_and_version() -> None:
@@ -147,7 +147,7 @@ def test_what_a_routine_takes_is_kept_by_problem_and_version() -> None:
 
     def found(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
         selector = selector_of(resources_of(made, database), [(problem, 4e-3)], frozen=frozen)
-        return names(with_libraries(compiled, selector, given))
+        return names(with_libraries(compiled, selector, offers=given))
 
     assert found(bench(), frozen=True) == ["k0"], "nothing is known"
     first, again = bench(), bench()
@@ -157,7 +157,7 @@ def test_what_a_routine_takes_is_kept_by_problem_and_version() -> None:
     assert again.checked == []
     other = problem_of(machine={"device": "another"})
     assert with_libraries(
-        launched({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers
+        launched({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
     )
     assert again.checked == ["slow", "fast", "wrong"]
     newer = bench()
@@ -215,10 +215,29 @@ def test_behind_a_search_that_its_budget_ended_routines_have_what_is_kept_back(l
     problems = [problem_of(size) for size in (32, 48, 64)]
     selector = selector_of(resources, [(problem, 3e-3) for problem in problems])
     compiled = launched(*({"tuning": problem.key} for problem in problems))
-    found = with_libraries(compiled, selector, lambda request: [routine("fast")])
+    found = with_libraries(compiled, selector, offers=lambda request: [routine("fast")])
     assert names(found).count("fast") == len(made.checked) == tried
     assert resources.budget.later == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
     assert resources.budget.elapsed <= 60.0
+
+
+@pytest.mark.parametrize(
+    ("spent", "later", "last", "tried"),
+    [(20.0, 3.0, False, 2), (20.0, 0.0, False, 0), (20.0, 3.0, True, 9), (4.0, 3.0, True, 2), (1.0, 0.0, True, 2)],
+)
+def test_once_nothing_is_searched_any_more_routines_may_take_as_long_as_all_before(
+    spent: float, later: float, last: bool, tried: int
+) -> None:
+    clock = FakeClock()
+    budget = Budget.of(60.0, clock)
+    budget.later = later
+    clock.pass_by(spent)
+    made = SlowBench(clock, budget)
+    problems = [problem_of(size) for size in range(16, 25)]
+    selector = selector_of(resources_of(made, budget=budget), [(problem, 3e-3) for problem in problems])
+    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    with_libraries(compiled, selector, last, lambda request: [routine("fast")])
+    assert len(made.checked) == tried
 
 
 def test_what_ends_while_routines_are_timed_ends_no_search() -> None:
@@ -229,7 +248,7 @@ def test_what_ends_while_routines_are_timed_ends_no_search() -> None:
     selector = selector_of(resources_of(made, budget=budget), [(problem_of(), 3e-3)])
     assert selector.complete
     compiled = launched({"tuning": problem_of().key})
-    assert with_libraries(compiled, selector, offers) is compiled
+    assert with_libraries(compiled, selector, offers=offers) is compiled
     assert selector.complete
 
 
@@ -252,7 +271,7 @@ class Refusing(FakeBench):
 def test_a_routine_that_fails_costs_itself_only_and_a_device_that_is_missing_all(made: FakeBench, tried: int) -> None:
     compiled = launched({"tuning": problem_of().key})
     selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
-    assert with_libraries(compiled, selector, offers) is compiled
+    assert with_libraries(compiled, selector, offers=offers) is compiled
     assert len(made.checked) == tried
 
 
