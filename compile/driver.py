@@ -29,7 +29,7 @@ from ..search import (
 )
 from .agreement import Agreement
 from .branches import chained_or_branched
-from .contest import Plans, by_sums, quickest
+from .contest import Plans, by_sums, calling_or_not
 from .empty_results import warn_of_empty_results
 from .known import compile_measured, is_known
 from .loading import Spec
@@ -131,7 +131,8 @@ def build_graph(
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
-            return within(quickest(made, selector, agreement), options.memory)
+            best = made[0] if len(made) == 1 else calling_or_not(made, selector, agreement)
+            return within(best, options.memory)
 
     def plan(compiled: CompiledGraph) -> CompiledPlan:
         calling[id(compiled)] = call_libraries(compiled)
