@@ -7,7 +7,7 @@ from cuts.ir.budget import Budget
 from cuts.search.build import Done, Job, Scored
 from cuts.search.earlier_results import modelled
 from cuts.search.rounds import Rounds
-from cuts.search.settings import LEAST_CHUNK, Pace, Settings
+from cuts.search.settings import Settings
 from cuts.search.task import Entry, SearchTask
 from cuts.search.trials import Trials
 
@@ -69,9 +69,3 @@ def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with()
         trials.build(task, entry, turn)
     priorities = [job.priority for job in workers.jobs]
     assert sorted(range(5), key=priorities.__getitem__) == [0, 1, 4, 3, 2]
-
-
-def test_few_groups_that_are_left_are_measured_with_the_others() -> None:
-    """Six behind sixty-six took half a second, in which most workers had nothing to do."""
-    assert Pace().size(16.5, 66 + LEAST_CHUNK) == 66 + LEAST_CHUNK
-    assert Pace().size(16.5, 66 + LEAST_CHUNK + 1) == 66
