@@ -10,7 +10,7 @@ F(4x4, 3x3) at about 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import evolve
@@ -26,11 +26,25 @@ _SMALL = 8
 
 def amplification(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
     """Return by what factor the expected error of an algorithm exceeds that of a node's own declaration, at least 1."""
-    small = [None if t is None else TensorType(t.dtype, tuple(min(n, _SMALL) for n in t.shape)) for t in types]
-    try:
-        return _factor(node, small, algorithm, instances)
-    except CutsError:  # the declaration does not take operands of the smaller sizes
-        return _factor(node, types, algorithm, instances)
+    for smaller in _smaller(types):
+        try:
+            return _factor(node, smaller, algorithm, instances)
+        except CutsError:  # the declaration does not take operands of these sizes
+            continue
+    return _factor(node, types, algorithm, instances)
+
+
+def _smaller(types: Sequence[TensorType | None]) -> Iterator[list[TensorType | None]]:
+    """Yield operands with smaller dims: all large ones alike, then those that are multiples of one number as so many,
+    as a declaration may want one dim to be four times another one.
+    """
+    large = sorted({n for t in types if t is not None for n in t.shape if n > _SMALL}, reverse=True)
+    for unit in (0, *dict.fromkeys(n // parts for n in large for parts in (_SMALL, 4, 2, 1) if n % parts == 0)):
+
+        def less(n: int, unit: int = unit) -> int:
+            return n // unit if unit and n > _SMALL and n % unit == 0 else min(n, _SMALL)
+
+        yield [None if t is None else TensorType(t.dtype, tuple(map(less, t.shape))) for t in types]
 
 
 def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:

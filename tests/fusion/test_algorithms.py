@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Sequence
+from importlib import import_module
 
 import cuts
 import numpy as np
@@ -19,10 +20,12 @@ from cuts.compile.plan import plan_of
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
+from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
+from cuts.ops.reference import evaluate
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
 from cuts.passes.fusion import build_programs, fold_tables, form_key, remember_foldings
@@ -116,6 +119,24 @@ def test_gates_together_compute_what_gates_apart_do(data: st.DataObject) -> None
     expected, found = (run_reference(g, REGISTRY, arrays) for g in (graph, other))
     for result, again in zip(expected.values(), found.values(), strict=True):
         np.testing.assert_allclose(again, result, rtol=1e-5, atol=1e-6)
+
+
+def test_what_an_algorithm_rounds_more_is_told_by_small_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declaration that wants four times as many rows as a state has was evaluated whole: 4 s for a layer of 1,000."""
+    sizes: list[int] = []
+
+    def noted(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sizes.extend(array.size for array in operands.values())
+        return evaluate(program, operands)
+
+    monkeypatch.setattr(import_module("cuts.ops.amplification"), "evaluate", noted)
+    for op, gates in (("lstm", 4), ("gru", 3)):
+        shapes = ((25, 64, 999), (1, gates * 1000, 999), (1, gates * 1000, 1000), (1, 2 * gates * 1000))
+        node = Node("n", op, ("x", "w", "r", "b"), ("y",), {"linear_before_reset": True} if op == "gru" else {})
+        types = [TensorType(DType.F32, shape) for shape in shapes]
+        assert 1.0 <= amplification(node, types, "gates_together", INSTANCES) < 1.5
+    assert sizes
+    assert max(sizes) <= 8**3
 
 
 def test_what_is_launched_at_each_step_counts_as_often() -> None:
