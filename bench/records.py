@@ -311,7 +311,7 @@ def versions() -> dict[str, str]:
 
 def _commit() -> str:
     try:
-        command = ["git", "rev-parse", "--short", "HEAD"]
+        command = ["git", "describe", "--always", "--dirty"]  # a tree that is not what it says is none of its rows
         return subprocess.run(
             command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
         ).stdout.strip()
