@@ -27,8 +27,8 @@ from cuts.search.strategies import Known, place_of, strategy_on
 RULES = ((40, 2), (40, 1), (40, 0), (30, 2), (24, 2), (60, 3))
 
 
-def searched(ground: RecordedGround, first: Sequence[Scored], name: str, most: int, patience: int) -> tuple[int, float]:
-    """Return how many kernels a search tries until it ends as `cuts tune` does, and its regret."""
+def searched(ground: RecordedGround, first: Sequence[Scored], name: str, most: int, patience: int) -> list[Known]:
+    """Return what a search tries in recorded times until it ends as `cuts tune` ends it, in order."""
     strategy, known, stale, reached = strategy_on(ground, name, first), list[Known](), 0, inf
     while True:
         best = min((k.seconds for k in known), default=inf)
@@ -38,9 +38,14 @@ def searched(ground: RecordedGround, first: Sequence[Scored], name: str, most: i
         room = min(BATCH, most - len(known)) if known else FIRST
         proposed = strategy.propose(known, best, room) if room > 0 and stale <= patience else []
         if not proposed:
-            return len(known), best / ground.best - 1.0
+            return known
         points = [s.point for s in proposed if s.point is not None]
         known += [Known(p, ground.seconds[place_of(p)]) for p in points]
+
+
+def outcome(known: Sequence[Known], ground: RecordedGround) -> tuple[int, float]:
+    """Return how many kernels a search tried, and its regret."""
+    return len(known), min((k.seconds for k in known), default=inf) / ground.best - 1.0
 
 
 def main() -> None:
@@ -55,7 +60,7 @@ def main() -> None:
         ground = ground_of(space, problem_of(cases[space.label], space.described))
         first = first_of(ground)
         for rule, results in found.items():
-            results.append(searched(ground, first, options.strategy, *rule))
+            results.append(outcome(searched(ground, first, options.strategy, *rule), ground))
     print("most  patience  kernels  regret %  median  within 3 %")
     for (most, patience), results in found.items():
         regrets = [100 * regret for _, regret in results]

@@ -19,7 +19,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ import numpy as np
 from attrs import asdict, evolve, frozen
 from cuts.bench.record_spaces import problem_of_space
 from cuts.bench.records import exit_code
-from cuts.bench.strategies import BATCH, FIRST, until
+from cuts.bench.stops import searched
+from cuts.bench.strategies import FIRST, until
 from cuts.passes.model import bound
 from cuts.search.build import Scored
 from cuts.search.learned import LearnedOrder, rescored
@@ -38,10 +38,15 @@ from cuts.search.learned.rank_points import MeasuredOperation, of_spaces
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
 from cuts.search.problem import schedule_text
 from cuts.search.settings import Settings
-from cuts.search.strategies import CorrectedSpace, Known, place_of, strategy_on
+from cuts.search.strategies import CorrectedSpace
 
-#: Searches on the other GPU: a title, a strategy, and the kernels at which it is stopped.
-SEARCHES = (("a search", "frugal", Settings().most), ("30 kernels", "bayes", 30), ("60 kernels", "bayes", 60))
+#: Searches on the other GPU: a title, a strategy, the kernels at which it is stopped, and how many proposals in a row
+#: may better nothing.
+SEARCHES = (
+    ("a search", Settings().strategy, Settings().most, Settings().patience),
+    ("30 kernels", "bayes", 30, 30),
+    ("60 kernels", "bayes", 60, 60),
+)
 #: Kernels after which a replayed search on the new GPU is given up.
 MOST = 100
 
@@ -61,7 +66,7 @@ class Side:
         """Return a recorded space with the searches that are replayed in it."""
         target = evolve(space.described, name=space.machine["target"])
         ground = ground_of(space, problem_of_space(space, target))
-        tried = {title: searched(ground, begun(ground), name, most) for title, name, most in SEARCHES}
+        tried = {title: searched(ground, begun(ground), name, most, vain) for title, name, most, vain in SEARCHES}
         texts = {title: frozenset(schedule_text(ground.scored(k.point).candidate.schedule) for k in known)
                  for title, known in tried.items()}  # fmt: skip
         return cls(operation, ground, texts)
@@ -97,22 +102,6 @@ def made_up(space: RecordedSpace) -> RecordedSpace:
     return evolve(space, points=points, machine={**space.machine, "target": "made up"})
 
 
-def searched(ground: RecordedGround, first: Sequence[Scored], name: str, most: int) -> list[Known]:
-    """Return what a search tries in recorded times until it ends by itself, as `cuts tune` ends it."""
-    strategy, known, stale, reached = strategy_on(ground, name, first), list[Known](), 0, inf
-    patience = Settings().patience if name == Settings().strategy else most
-    while True:
-        best = min((k.seconds for k in known), default=inf)
-        if known:
-            stale = 0 if best < reached * (1 - Settings().tie) else stale + 1
-            reached = min(reached, best)
-        room = min(BATCH, most - len(known)) if known else FIRST
-        proposed = strategy.propose(known, best, room) if room > 0 and stale <= patience else []
-        if not proposed:
-            return known
-        known += [Known(s.point, ground.seconds[place_of(s.point)]) for s in proposed if s.point is not None]
-
-
 def begun(ground: RecordedGround) -> list[Scored]:
     """Return the first of the recorded points in the order of their scores."""
     return [ground.scored(p) for p in sorted(ground.points)[:FIRST]]
@@ -120,7 +109,7 @@ def begun(ground: RecordedGround) -> list[Scored]:
 
 def kernels(ground: RecordedGround, first: Sequence[Scored]) -> float:
     """Return how many kernels a search on the new GPU tries until one is within 3 % of the best."""
-    found = until([k.seconds for k in searched(ground, first, "bayes", MOST)], ground.best)
+    found = until([k.seconds for k in searched(ground, first, "bayes", MOST, MOST)], ground.best)
     return MOST if found is None else found
 
 

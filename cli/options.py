@@ -146,6 +146,23 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
 
 
+def _add_looks(parser: argparse.ArgumentParser) -> None:
+    """Add what shows the program between passes."""
+    parser.add_argument(
+        "--print-after",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="print the program after a pass, or after 'all'",
+    )
+    parser.add_argument(
+        "--stop-after", metavar="PASS", help="stop after a pass and print the program; no plan is written"
+    )
+    parser.add_argument(
+        "--dump", metavar="DIR", help="write the program after each pass, and every kernel, to a folder"
+    )
+
+
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
     """Add what `compile` and `tune` share."""
     parser.add_argument(
@@ -191,19 +208,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="run the plan and compare it with an oracle before it is written"
     )
     parser.add_argument("--time", action="store_true", help="time every group on the device")
-    parser.add_argument(
-        "--print-after",
-        action="append",
-        default=[],
-        metavar="PASS",
-        help="print the program after a pass, or after 'all'",
-    )
-    parser.add_argument(
-        "--stop-after", metavar="PASS", help="stop after a pass and print the program; no plan is written"
-    )
-    parser.add_argument(
-        "--dump", metavar="DIR", help="write the program after each pass, and every kernel, to a folder"
-    )
+    _add_looks(parser)
     parser.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
     add_seed(parser)
     add_json(parser)

@@ -102,14 +102,7 @@ def build_graph(
     """
     check_precision(options.precision, target)
     if not isinstance(selector, MeasuredSelector):
-        options = evolve(options, begun=options.begin())
-        if selector is None and is_known(graph, spec, target, options):
-            found = _from_known(graph, spec, target, options)
-            if found is not None:
-                return found
-        compiled = compile_model(graph, spec, target, options, selector)
-        with options.begin().stage("kernels"):
-            return within(plan_of(compiled, graph, spec, target, options.precision), options.memory)
+        return _without_measurements(graph, spec, target, options, selector)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None
     if found is not None:
@@ -158,6 +151,20 @@ def build_graph(
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made
+
+
+def _without_measurements(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None
+) -> CompiledPlan:
+    """Return the plan that a search on such a machine decided, else that of the model, or of a `selector`."""
+    options = evolve(options, begun=options.begin())
+    if selector is None and is_known(graph, spec, target, options):
+        found = _from_known(graph, spec, target, options)
+        if found is not None:
+            return found
+    compiled = compile_model(graph, spec, target, options, selector)
+    with options.begin().stage("kernels"):
+        return within(plan_of(compiled, graph, spec, target, options.precision), options.memory)
 
 
 def plain_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
