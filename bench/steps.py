@@ -18,9 +18,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,10 +30,11 @@ from cuts.backends import find_target
 from cuts.bench.exact import compared, gradients_of
 from cuts.bench.exact import text_of as exact_text
 from cuts.bench.networks.models import BY_NAME, Application, Made
+from cuts.bench.networks.own_steps import batch_of, training_graph
 from cuts.bench.networks.torch_calls import graphed, strict, time_calls
-from cuts.bench.networks.training import MOMENTUM, RATE, STEPS, step_of, without_dropout
+from cuts.bench.networks.training import STEPS, step_of
 from cuts.bench.records import exit_code, read_rows, write_rows
-from cuts.compile import build_graph, load_model, load_spec
+from cuts.compile import build_graph
 from cuts.ir import CompileOptions, CutsError
 from cuts.search import summary_values, tuning_session
 
@@ -62,19 +61,6 @@ class BiLSTM(torch.nn.Module):
         return states
 
 
-class ScoredRows(torch.nn.Module):
-    """A network whose scores are rows, as a loss takes them."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        """Return a row of scores for each sample, word or frame."""
-        scores: torch.Tensor = self.network(*given)
-        return scores.reshape(-1, scores.shape[-1])
-
-
 def sequences(batch: int, small: bool) -> Made:
     """Return a bidirectional LSTM, and frames."""
     torch.manual_seed(0)
@@ -86,32 +72,6 @@ NETWORKS: Mapping[str, Application] = {
     **BY_NAME,
     "bilstm": Application("biLSTM", "RNN", sequences, (1, 64), 64),
 }
-
-
-def training_graph(made: Made) -> cuts.Training:
-    """Return a step of a network as a training graph."""
-    network = ScoredRows(without_dropout(torch, deepcopy(made[0]))).eval()
-    with warnings.catch_warnings():  # exporters warn of their own insides
-        warnings.simplefilter("ignore")
-        program = torch.export.export(network, made[1])
-    form = cuts.in_training(load_model(program, load_spec([])), momentum=0.9, unbiased=True)
-    (scores,) = form.graph.outputs
-    loss = "cross_entropy" if form.graph.types[scores].shape[-1] > 1 else "bce_loss"
-    graph = cuts.with_loss(form.graph, loss, prediction=scores)
-    wrt = [name for name in graph.constants if name.startswith("p_")]
-    return cuts.grad(graph, loss="loss", wrt=wrt, optimiser=cuts.SGD(RATE, MOMENTUM), updates=form.updates)
-
-
-def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
-    """Return what a step is given: the network's inputs, and random targets as PyTorch's step has them."""
-    target = training.graph.types["target"]
-    names = [name for name in training.graph.inputs if name not in (*training.initial, "target")]
-    given = {name: tensor.numpy() for name, tensor in zip(names, made[1], strict=True)}
-    classes = training.graph.types[training.graph.outputs[1]].shape[-1]
-    torch.manual_seed(1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # which draws other numbers
-    drawn = torch.randint(2 if target.dtype.is_float else classes, target.shape, device=device)
-    return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
 
 
 def ours(made: Made, budget: float, target: str, kept: Path | None = None) -> Iterator[dict[str, Any]]:

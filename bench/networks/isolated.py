@@ -60,7 +60,7 @@ class Bout:
 
     def expected(self, system: str) -> float:
         """Return the seconds that a system needs about."""
-        return SYSTEMS[system].seconds(self.budget)
+        return SYSTEMS[system].seconds(self.workload.task, self.budget)
 
     def measure(self, system: str, limit: float) -> Row:
         """Return the row of a system; one that takes longer than it may ends with its process, and the next system

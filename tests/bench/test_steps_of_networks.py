@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.bench import exact
+from cuts.bench.networks.own_steps import batch_of, training_graph
 from cuts.bench.networks.training import MOMENTUM, RATE, loss_of, without_dropout
-from cuts.bench.steps import NETWORKS, batch_of, training_graph
+from cuts.bench.steps import NETWORKS
 
 #: Exporters warn of their own insides.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -11,7 +11,8 @@ from cuts.tests.needs import needs_cuda
 
 pytest.importorskip("torch")
 
-from cuts.bench.steps import batch_of, made_of, training_graph
+from cuts.bench.networks.own_steps import batch_of, training_graph
+from cuts.bench.steps import made_of
 
 #: Networks and batches. None has batch norms: of two small images these divide by deviations of eight numbers, layer
 #: behind layer, and what float64 makes of a network is then no measure for what rounds.
