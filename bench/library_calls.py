@@ -4,7 +4,8 @@
 
 tunes a product and two convolutions that nothing is fused with, where nothing is known, with libraries; opens the plan
 as if none were installed; then compiles with what is known: again, frozen, and without libraries. A row has the seconds
-of a compilation, those in which routines were looked for, the time of the whole plan and which library computes what.
+of a compilation, those in which routines were looked for, the time of the whole plan, which library computes what, and
+the plan's launches, form and kernels.
 It needs a GPU of NVIDIA's, and `pip install 'cuts[libraries]'`.
 """
 
@@ -24,6 +25,7 @@ from unittest.mock import patch
 
 import cuts
 import numpy as np
+from cuts.backends import cache_key
 from cuts.backends.library import RoutineError, installed_libraries
 from cuts.backends.library import routine as vendor
 from cuts.compile import CompiledPlan
@@ -71,6 +73,8 @@ def row_of(name: str, budget: float, build: Callable[..., CompiledPlan]) -> tupl
     row: Row = {"what": name, "seconds": round(perf_counter() - start, 2)}
     row |= {"libraries s": round(clock.spent.get("libraries", 0.0), 2), "complete": plan.complete}
     row |= {"us": round(1e6 * plan.session.time_compute(warmup=3, repeats=30).median, 1), "calls": calls(plan)}
+    row |= {"launches": plan.plan.launch_count, "branched": plan.plan.branched}
+    row |= {"kernels": [cache_key([kernel.source])[:8] for kernel in plan.kernels]}
     return row, plan
 
 

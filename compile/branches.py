@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from ..ir import BackendError
 from ..runtime import Plan, in_branches, waits_of
-from ..search import MeasuredSelector
+from ..search import MeasuredSelector, decisions_text
 from .agreement import Agreement
-from .contest import quickest
+from .contest import SHORT, times_of_right
 from .plan import CompiledPlan
 
 #: Part of what launches take together that the longest way through them must fall below.
@@ -24,26 +26,59 @@ RUNS, TRIAL = 3, 1.5
 def chained_or_branched(
     made: CompiledPlan, selector: MeasuredSelector, agreement: Agreement, memory: int | None
 ) -> CompiledPlan:
-    """Return a finished plan, or the same with its launches in branches where that is faster: nothing is timed where
-    nothing may be, where there is no time left, or where branches take more memory than there is.
+    """Return a finished plan, or the same with its launches in branches where that is faster, which is noted with what
+    is known of the graph. What was noted before holds; else nothing is timed where nothing may be, where there is no
+    time left, or where branches take more memory than there is.
     """
-    if selector.tuner.frozen or selector.target.on_host or not selector.budget.has(TRIAL):
+    known = None if selector.answer is None else selector.answer.read()
+    noted = None if known is None else known.branched
+    if noted is False or selector.target.on_host:
+        return made
+    unable = selector.tuner.frozen or not selector.budget.has(TRIAL)
+    if noted is None and unable:
         return made
     with selector.budget.stage("branches"):
         branched = in_branches(made.plan)
-        if branched is None or (memory is not None and branched.arena > memory) or not _is_wide(made, branched):
+        if branched is None or (memory is not None and branched.arena > memory):
             return made
-        return quickest([made, CompiledPlan(branched, made.cubins, made.complete)], selector, agreement)
+        other = CompiledPlan(branched, made.cubins, made.complete)
+        faster = noted if noted is not None else _is_faster(other, made, selector, agreement)
+        if faster is None:
+            return made
+        if faster is not noted:
+            _note(selector, faster)
+        return other if faster else made
 
 
-def _is_wide(made: CompiledPlan, branched: Plan) -> bool:
-    """Whether launches that do not wait for one another take a part of the time that is worth a trial."""
+def _is_faster(
+    branched: CompiledPlan, made: CompiledPlan, selector: MeasuredSelector, agreement: Agreement
+) -> bool | None:
+    """Whether a plan in branches is faster as a whole; nothing where that cannot be said."""
+    wide = _is_wide(made, branched.plan)
+    if not wide or not selector.budget.has(SHORT):
+        return wide and None
+    times = times_of_right((made, branched), selector.budget, agreement)
+    return None if times is None else times[1] < (1 - selector.settings.tie) * times[0]
+
+
+def _note(selector: MeasuredSelector, branched: bool) -> None:
+    """Note in what form a plan is faster with what is known of its graph."""
+    known = None if selector.answer is None else selector.answer.read()
+    if known is not None and selector.answer is not None:
+        selector.answer = evolve(selector.answer, decisions=decisions_text(evolve(known, branched=branched)))
+        selector.tuner.resources.database.keep_answer(selector.answer)
+
+
+def _is_wide(made: CompiledPlan, branched: Plan) -> bool | None:
+    """Whether launches that do not wait for one another take a part of the time that is worth a trial; nothing where
+    the device cannot record them, or has no room to tell.
+    """
     try:
         if not made.session.device.branches:
-            return False
+            return None
         times = [each.median for each in made.session.time_steps(repeats=RUNS)]
     except BackendError:
-        return False
+        return None
     return width(branched, times) < WIDE
 
 

@@ -109,16 +109,6 @@ class Plans:
         return self.of(rival.compiled)
 
 
-def quickest(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreement: Agreement) -> CompiledPlan:
-    """Return the first of one or two plans, or the second where its whole is faster, or right while the first is
-    wrong.
-    """
-    raced = len(plans) > 1 and selector.budget.has(SHORT)
-    times = times_of_right(plans, selector.budget, agreement) if raced else None
-    faster = times is not None and times[1] < (1 - selector.settings.tie) * times[0]
-    return plans[1] if faster else plans[0]
-
-
 def calling_or_not(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreement: Agreement) -> CompiledPlan:
     """Return the first of two plans, which calls libraries, unless the second, which calls none, is faster, or the only
     one that is right, or that can be opened. How their wholes compared is kept, so that they are not timed again where

@@ -20,6 +20,7 @@ from ..ir import (
     Graph,
     NumericsError,
     Target,
+    print_ir,
     quote,
 )
 from ..ops import Instance
@@ -77,8 +78,11 @@ def compile_measured(
             database.drop_answer(question.key)
             found = exact = None
         if found is not None:
-            if not selector.tuner.frozen and (answer := _answer_now(known, exact, question, selector)) != exact:
-                database.keep_answer(answer)
+            selector.answer = known
+            if not selector.tuner.frozen:
+                selector.answer = _answer_now(known, exact, question, selector)
+                if selector.answer != exact:
+                    database.keep_answer(selector.answer)
             return found
     before, known = None, exact
     if known is not None and not selector.budget.has(AMPLE * selector.again(len(known.problems))):
@@ -98,9 +102,25 @@ def compile_measured(
         best = better(best, rival, wholes, selector.settings.tie)
     contenders.sort(key=lambda rival: rival is not best)
     best = _first_right(contenders, is_right, lambda: _unfused(question, options, selector, run))
-    selector.findings = best.findings
+    selector.findings, selector.answer = best.findings, best.decided
     database.keep_answer(best.decided)
+    _keep_choices(selector)
     return best.compiled
+
+
+def _keep_choices(selector: MeasuredSelector) -> None:
+    """Let the schedules of the plan that ships be what is found again: a rival that lost as a whole may have kernels
+    that are faster by themselves.
+    """
+    database = selector.tuner.resources.database
+    for problem, choice in zip(selector.problems, selector.choices, strict=True):
+        winner, text = database.winner(problem), print_ir(choice.candidate.schedule)
+        if winner is None or choice.seconds is None or winner.schedule == text:
+            continue
+        trial = next((trial for trial in database.trials(problem) if trial.ok and trial.schedule == text), None)
+        if trial is not None:
+            shipped = evolve(winner, schedule=text, seconds=choice.seconds, spread=choice.spread, source=trial.source)
+            database.finish(problem, shipped)
 
 
 def _first_right(contenders: Sequence[Rival], is_right: Right, unfused: Callable[[], Rival]) -> Rival:

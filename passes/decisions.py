@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from ..ir import PassError
 from .fusion import Group, Programs, Unit, Workshop, form_key
@@ -60,7 +60,9 @@ class Decisions:
     `algorithms` are places of nodes and what took their place; `groups` come in the order in which they were formed,
     `launches` are the places of those that are launched together, in order of execution. `ordered` says whether tensors
     between kernels lie with other dims innermost than the graph has them, which was not so before there was a choice.
-    `nodes` and `units` are the marks of what places stand for; earlier versions noted none.
+    `nodes` and `units` are the marks of what places stand for; earlier versions noted none. `branched`, which passes do
+    not ask for, says whether the finished plan was faster with its launches in branches; nothing where no clock
+    compared.
     """
 
     digest: str
@@ -70,6 +72,7 @@ class Decisions:
     ordered: bool = False
     nodes: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    branched: bool | None = field(default=None, eq=False)
 
     def nodes_now(self, marks: Sequence[str]) -> Mapping[int, int]:
         """Return by its place before where a node is now; where none were noted, all are where they were."""

@@ -1,5 +1,4 @@
-"""Library kernels beside generated ones: routines that may take the place of kernels, measured, and what a module that
-wraps a vendor's library offers to the partition search.
+"""Library kernels beside generated ones: routines that may take the place of kernels, measured.
 
 A routine is a step like any other (`backends.library.routine`), so the bench checks it against the same reference and
 times it with a cold cache. What a routine takes is kept by what it computes, on which machine, and by the library's
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from statistics import median
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from attrs import frozen
 
 from ..backends.library import Request, computed_by_some, installed_libraries
-from ..ir import Budget, FusedGroup, KernelFunction
+from ..ir import Budget, KernelFunction
 from .build import Built
 from .problem import Problem
 from .resources import Resources
@@ -36,39 +35,6 @@ ROUTINES = "libraries"
 
 #: Whether libraries compute a problem, by its key: searches ask several times.
 _COMPUTED: dict[str, bool] = {}
-
-
-class LibraryCandidate(Protocol):
-    """One routine of a library, for the groups that it can compute."""
-
-    @property
-    def name(self) -> str:
-        """What reports call it, with the library's version."""
-        ...
-
-    def supports(self, group: FusedGroup) -> bool:
-        """Whether it computes exactly what the group does."""
-        ...
-
-    def time(self, group: FusedGroup) -> float:
-        """Return its seconds on the device, measured as candidates are, the best of its own algorithms; infinity where
-        it fails.
-        """
-        ...
-
-
-@frozen
-class LibraryTime:
-    """The fastest library routine for a group: its name, empty for none, and its seconds."""
-
-    name: str = ""
-    seconds: float = inf
-
-
-def fastest_library(group: FusedGroup, candidates: Sequence[LibraryCandidate]) -> LibraryTime:
-    """Return the fastest routine that computes a group; ties go to the earlier one."""
-    times = [LibraryTime(c.name, c.time(group)) for c in candidates if c.supports(group)]
-    return min(times, key=lambda t: t.seconds, default=LibraryTime())
 
 
 @frozen(eq=False)

@@ -30,9 +30,10 @@ from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .build import Job
+from .decisions import DecidedGraph
 from .earlier_results import ELSEWHERE, GUESSED
 from .launches import bundle_members, joint_problem
-from .library import LibraryCandidate, fastest_library, seconds_for_routines
+from .library import seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
@@ -59,12 +60,12 @@ class Findings:
 
 
 class MeasuredSelector:
-    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `libraries` compete with
-    generated kernels; `audit` points of every kernel are timed besides, to see whether pruning lost the winner.
-    `cached` says that the plan was found and nothing was searched. `decisions` are what the next compilation is told,
-    `made` is what the last one decided, `apart` the seconds of its units where nothing is fused. `further` searches on
-    where there are final decisions. `rivalled` says that another plan will be made of the graph too, `uncompared` of
-    which plans that ship nothing was compared, and why: a sentence for each.
+    """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `audit` points of every kernel
+    are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and nothing was
+    searched. `decisions` are what the next compilation is told, `made` is what the last one decided, `apart` the
+    seconds of its units where nothing is fused. `further` searches on where there are final decisions. `rivalled` says
+    that another plan will be made of the graph too, `uncompared` of which plans that ship nothing was compared, and
+    why: a sentence for each. `answer` is what is known of the graph, and kept, once it is compiled.
     """
 
     def __init__(
@@ -74,7 +75,6 @@ class MeasuredSelector:
         settings: Settings | None = None,
         *,
         evaluate: bool = True,
-        libraries: Sequence[LibraryCandidate] = (),
         audit: int = 0,
         further: bool = False,
     ) -> None:
@@ -82,7 +82,6 @@ class MeasuredSelector:
         self.tuner = tuner
         self.settings = settings or Settings()
         self.evaluate = evaluate
-        self.libraries = tuple(libraries)
         self.problems: list[Problem] = []
         self.choices: list[TunedChoice] = []
         self.audit = audit
@@ -93,6 +92,7 @@ class MeasuredSelector:
         self.apart = inf
         self.rivalled = False
         self.uncompared: list[str] = []
+        self.answer: DecidedGraph | None = None
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: GroupEvaluator | None = None
@@ -138,9 +138,7 @@ class MeasuredSelector:
         return self
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group: measured, the library's if that is faster,
-        or what the model says on the same scale, where it does in time.
-        """
+        """Return the seconds of a group: measured, or what the model says on the same scale, where it does in time."""
         key = form_key(group)
         if not group.adds_to_memory:  # a second run would give another result
             self._forms.setdefault(key, group)
@@ -261,12 +259,9 @@ class MeasuredSelector:
         """Measure groups, all at once, as far as there is time for it."""
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         start = self.budget.elapsed
-        for key, group, choice in zip(
-            fresh, fresh.values(), self.tuner.estimate(problems, settings, share), strict=True
-        ):
+        for key, choice in zip(fresh, self.tuner.estimate(problems, settings, share), strict=True):
             if choice is not None:
-                seconds = min(choice, fastest_library(group, self.libraries).seconds)
-                self._measured[key] = self._alone(seconds)
+                self._measured[key] = self._alone(choice)
         self._pace.note(self.budget.elapsed - start, sum(key in self._measured for key in fresh))
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
@@ -382,14 +377,14 @@ class MeasuredSelector:
         that ends a search, the one before came to its end all the same.
         """
         measured, self._measured = self._measured, {}
-        rivalled, self.rivalled = self.rivalled, True
+        rivalled, self.rivalled, scale = self.rivalled, True, self.scale
         self._quick = evolve(QUICK, batch=self.settings.batch, most=points, patience=self.settings.patience)
         self._answers.clear()
         try:
             with self.budget.anew():
                 yield
         finally:
-            self._measured, self._quick, self.rivalled = measured, QUICK, rivalled
+            self._measured, self._quick, self.rivalled, self.scale = measured, QUICK, rivalled, scale
             self._answers.clear()
             self.tuner.resources.expired = False
 

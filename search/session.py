@@ -16,7 +16,6 @@ from .build import Workers
 from .database import Database, open_database
 from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
-from .library import LibraryCandidate
 from .progress import Monitor, make_monitor
 from .remote import DaskWorkers, DeviceProcesses, SearchEngine, ShareOut
 from .replay import ReplayBench
@@ -38,7 +37,6 @@ def tuning_session(
     settings: Settings | None = None,
     workers: int | None = None,
     evaluate: bool = True,
-    libraries: Sequence[LibraryCandidate] = (),
     audit: int = 0,
     replay: Path | None = None,
     further: bool = False,
@@ -73,9 +71,7 @@ def tuning_session(
             opened.callback(engine.close)
             tuner = evolve(tuner, rounds=partial(ShareOut, engine, notice=notice))
         with first_interrupt_stops(budget):
-            yield MeasuredSelector(
-                target, tuner, settings, evaluate=evaluate, libraries=libraries, audit=audit, further=further
-            )
+            yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, audit=audit, further=further)
 
 
 def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Database:

@@ -7,18 +7,19 @@ behind it: a routine of a library may record several nodes, which follow one ano
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..device import Launch
+from .edges import calls_with_data
 
-#: The driver's calls that it takes, and the version from which on they have data of edges.
-VERSION = 13000
-NEEDED = ("cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies", "cuGraphAddEmptyNode")
+#: The driver's calls about edges that it takes.
+INFO, FOLLOW = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
+Call: TypeAlias = Callable[..., tuple[Any, ...]]
 
 
 def can_branch(cu: Any) -> bool:
-    """Whether the bindings have what it takes."""
-    return all(hasattr(cu, name) for name in NEEDED) and int(getattr(cu, "CUDA_VERSION", 0)) >= VERSION
+    """Whether the bindings and the driver have what it takes."""
+    return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, FOLLOW)) is not None
 
 
 def record_branches(
@@ -29,25 +30,24 @@ def record_branches(
     checked: Callable[[tuple[Any, ...]], Any],
 ) -> None:
     """Launch everything on a stream that is recorded, each behind the launches that it waits for."""
-    graph, _ = _known(stream, cu, checked)
+    calls = calls_with_data(cu, (INFO, FOLLOW))
+    assert calls is not None, "whoever asks has looked whether the driver can"
+    graph, _ = _known(stream, calls[INFO], checked)
     begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
+    only = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
     ends: list[list[Any]] = []
     for launch, each in zip(launches, waits, strict=True):
         behind = dict.fromkeys(node for number in each for node in ends[number])
-        _follow(list(behind) or begin, stream, cu, checked)
+        nodes = list(behind) or begin
+        plain = [cu.CUgraphEdgeData() for _ in nodes]
+        checked(calls[FOLLOW](stream, nodes, plain, len(nodes), only))
         launch()
-        ends.append(_known(stream, cu, checked)[1])
+        ends.append(_known(stream, calls[INFO], checked)[1])
 
 
-def _known(stream: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
+def _known(stream: Any, info: Call, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
     """Return the graph that is recorded, and the nodes that the next one follows."""
-    result = cu.cuStreamGetCaptureInfo(stream)
+    result = info(stream)
     checked(result[:2])
     *_, graph, nodes, _, _ = result
     return graph, list(nodes)
-
-
-def _follow(nodes: list[Any], stream: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> None:
-    flag = cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-    plain = [cu.CUgraphEdgeData() for _ in nodes]
-    checked(cu.cuStreamUpdateCaptureDependencies(stream, nodes, plain, len(nodes), int(flag)))

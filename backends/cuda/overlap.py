@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...ir import WAITING
+from .edges import calls_with_data
 
 #: The architecture from which on kernels wait by themselves.
 WAITING_ARCH = 90
@@ -30,14 +31,17 @@ PORT = 1
 #: Most edges of a graph that is changed: what the driver takes for each in a longer one is not known.
 MOST = 4096
 #: The driver's calls that it takes, there from CUDA 12.3 on; what it costs to go without is time only.
-NEEDED = ("cuFuncGetName", "cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies", "CUgraphEdgeData")
+EDGES = ("cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies")
 
 
 def overlap_launches(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any], arch: str) -> None:
     """Let kernels of a graph that wait by themselves be placed before the kernel in front of them has ended."""
-    if _number(arch) < WAITING_ARCH or not all(hasattr(cu, name) for name in NEEDED):
+    if _number(arch) < WAITING_ARCH or not hasattr(cu, "cuFuncGetName"):
         return
-    edges = list(_edges(graph, cu, checked))
+    calls = calls_with_data(cu, EDGES)
+    if calls is None:
+        return
+    edges = list(_edges(graph, calls["cuGraphGetEdges"], checked))
     many = Counter(b for _, b in edges)
     alone = [(a, b) for a, b in edges if many[b] == 1]
     found = [(a, b) for a, b in alone if _is_kernel(a, cu, checked) and _waits(b, cu, checked)]
@@ -46,8 +50,8 @@ def overlap_launches(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], A
     before, after = [a for a, _ in found], [b for _, b in found]
     plain = [cu.CUgraphEdgeData() for _ in found]
     early = [_early(cu) for _ in found]
-    checked(cu.cuGraphRemoveDependencies(graph, before, after, plain, len(found)))
-    checked(cu.cuGraphAddDependencies(graph, before, after, early, len(found)))
+    checked(calls["cuGraphRemoveDependencies"](graph, before, after, plain, len(found)))
+    checked(calls["cuGraphAddDependencies"](graph, before, after, early, len(found)))
 
 
 def _number(arch: str) -> int:
@@ -55,11 +59,13 @@ def _number(arch: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _edges(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> Iterator[tuple[Any, Any]]:
+def _edges(
+    graph: Any, get: Callable[..., tuple[Any, ...]], checked: Callable[[tuple[Any, ...]], Any]
+) -> Iterator[tuple[Any, Any]]:
     """Yield the nodes that edges without properties of their own connect."""
-    count = _answer(cu.cuGraphGetEdges(graph, 0), checked)[-1]
+    count = _answer(get(graph, 0), checked)[-1]
     if 0 < count <= MOST:
-        before, after, data, _ = _answer(cu.cuGraphGetEdges(graph, count), checked)
+        before, after, data, _ = _answer(get(graph, count), checked)
         plain = (not (d.type or d.from_port or d.to_port) for d in data)
         yield from ((a, b) for a, b, same in zip(before, after, plain, strict=True) if same)
 

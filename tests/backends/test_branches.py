@@ -33,6 +33,9 @@ class Recorder:
         self.behind: list[str] = []
         self.launched = 0
 
+    def cuDriverGetVersion(self) -> tuple[int, int]:
+        return 0, 13000
+
     def record(self, name: str) -> None:
         """Launch something on the stream."""
         self.nodes.append(name)
@@ -168,6 +171,19 @@ def test_drivers_without_the_calls_record_a_chain(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Recorder, "CUDA_VERSION", 12060)
     assert capture_branches([], [], 7, "sm_90") is None
     assert capture_graph(lambda: driver.record("a_waits"), 7, "sm_90") is not None
+
+
+def test_bindings_for_cuda_12_record_branches_by_their_newer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older(Recorder):
+        CUDA_VERSION = 12090
+        cuStreamGetCaptureInfo_v3 = Recorder.cuStreamGetCaptureInfo
+        cuStreamUpdateCaptureDependencies_v2 = Recorder.cuStreamUpdateCaptureDependencies
+
+    driver = Older()
+    monkeypatch.setattr(Older, "cuStreamGetCaptureInfo", None)
+    monkeypatch.setattr(cuda_graph, "import_module", lambda name: driver)
+    assert capture_branches([partial(driver.record, name) for name in "abc"], [(), (), (0, 1)], 7, "sm_80") is not None
+    assert {edge for edge in driver.edges if edge[1] == "c"} == {("a", "c"), ("b", "c")}
 
 
 def test_a_failing_recording_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

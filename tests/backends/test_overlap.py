@@ -32,12 +32,16 @@ def test_kernels_wait_before_they_touch_memory(file: Path, tmp_path: Path) -> No
 class Graph:
     """A driver with one graph: nodes are names of kernels, or "copy"; edges have a port and a type."""
 
+    CUDA_VERSION = 13000
     CUgraphEdgeData = SimpleNamespace
     CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
     CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
 
     def __init__(self, *nodes: str) -> None:
         self.edges: list[tuple[str, str, tuple[int, int]]] = [(a, b, (0, 0)) for a, b in pairwise(nodes)]
+
+    def cuDriverGetVersion(self) -> tuple[int, int]:
+        return 0, 13000
 
     def cuGraphGetEdges(self, graph: Any, count: int) -> tuple[Any, ...]:
         if not count:
@@ -64,12 +68,41 @@ class Graph:
         return (0,)
 
 
-def overlapped(*nodes: str, arch: str = "sm_90") -> set[tuple[str, str]]:
+class OlderGraph(Graph):
+    """The same by the bindings for CUDA 12: calls of the plain names take no data of edges."""
+
+    CUDA_VERSION = 12090
+    cuGraphGetEdges_v2 = Graph.cuGraphGetEdges
+    cuGraphRemoveDependencies_v2 = Graph.cuGraphRemoveDependencies
+    cuGraphAddDependencies_v2 = Graph.cuGraphAddDependencies
+
+    def cuGraphGetEdges(self, graph: Any, count: int) -> tuple[Any, ...]:
+        raise AssertionError("it tells no data of edges")
+
+    def cuGraphRemoveDependencies(self, *given: Any) -> tuple[int]:
+        raise AssertionError("it takes no data of edges")
+
+    cuGraphAddDependencies = cuGraphRemoveDependencies
+
+
+class OldDriver(OlderGraph):
+    """Bindings that know calls which the driver has not."""
+
+    def cuDriverGetVersion(self) -> tuple[int, int]:
+        return 0, 12020
+
+
+def overlapped(*nodes: str, arch: str = "sm_90", driver: type[Graph] = Graph) -> set[tuple[str, str]]:
     """The edges of a chain of nodes that hold no launch back."""
-    graph = Graph(*nodes)
+    graph = driver(*nodes)
     overlap_launches("graph", graph, lambda result: result[1] if len(result) > 1 else None, arch)
     assert {e[:2] for e in graph.edges} == set(pairwise(nodes)), "every edge is still there"
     return {(a, b) for a, b, data in graph.edges if data == (PORT, 1)}
+
+
+@pytest.mark.parametrize(("driver", "found"), [(OlderGraph, {("a_waits", "b_waits")}), (OldDriver, set())])
+def test_bindings_for_older_drivers_have_the_calls_under_other_names(driver: type[Graph], found: set[Any]) -> None:
+    assert overlapped("a_waits", "b_waits", driver=driver) == found
 
 
 def test_edges_between_kernels_of_ours_hold_no_launch_back() -> None:

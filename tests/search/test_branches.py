@@ -14,7 +14,10 @@ from cuts.cli.console import totals
 from cuts.compile.branches import chained_or_branched, width
 from cuts.compile.plan import CompiledPlan
 from cuts.ir.budget import Budget
+from cuts.passes import Decisions
 from cuts.runtime import Plan, in_branches, load_plan, plan_document, save_plan
+from cuts.search import DecidedGraph
+from cuts.search.decisions import decisions_text
 
 from ..runtime.handmade import example_plan
 from .simulated import FakeClock
@@ -49,13 +52,17 @@ def chosen(
     frozen: bool = False,
     able: bool = True,
     right: bool = True,
+    answer: DecidedGraph | None = None,
+    kept: list[DecidedGraph] | None = None,
 ) -> CompiledPlan:
-    """Return which plan ships where branches take so many milliseconds."""
+    """Return which plan ships where branches take so many milliseconds; what is `kept` of the graph is added."""
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
     clock.pass_by(60.0 - left)
+    database = SimpleNamespace(keep_answer=([] if kept is None else kept).append)
     selector: Any = SimpleNamespace(
-        tuner=SimpleNamespace(frozen=frozen),
+        tuner=SimpleNamespace(frozen=frozen, resources=SimpleNamespace(database=database)),
+        answer=answer,
         target=SimpleNamespace(on_host=False),
         settings=SimpleNamespace(tie=0.01),
         budget=budget,
@@ -83,6 +90,43 @@ def test_nothing_is_run_in_branches_without_time_device_or_memory(
 ) -> None:
     assert not chosen(monkeypatch, **facts).plan.branched
     assert True not in Clocked.opened
+
+
+def answered(branched: bool | None) -> DecidedGraph:
+    decisions = decisions_text(Decisions("", (), (), (), branched=branched))
+    return DecidedGraph("key", "{}", "graph", decisions, (), 1.0, True)
+
+
+def noted(answer: DecidedGraph) -> bool | None:
+    decisions = answer.read()
+    assert decisions is not None
+    return decisions.branched
+
+
+@pytest.mark.parametrize(("branches", "faster"), [(2.0, True), (4.0, False)])
+def test_in_what_form_a_plan_is_faster_is_noted_and_holds(
+    branches: float, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[DecidedGraph] = []
+    chosen(monkeypatch, branches=branches, answer=answered(None), kept=kept)
+    assert [noted(answer) for answer in kept] == [faster]
+    for facts in ({}, {"frozen": True}, {"left": 0.1}):
+        again: list[DecidedGraph] = []
+        other = 6.0 - branches  # what a clock would say now
+        found = chosen(monkeypatch, branches=other, answer=kept[0], kept=again, **facts)
+        assert found.plan.branched == faster
+        assert again == Clocked.opened == []
+
+
+@pytest.mark.parametrize("facts", [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}])
+def test_nothing_is_noted_where_no_clock_compared(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[DecidedGraph] = []
+    chosen(monkeypatch, answer=answered(None), kept=kept, **facts)
+    assert kept == []
+
+
+def test_a_form_that_was_noted_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not chosen(monkeypatch, answer=answered(True), memory=64).plan.branched
 
 
 def test_branches_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:

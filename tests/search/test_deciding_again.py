@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve, frozen
 from cuts.backends.source.emit import emit
 from cuts.compile import known
+from cuts.compile.contest import Wholes, by_sums
 from cuts.compile.known import LONGER, compile_measured
 from cuts.compile.loading import Spec
 from cuts.ir.budget import Budget
@@ -16,6 +17,7 @@ from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.launch import KernelFunction
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
+from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK
 from cuts.search.tuner import Tuner
@@ -46,19 +48,23 @@ class Tuned:
     taken: float
 
 
-def tuned(seed: int, seconds: float, stop_at: float = float("inf")) -> Tuned:
-    """Tune a chain of products on a simulated GPU where times are drawn by lot."""
+def tuned(
+    seed: int, seconds: float, stop_at: float = float("inf"), wholes: Wholes = by_sums, known: Database | None = None
+) -> Tuned:
+    """Tune a chain of products on a simulated GPU where times are drawn by lot, with what a database knows."""
     clock, cost, runs = FakeClock(ring=stop_at), lot(seed), []
     budget = Budget.of(seconds, clock)
     clock.alarm = budget.stop
-    selector = MeasuredSelector(GPU, Tuner(session(budget, clock, cost=cost)), SHORT)
+    resources = session(budget, clock, cost=cost)
+    resources.database = known or resources.database
+    selector = MeasuredSelector(GPU, Tuner(resources), SHORT)
     graph = layers(6)
 
     def run(options: CompileOptions) -> CompiledGraph:
         runs.append(options.mode)
         return compile_graph(graph, SPEC.registry, GPU, options, emit, selector)
 
-    found = compile_measured(graph, SPEC, CompileOptions(mode="mixed", budget=seconds), selector, run)
+    found = compile_measured(graph, SPEC, CompileOptions(mode="mixed", budget=seconds), selector, run, wholes)
     taken = sum(cost(found.kernels[step.kernel]) for step in found.steps)
     assert len(found.kernels) == len(selector.problems), "findings are of the plan that ships"
     return Tuned(found, runs.count("mixed"), selector, taken)
@@ -91,6 +97,18 @@ def test_a_plan_that_was_decided_again_is_found_again(pairs: list[tuple[Tuned, T
         answer = next(iter(again.selector.tuner.resources.database.answers()))
         assert answer.finished
         assert set(answer.problems) == {problem.key for problem in again.selector.problems}
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_what_lost_as_a_whole_leaves_no_kernel_to_what_is_found_again(seed: int) -> None:
+    """Of the first, two kernels take longer by themselves than in the plan that was decided again and lost."""
+    shipped = tuned(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
+    assert shipped.runs > 1
+    again = tuned(seed, 400.0, known=shipped.selector.tuner.resources.database)
+    assert (again.runs, again.selector.budget.elapsed) == (1, 0.0)
+    sources = ([each.found.kernels[step.kernel].source for step in each.found.steps] for each in (shipped, again))
+    assert next(sources) == next(sources)
+    assert again.selector.seconds == pytest.approx(shipped.selector.seconds)
 
 
 def test_where_too_little_is_left_nothing_is_decided_again(pairs: list[tuple[Tuned, Tuned]]) -> None:

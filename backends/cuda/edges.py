@@ -1,0 +1,27 @@
+"""The driver's calls that take data of edges of graphs, whichever bindings are installed: those for CUDA 12 have them
+under names with a version, beside older calls that take none; those for CUDA 13 have no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+#: The version from which on a plain name is a call that takes data of edges, and the first driver that has such calls.
+PLAIN, FIRST = 13000, 12030
+#: What the newer of two calls of one name is called.
+NEWER = ("_v3", "_v2")
+
+
+def calls_with_data(cu: Any, names: Iterable[str]) -> Mapping[str, Callable[..., tuple[Any, ...]]] | None:
+    """Return calls by their plain names; nothing where the bindings or the driver lack one of them."""
+    if not hasattr(cu, "CUgraphEdgeData") or int(cu.cuDriverGetVersion()[1]) < FIRST:
+        return None
+    found = {name: _newest(cu, name) for name in names}
+    known = {name: call for name, call in found.items() if call is not None}
+    return known if len(known) == len(found) else None
+
+
+def _newest(cu: Any, name: str) -> Callable[..., tuple[Any, ...]] | None:
+    plain = ("",) if int(cu.CUDA_VERSION) >= PLAIN else ()
+    return next((getattr(cu, name + version) for version in (*NEWER, *plain) if hasattr(cu, name + version)), None)
