@@ -11,11 +11,12 @@ from textwrap import fill
 from cuts.bench.records import geomean
 
 from .ledger import measured
-from .models import APPLICATIONS
+from .models import APPLICATIONS, Task
 from .systems import CURVED, OURS, PEERS, SYSTEMS, Row
 
 #: Columns of a document's text.
 WIDTH = 120
+TASKS: tuple[Task, ...] = ("inference", "training")
 #: Between what lines a document has a table.
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 _KINDS = {model.name: model.kind for model in APPLICATIONS}
@@ -34,16 +35,16 @@ def times(rows: Sequence[Row]) -> str:
 
 
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Return how many workloads each system wins, by kind of model: Tables 11 and 12. Only the workloads count that
-    `cuts mixed` and a peer ran.
+    """Return how many workloads each system wins, by kind of model in inference, and in training: Tables 11 and 12.
+    Only the workloads count that `cuts mixed` and a peer ran.
     """
     found: dict[str, dict[str, int]] = {}
-    for (model, _, _), each in measured(rows).items():
+    for (model, task, _), each in measured(rows).items():
         if not _compared(each):
             continue
         contenders = {name: row["ms"] for name, row in each.items() if name == OURS[0] or name in PEERS}
         best = min(contenders, key=lambda name: contenders[name])
-        of_kind = found.setdefault(_KINDS[model], {})
+        of_kind = found.setdefault(_KINDS[model] if task == "inference" else task, {})
         of_kind[best] = of_kind.get(best, 0) + 1
     return found
 
@@ -57,19 +58,19 @@ def winners_table(rows: Sequence[Row]) -> str:
     found = winners(rows)
     names = [OURS[0], *(p for p in PEERS if any(row["system"] == p for row in rows))]
     lines = [f"| kind | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    for kind in ("CNN", "RNN", "MLP"):
+    for kind in ("CNN", "RNN", "MLP", *(["training"] if "training" in found else [])):
         cells = " | ".join(str(found.get(kind, {}).get(name, 0)) for name in names)
         lines += [f"| {kind} | {cells} |"]
     totals = [sum(of_kind.get(name, 0) for of_kind in found.values()) for name in names]
     return "\n".join([*lines, f"| all | {' | '.join(map(str, totals))} |"])
 
 
-def speedups(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
+def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[float, int]]:
     """Return the geometric mean of each system's speed-up over graphed PyTorch, the paper's "cuDNN", and of how many
     workloads.
     """
     ratios: dict[str, list[float]] = {}
-    for each in measured(rows).values():
+    for each in (found for key, found in measured(rows).items() if key[1] == task):
         for name, row in each.items():
             if "PyTorch" in each and name != "PyTorch":
                 ratios.setdefault(name, []).append(each["PyTorch"]["ms"] / row["ms"])
@@ -163,8 +164,11 @@ def whole(rows: Sequence[Row]) -> str:
         error = f"{ours['error']:.0e}" if "error" in ours else ""
         lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
     lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
-    means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in speedups(rows).items() if name not in CURVED]
-    lines += [fill(f"Geometric means over graphed PyTorch, with how many workloads: {', '.join(means)}.", WIDTH), ""]
+    for task in TASKS:
+        found_means = {name: each for name, each in speedups(rows, task).items() if name not in CURVED}
+        means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in found_means.items()]
+        said = f"Geometric means over graphed PyTorch in {task}, with how many workloads: {', '.join(means)}."
+        lines += [fill(said, WIDTH), ""] if means else []
     lines += [curve, ""] if (curve := anytime(rows)) else []
     lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
     lines += [f"Failed: {r['model']} b{r['batch']} {r['system']}: {r['failure'][:80]}." for r in rows if "failure" in r]
