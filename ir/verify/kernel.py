@@ -171,6 +171,25 @@ def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
                     )
 
 
+def check_registers_read(kernel: Kernel) -> Iterator[VerifyError]:
+    """What a phase keeps in registers is read before another phase sets them, in the order of the phases: two phases
+    that keep something for later under one name leave what the second kept to both readers.
+    """
+    unread: dict[str, Phase] = {}
+    for phase in phases(kernel.items):
+        nodes = list(post_order(phase.roots))
+        for name in (name for node in nodes for name in registers(node)):
+            unread.pop(name, None)
+        for name in dict.fromkeys(node.name for node in nodes if isinstance(node, Keep)):
+            if name in unread:
+                former = quote(unread[name].name)
+                yield VerifyError(
+                    f"phase {quote(phase.name)}: the registers of {quote(name)} are set again before anything reads "
+                    f"what phase {former} kept there"
+                )
+            unread[name] = phase
+
+
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
     """The data-flow graph of each phase keeps the invariants of its own level."""
     for phase in phases(kernel.items):
@@ -207,6 +226,7 @@ CHECKS: tuple[Check, ...] = (
     check_accesses_typed,
     check_variables_bound,
     check_registers_initialised,
+    check_registers_read,
     check_graphs,
 )
 #: What besides holds once each thread's share is cut out.

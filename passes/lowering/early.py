@@ -10,6 +10,7 @@ meanwhile. So threads load it into registers first, as far as few of them are ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -44,10 +45,11 @@ def load_early(states: Sequence[SegmentState], parts: list[list[Item]]) -> list[
         return []
     left, found = EARLY, list[Item]()
     for state, items in zip(states, parts, strict=True):
+        names = map(f"{state.frame.prefix}early{{}}".format, count())  # a segment may have several last phases
         for n, item in enumerate(items):
             if not isinstance(item, Phase) or item.kind != "exit" or (not n and state is states[0]):
                 continue
-            chosen = list(_chosen(state, item, left))
+            chosen = list(_chosen(state, item, left, names))
             if chosen:
                 left -= sum(prod(keep.shape) for keep in chosen)
                 found.append(_loads(state, item, chosen))
@@ -61,8 +63,8 @@ def fits_at_once(blocks: Any, threads: Any, target: Target) -> Any:
     return (blocks * -(-threads // target.warp_size) <= target.NUM_SM * target.warps_per_sm) & target.lockstep
 
 
-def _chosen(state: SegmentState, phase: Phase, left: int) -> Iterator[Keep]:
-    """Yield registers for the loads of a phase that take fewest, as long as some are left."""
+def _chosen(state: SegmentState, phase: Phase, left: int, names: Iterator[str]) -> Iterator[Keep]:
+    """Yield registers for the loads of a phase that take fewest, as long as some are left, by the next of the names."""
     tiles = dict(zip(state.frame.tiles, state.frame.schedule.dims, strict=True))
     others = {s.var for s in phase.shares} - set(tiles)
     found: list[tuple[int, Load, list[Var]]] = []
@@ -72,13 +74,13 @@ def _chosen(state: SegmentState, phase: Phase, left: int) -> Iterator[Keep]:
             if not used & others:
                 along = [tile for tile in tiles if tile in used]
                 found.append((prod(tiles[t].thread for t in along), node, along))
-    for number, (count, load, along) in enumerate(sorted(found, key=lambda each: each[0])):
-        if count > left:
+    for needed, load, along in sorted(found, key=lambda each: each[0]):
+        if needed > left:
             return
-        left -= count
+        left -= needed
         at = tuple(map(as_index, along)) or (as_index(0),)
         shape = tuple(tiles[t].thread for t in along) or (1,)
-        yield Keep(f"{state.frame.prefix}early{number}", at, shape, load, load.dtype)
+        yield Keep(next(names), at, shape, load, load.dtype)
 
 
 def _loads(state: SegmentState, phase: Phase, keeps: Sequence[Keep]) -> Phase:

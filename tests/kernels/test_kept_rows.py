@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
+from cuts.ir.kernel import phases
 from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
+from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -22,6 +24,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import make_space
+from cuts.passes.verify import verify_kernel
 
 from ..needs import DEVICES
 from .cases import accumulation, builder, whole
@@ -132,3 +135,44 @@ def test_a_hand_written_point_keeps_whole_trips() -> None:
     (segment,) = point.segments
     wrong = evolve(point, segments=(evolve(segment, kept=segment.kept + 1),))
     assert any("whole" in fault for fault in check_schedule(group, wrong, TINY_GPU))
+
+
+#: A channel's gradient by its data, and a step of its scale: what is written row by row and once reads other numbers.
+SEVERAL = """\
+var i0 < 5, r0 < {width}
+
+group {{
+  tensor t0: f32[5, {width}]
+  tensor t1: f32[5]
+  tensor t2: f32[5]
+  tensor t3: f32[5]
+  tensor t4: f32[]
+  tensor t5: f32[5, {width}]
+  tensor t6: f32[5]
+  tensor t7: f32[5]
+  tensor acc0: f32[5]
+  inputs t0, t1, t2, t3, t4
+  outputs t5, t6, t7
+  segment (i0) {{
+    reduce acc0 = sum over (r0) of t0[i0, r0]
+    output t5[i0, r0] for (r0) = t0[i0, r0] * t1[i0] - acc0[i0] * t2[i0]
+    output t6[i0] = 0.9 * t3[i0] + acc0[i0]
+    output t7[i0] = t2[i0] - t4[] * (0.9 * t3[i0] + acc0[i0])
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_what_several_last_phases_read_is_held_apart(target: str) -> None:
+    """What lies in the registers of one phase, loaded before the sums, is not what another one reads."""
+    device, machine = _device(target), TINY_GPU if target.startswith("opencl") else evolve(GPU, MAX_thread=64)
+    group = parse_ir(SEVERAL.format(width=71 if machine is TINY_GPU else 8 * 64 + 7))
+    assert isinstance(group, FusedGroup)
+    points, early = keeping(group, machine, 1, 4), 0
+    for schedule in points:
+        kernel = lower(group, schedule, {}, machine)
+        verify_kernel(kernel)
+        early += sum(phase.name.endswith("early") for phase in phases(kernel.items)) > 1
+        check(device, machine, group, schedule)
+    assert early
