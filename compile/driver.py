@@ -145,12 +145,18 @@ def build_graph(
     replaced = call_libraries(compiled, last=True)
     if replaced.kernels != calling[id(compiled)].kernels:
         whole = raced(compiled, replaced)
-    if (note := agreement.note(whole)) and note not in selector.uncompared:
-        selector.uncompared.append(note)
+    if note := agreement.note(whole):
+        selector.uncompared.append(note + _of_kernels(selector))
     made = chained_or_branched(whole, selector, agreement, options.memory)
     if cache and made.complete and not selector.borrowed:
         cache.keep(made)
     return made
+
+
+def _of_kernels(selector: MeasuredSelector) -> str:
+    """Return how many kernels of a plan that was not compared were never run and checked either, as words."""
+    unseen, every = sum(choice.seconds is None for choice in selector.choices), len(selector.choices)
+    return f"; {unseen} of its {every} kernels were never run" if unseen else ""
 
 
 def _without_measurements(

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import inf
 
-from ..ir import PassError, cores
+from ..ir import LOOK_SHARE, PassError, cores
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
 from .course import Search
 from .earlier_results import hints, order_of
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
-from .settings import Settings, TunedChoice
+from .settings import LOOKED, LOOKING, Settings, TunedChoice
 from .strategies import ProposalRequest, Proposer, make_strategy, one_thread, request_of
 from .task import SearchTask
 from .trials import Trials
@@ -77,7 +77,7 @@ class Rounds:
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self.begin(task)
-            while any(t.choice is None for t in tasks) and not self._resources.over():
+            while any(t.choice is None for t in tasks) and not (self._resources.over() or self._must_look(tasks)):
                 self.turn(tasks)
                 for error in (t.error for t in tasks if t.error is not None):
                     raise error
@@ -86,6 +86,18 @@ class Rounds:
         if any(t.choice is None for t in tasks):
             self._resources.drop()
         return record
+
+    def _must_look(self, tasks: Sequence[SearchTask]) -> bool:
+        """Whether no more is left than it takes to run each kernel once that no clock has seen, which then goes before
+        further points of others: what never ran was never checked.
+        """
+        resources, budget = self._resources, self._resources.budget
+        if not (budget.limited and self._settings.final and 0.0 < resources.share < LOOK_SHARE):
+            return False
+        unseen = sum(task.choice is None and task.seconds == inf for task in tasks)
+        must = budget.left(LOOK_SHARE) < min(LOOKED * unseen, LOOKING * budget.seconds)
+        resources.expired = resources.expired or must
+        return must
 
     def turn(self, tasks: Sequence[SearchTask]) -> None:
         """Take in what workers did, check and time one candidate, and go on with those problems that wait for nothing.

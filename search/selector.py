@@ -412,9 +412,12 @@ class MeasuredSelector:
         ordered, told = [self.problems[n] for n in order], self.decisions is not None
         found = dict(zip(order, self.tuner.run(ordered, self.settings, share, told), strict=True))
         unseen = [n for n in order if found[n].seconds is None]
-        if unseen and share and self.budget.limited and not self.tuner.frozen and not self.budget.over(LOOK_SHARE):
-            looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
-            found |= dict(zip(unseen, looked, strict=True))
+        if unseen and share and self.budget.limited and not self.tuner.frozen:
+            # What is built to be looked at need not be built again for the plan.
+            self._keep_back(len(self.problems), len(unseen) // 2)
+            if not self.budget.over(LOOK_SHARE):
+                looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
+                found |= dict(zip(unseen, looked, strict=True))
         if not told:
             found = search_deeper(self.problems, found, self.tuner, self.settings, share)
         return [found[n] for n in range(len(weights))]

@@ -82,7 +82,10 @@ QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, fi
 #: A shorter one, where there are more groups than time for that.
 BRIEF = evolve(QUICK, first=3, most=3)
 #: A look at what would ship though no clock has seen it.
-LOOK = evolve(QUICK, first=2, most=2, remembers=True)
+LOOK = evolve(QUICK, first=1, most=1, remembers=True)
+#: Seconds that it takes the device to check and time a kernel at which it has not looked yet, and the part of a budget
+#: at most that is kept for that.
+LOOKED, LOOKING = 0.05, 0.15
 
 
 @frozen

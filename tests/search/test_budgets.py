@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
-from cuts.ir.budget import GRACE, MODEL_SHARE, PARTITION_SHARE, Budget
+from cuts.ir.budget import GRACE, LOOK_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
@@ -494,3 +494,27 @@ def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_buil
     assert batches(0, Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
     assert batches(7, Budget.of(60.0, FakeClock())) == [3, 9, 9, 9]
     assert batches(0, Budget.of(None, FakeClock())) == [3, 3, 3, 3]
+
+
+def test_what_a_budget_has_no_time_to_search_for_is_run_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that never ran was never checked: the last points of others are left out for it."""
+    found = tuned(layers(60, 60), 30.0)
+    assert not found.selector.complete
+    assert all(choice.seconds is not None for choice in found.selector.choices)
+    assert found.seconds <= 30.0 + SLACK
+    checked = found.selector.tuner.statistics
+    assert checked.compiled < 4 * len(found.selector.choices), "there is no time for all that a search would try"
+
+
+@pytest.mark.parametrize(
+    ("unseen", "left", "must"), [(10, 0.6, False), (10, 0.4, True), (500, 4.0, True), (500, 16.0, False)]
+)
+def test_a_search_ends_where_the_rest_is_needed_to_run_what_never_ran(unseen: int, left: float, must: bool) -> None:
+    clock = FakeClock()
+    budget = Budget.of(100.0, clock)
+    resources = session(budget, clock)
+    resources.share = SCHEDULES_SHARE
+    tasks = [SearchTask(problem_of()) for _ in range(unseen)]
+    clock.pass_by(LOOK_SHARE * (100.0 - budget.kept_back) - left)
+    assert Rounds(resources, SHORT)._must_look(tasks) == must
+    assert resources.expired == must
