@@ -29,6 +29,8 @@ from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
+from .recurrent import ForeignLayerError
+from .recurrent_layers import layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
 
@@ -77,6 +79,7 @@ def _made(
     """
     made: list[tuple[Ends, ArrayFunction | Choice]] = []
     direct: list[tuple[TensorFunction, Found]] = []
+    unread: list[CutsError] = []
 
     def compile_noted(captured: Captured, device: Any) -> ArrayFunction | Choice:
         made[:] = [(captured.ends, compile_graph(captured, device))]
@@ -93,13 +96,23 @@ def _made(
                     direct.append((found, Found(ends, constants, compiled)))
                 return make_boxed_func(found)
         except CutsError as error:
-            warnings.warn(
-                f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=2
-            )
+            _warn(part.graph, error)
+            unread.append(error)
             return make_boxed_func(part.forward)
 
-    whole = through_autograd(module, arguments, compile_part)
+    with layers_apart() as met:
+        try:
+            whole = through_autograd(module, arguments, compile_part)
+        except ForeignLayerError as error:
+            _warn(module.graph, error)
+            return module.forward, None
+    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for their parts
+        return module.forward, None
     return direct[0] if direct else (whole, None)
+
+
+def _warn(graph: torch.fx.Graph, error: CutsError) -> None:
+    warnings.warn(f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=3)
 
 
 def _found(
