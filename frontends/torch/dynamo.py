@@ -29,7 +29,7 @@ from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
-from .recurrent import ForeignLayerError
+from .recurrent import ForeignLayerError, compile_layers
 from .recurrent_layers import layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
@@ -86,7 +86,7 @@ def _made(
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
-        if not _computes(part.graph):
+        if not _computes(part.graph) or (unread and met.layers):
             return make_boxed_func(part.forward)
         try:
             with unset_fake_temporarily():
@@ -96,17 +96,18 @@ def _made(
                     direct.append((found, Found(ends, constants, compiled)))
                 return make_boxed_func(found)
         except CutsError as error:
-            _warn(part.graph, error)
             unread.append(error)
+            _warn(part.graph, error)
             return make_boxed_func(part.forward)
 
+    compile_layers(compile_graph)
     with layers_apart() as met:
         try:
             whole = through_autograd(module, arguments, compile_part)
         except ForeignLayerError as error:
+            unread.append(error)
             _warn(module.graph, error)
-            return module.forward, None
-    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for their parts
+    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for the parts that they are here
         return module.forward, None
     return direct[0] if direct else (whole, None)
 

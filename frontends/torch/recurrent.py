@@ -1,15 +1,14 @@
 """PyTorch's recurrent layers in core form: one of ours per layer, between them what PyTorch orders otherwise (gates,
 batch first) and dropout.
 
-Each layer is an operator of our vocabulary, with the derived gradient (`declared`), that only graphs have: nothing runs
-it by itself.
+Each layer is an operator of our vocabulary, with the derived gradient (`declared`), under a name of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Any, NoReturn
+from functools import cache
+from typing import Any
 
 import torch
 from attrs import field, frozen
@@ -17,6 +16,7 @@ from attrs import field, frozen
 from ...ir import GraphError, UsageError
 from ...ops import Registry
 from .captured import Captured
+from .program import CompileGraph
 from .registered import define_operator
 
 aten = torch.ops.aten
@@ -118,11 +118,21 @@ def _stacked(op: str, parts: Sequence[Any]) -> Any:
 def _operator(op: str) -> Callable[..., Any]:
     """Return one of our operations as an operator under a name that no declaration of somebody else's can have."""
     registry = Registry.builtin()
-    made: Callable[..., Any] = define_operator(registry[op], registry, {}, partial(_refuse, op), f"_layer_{op}")
+    made: Callable[..., Any] = define_operator(registry[op], registry, {}, _compiled, f"_layer_{op}")
     return made
 
 
-def _refuse(op: str, captured: Captured, device: Any) -> NoReturn:
-    raise UsageError(
-        f"a layer of a recurrent network ({op}) is an operator of captured graphs", hint=f"call cuts.torch_op([], '{op}')"
-    )
+_KERNELS: list[CompileGraph] = []
+
+
+def compile_layers(compile_graph: CompileGraph) -> None:
+    """Say how a layer by itself is compiled from now on: what a backward graph calls that stays in PyTorch, behind a
+    forward graph that does not.
+    """
+    _KERNELS[:] = [compile_graph]
+
+
+def _compiled(captured: Captured, device: Any) -> Any:
+    if not _KERNELS:
+        raise UsageError(f"operator '_layer_{captured.graph.name}' is for captured graphs", hint="call cuts.torch_op")
+    return _KERNELS[0](captured, device)

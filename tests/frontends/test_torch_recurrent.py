@@ -1,0 +1,286 @@
+"""Recurrent layers under torch.compile: Dynamo captures them for this backend alone, and they are ours, and learn."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cuts.bench.networks.modules import AttentionRNN, DeepSpeech2
+from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch import dynamo
+from cuts.frontends.torch.dynamo import UncompiledWarning
+from cuts.tests.amounts import examples
+from cuts.tests.frontends.test_torch_training import Recorder
+from cuts.tests.needs import needs_opencl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+nn = torch.nn
+#: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+]
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The operations of each graph that was read."""
+    seen: list[set[str]] = []
+    read = dynamo.graph_of_nodes
+
+    def noted(*arguments: Any) -> Any:
+        captured = read(*arguments)
+        seen.append({node.op for node in captured.graph.nodes})
+        return captured
+
+    monkeypatch.setattr(dynamo, "graph_of_nodes", noted)
+    return seen
+
+
+class Between(nn.Module):
+    """A recurrent layer with something before and behind it."""
+
+    def __init__(self, layer: Any, features: int = 4) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(features, features), layer
+
+    def forward(self, x: Any, state: Any = None) -> tuple[Any, ...]:
+        y, last = self.layer(self.first(x), state)
+        return (torch.relu(y), *(last if isinstance(last, tuple) else (last,)))
+
+
+def steps_and_gradients(model: Any, call: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
+    """Return what a model computes, and the gradients of its parameters and of what it is given."""
+    given = [_wanted(a) for a in arguments]
+    model.zero_grad()
+    found = call(*given)
+    sum((v.sin() * torch.linspace(-1, 1, v.numel()).view(v.shape)).sum() for v in found).backward()
+    tensors = [t for a in given for t in (a if isinstance(a, tuple) else (a,)) if t is not None]
+    return [v.detach() for v in found], [t.grad for t in (*model.parameters(), *tensors)]
+
+
+def _wanted(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(map(_wanted, argument))
+    return None if argument is None else argument.detach().clone().requires_grad_()
+
+
+def assert_near(found: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype is b.dtype
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[str, Any, tuple[Any, ...]]:
+    """Draw a recurrent layer, with what it is given."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    flags = {name: draw(st.booleans()) for name in ("bias", "batch_first", "bidirectional")}
+    number, hidden = draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    more = {"nonlinearity": draw(st.sampled_from(["tanh", "relu"]))} if kind == "rnn" else {}
+    layer = KINDS[kind](4, hidden, number, **flags, **more)
+    steps, batch = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    states = [torch.randn(number * (1 + flags["bidirectional"]), batch, hidden) for _ in range(2)]
+    state = tuple(states) if kind == "lstm" else states[0]
+    x = torch.randn(batch, steps, 4) if flags["batch_first"] else torch.randn(steps, batch, 4)
+    return kind, Between(layer), (x, state if draw(st.booleans()) else None)
+
+
+@settings(max_examples=examples(12, 200))
+@given(layers())
+def test_recurrent_layers_are_ours_and_learn(drawn: tuple[str, Any, tuple[Any, ...]]) -> None:
+    kind, model, arguments = drawn
+    torch._dynamo.reset()
+    backend = Recorder("reference")
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=False)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        with torch.no_grad():
+            assert_near(list(compiled(*arguments)), list(model(*arguments)))
+        expected = steps_and_gradients(model, model, *arguments)
+        found = steps_and_gradients(model, compiled, *arguments)
+    assert_near(found[0], expected[0])
+    assert_near(found[1], expected[1])
+    assert backend.ran == [0, 1, 2]
+    assert kind in backend.operations(0) & backend.operations(1)
+    assert any(op.startswith(f"{kind}_grad") for op in backend.operations(2))
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        (lambda: DeepSpeech2(33, 8, 2), lambda: (torch.randn(2, 1, 33, 20),)),
+        (lambda: AttentionRNN(20, 8, 2), lambda: (torch.randint(0, 20, (2, 5)), torch.randint(0, 20, (2, 4)))),
+    ],
+    ids=["deepspeech", "attention"],
+)
+def test_networks_are_one_graph_with_nothing_set(model: Any, arguments: Any, graphs: list[set[str]]) -> None:
+    network, given_ = model().eval(), arguments()
+    with torch.no_grad():
+        found = torch.compile(network, backend=cuts_backend, fullgraph=True)(*given_)
+        assert torch.allclose(found, network(*given_), rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1 and graphs[0] & set(KINDS)
+
+
+def test_other_backends_see_what_they_saw() -> None:
+    seen: list[str] = []
+
+    def other(module: Any, examples: Any) -> Any:
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return module.forward
+
+    model, x = Between(nn.LSTM(4, 3)), torch.randn(2, 1, 4)
+    torch.compile(model, backend=other)(x)
+    assert not [name for name in seen if "lstm" in name]
+    assert not torch._dynamo.config.allow_rnn
+    with torch._dynamo.config.patch(allow_rnn=True):
+        torch._dynamo.reset()
+        torch.compile(model, backend=other)(x)
+    assert [name for name in seen if "lstm" in name]
+
+
+@needs_opencl
+def test_what_somebody_sets_holds(graphs: list[set[str]]) -> None:
+    model, x = Between(nn.GRU(4, 3)), torch.randn(2, 1, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=False):
+        torch.compile(model, backend=cuts_backend)(x)
+        assert not any("gru" in operations for operations in graphs)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=cuts_backend)(x)
+    assert "gru" in graphs[-1]
+
+
+def test_dropout_between_layers_is_that_of_the_way_back() -> None:
+    """The derivative along a direction is that of the same numbers drawn: the seed of PyTorch leads to them."""
+    model = Between(nn.GRU(4, 5, 2, dropout=0.5)).double()
+    compiled = torch.compile(model, backend=Recorder("reference"))
+    x, way = torch.randn(2, 3, 4).double(), torch.randn(2, 3, 4).double()
+
+    def loss(at: Any, seed: int = 1) -> Any:
+        torch.manual_seed(seed)
+        return compiled(at)[0].square().sum()
+
+    with torch._dynamo.config.patch(allow_rnn=True):
+        wanted = x.clone().requires_grad_()
+        loss(wanted).backward()
+        ahead, behind = (loss((x + step * way).requires_grad_()).detach() for step in (1e-5, -1e-5))
+        assert torch.allclose((wanted.grad * way).sum(), (ahead - behind) / 2e-5, rtol=1e-5)
+        assert loss(x.clone().requires_grad_(), 2) != loss(x.clone().requires_grad_())
+
+
+@needs_opencl
+@pytest.mark.parametrize("trained", [False, True])
+def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, graphs: list[set[str]]) -> None:
+    model = Between(nn.LSTM(4, 3, batch_first=True))
+    compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=True)
+    counted = torch._dynamo.utils.counters["stats"]
+    counted.clear()
+    sizes = ((2, 3), (4, 3), (4, 6), (2, 3))
+    with torch.set_grad_enabled(trained):
+        for size in sizes:
+            x = torch.randn(*size, 4)
+            found, expected = list(compiled(x)), list(model(x))
+            assert_near(found, expected)
+            if trained:
+                torch.autograd.backward([v.sum() for v in found])
+    assert (counted["unique_graphs"], len(graphs)) == (1, 3 * (1 + trained))
+
+
+@needs_opencl
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_says_in_what_type_layers_compute(kind: str) -> None:
+    model, x = Between(KINDS[kind](4, 3)), torch.randn(2, 1, 4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = torch.compile(model, backend=cuts_backend, fullgraph=True)(x), model(x)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype is b.dtype and torch.allclose(a.float(), b.float(), atol=2e-2)
+
+
+class Foreign(nn.Module):
+    """A recurrent layer, and an operation that we do not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 3)
+
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        y, _ = self.layer(x)
+        return (torch.linalg.det(y),)
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [(lambda: Between(nn.LSTM(4, 5, proj_size=3)), torch.randn(2, 3, 4)), (Foreign, torch.randn(2, 3, 3))],
+    ids=["projected", "beside what is foreign"],
+)
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_we_cannot_read_stays_in_pytorch_with_one_warning(make: Any, x: Any, trained: bool) -> None:
+    model = make()
+    other = copy.deepcopy(model)
+    compiled = torch.compile(model, backend=cuts_backend)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UncompiledWarning)
+        if trained:
+            found, expected = (steps_and_gradients(m, c, x) for m, c in ((model, compiled), (other, other)))
+            assert_near(found[1], expected[1])
+        else:
+            with torch.no_grad():
+                assert_near(list(compiled(x)), list(model(x)))
+    (warning,) = (w for w in caught if issubclass(w.category, UncompiledWarning))
+    assert "not supported" in str(warning.message)
+
+
+class Frequent(nn.Module):
+    """A recurrent layer, and a table whose gradient we do not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(5, 4, scale_grad_by_freq=True), nn.LSTM(4, 3)
+
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        return (self.layer(self.table(x))[0],)
+
+
+@needs_opencl
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_way_back_that_we_cannot_read_is_right(dynamic: bool) -> None:
+    """PyTorch makes it when it is first gone, after the way there was compiled, or together with that."""
+    model, x = Frequent(), torch.tensor([[1, 2], [4, 1], [1, 0]])
+    compiled = torch.compile(model, backend=cuts_backend, dynamic=dynamic)
+    gradients = []
+    for call in (model, compiled):
+        model.zero_grad()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UncompiledWarning)
+            call(x)[0].sin().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert len([w for w in caught if issubclass(w.category, UncompiledWarning)]) == 1
+    assert_near(*gradients)
+
+
+def test_a_packed_sequence_is_pytorch_s() -> None:
+    layer, x = nn.LSTM(4, 3, batch_first=True), torch.randn(2, 3, 4)
+
+    def packed(x: Any) -> Any:
+        given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(layer(given)[0], batch_first=True)[0]
+
+    assert torch.equal(torch.compile(packed, backend=cuts_backend)(x), packed(x))
