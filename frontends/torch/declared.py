@@ -58,7 +58,7 @@ class BackwardCall:
 
 @define(eq=False)
 class DeclaredOperator:
-    """An operator's name and what it is made of: the declaration, the texts that it needs, and how graphs are compiled."""
+    """An operator and what it is made of: the declaration, the texts that it needs, and how graphs are compiled."""
 
     name: str
     decl: OpDecl

@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 #: Operations that PyTorch would take apart and our vocabulary has whole.
 WHOLE = (
-    "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
+    "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default",
+    "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
     "hardswish.default", "hardsigmoid.default", "elu.default",
     "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
     "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",

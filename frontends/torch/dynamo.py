@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
-from .captured import Captured, Ends
+from .captured import Captured, Ends, UncompiledWarning
 from .devices import check_devices, device_of
 from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
@@ -33,10 +33,6 @@ from .recurrent import ForeignLayerError, compile_layers
 from .recurrent_layers import layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
-
-
-class UncompiledWarning(UserWarning):
-    """A captured graph could not be read and runs in PyTorch."""
 
 
 def dynamo_backend(

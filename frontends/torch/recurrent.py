@@ -93,6 +93,9 @@ RECURRENT: Mapping[torch._ops.OpOverload, Recurrent] = {
     aten.rnn_relu.input: Recurrent("rnn", {"activations": ["relu"]}),
 }
 
+#: The same over packed sequences, whose lengths are values, and what unpacks them.
+PACKED = (*(overload.overloadpacket.data for overload in RECURRENT), aten._pad_packed_sequence.default)
+
 
 def _computed_in(x: Any, op: str) -> torch.dtype:
     """Return the element type of results, in which all is computed: autocast's, of which PyTorch's GRU on the CPU takes

@@ -8,6 +8,7 @@ them. Both ask us first: for graphs of this backend Dynamo goes on, and a layer 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,9 +19,13 @@ import torch
 from attrs import define
 from torch._C import DispatchKey
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.nn.utils.rnn import PackedSequence
 
-from .recurrent import RECURRENT, Recurrent
+from .captured import UncompiledWarning
+from .recurrent import PACKED, RECURRENT
 
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 #: How PyTorch wraps the function that is given to `torch.compile`, outermost first.
 _WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "func")
 
@@ -37,10 +42,18 @@ _BACKENDS: list[Callable[..., Any]] = []
 
 
 class _ForOurs(int):
-    """A setting of Dynamo that is true while it traces for one of our backends, and false as its default otherwise."""
+    """A setting of Dynamo that is true while it traces for one of our backends, and false as its default otherwise: so
+    it is where a function has a packed sequence, at whose lengths, which are values, Dynamo would break later.
+    """
 
     def __bool__(self) -> bool:
-        return _is_ours()
+        if not _is_ours():
+            return False
+        packed = any(isinstance(v, PackedSequence) for v in InstructionTranslator.current_tx().f_locals.values())
+        if packed:
+            message = "a recurrent layer runs in PyTorch: how long packed sequences are is not known to a graph"
+            warnings.warn(message, UncompiledWarning, stacklevel=2)
+        return not packed
 
 
 def allow_layers(backend: Callable[..., Any]) -> None:
@@ -49,7 +62,7 @@ def allow_layers(backend: Callable[..., Any]) -> None:
     It is a default, so what somebody sets `torch._dynamo.config.allow_rnn` to holds.
     """
     _BACKENDS.append(backend)
-    entry = torch._dynamo.config._config.get("allow_rnn")
+    entry = getattr(torch._dynamo.config, "_config", {}).get("allow_rnn")
     if entry is not None and entry.default is False:
         entry.default = _ForOurs()
         _ask_first()
@@ -82,18 +95,23 @@ def _is_ours() -> bool:
 @cache
 def _ask_first() -> None:
     """Put a choice in the place of PyTorch's own ways of taking recurrent layers apart."""
-    for overload, layers in RECURRENT.items():
-        for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
-            overload.py_kernels[key] = partial(_choose, overload.py_kernels[key], layers)
+    for overload in (*RECURRENT, *PACKED):
+        overload.py_kernels.setdefault(_COMPOSITE, partial(overload._op_dk, _COMPOSITE))
+        for key in {DispatchKey.Autograd, _COMPOSITE} & set(overload.py_kernels):
+            overload.py_kernels[key] = partial(_choose, overload.py_kernels[key], overload)
         overload._dispatch_cache.clear()
 
 
-def _choose(theirs: Callable[..., Any], ours: Recurrent, *arguments: Any) -> Any:
+def _choose(theirs: Callable[..., Any], overload: torch._ops.OpOverload, *arguments: Any) -> Any:
     """Take a layer apart: while autograd traces for us, as we do; while Dynamo does, which asks for nothing but what
     results are like, not at all, for PyTorch's way is a node for each step; and otherwise as PyTorch does.
     """
-    met = _TRACED.get()
-    if met is not None:
+    ours, met = RECURRENT.get(overload), _TRACED.get()
+    if ours is not None and met is not None:
         met.layers = True
         return ours(*arguments)
-    return ours.like(*arguments) if _is_ours() else theirs(*arguments)
+    if not _is_ours():
+        return theirs(*arguments)
+    if ours is not None:
+        return ours.like(*arguments)
+    raise DataDependentOutputException(overload)  # Dynamo breaks its graph, and PyTorch runs the layer

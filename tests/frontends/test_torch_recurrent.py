@@ -276,11 +276,32 @@ def test_a_way_back_that_we_cannot_read_is_right(dynamic: bool) -> None:
     assert_near(*gradients)
 
 
-def test_a_packed_sequence_is_pytorch_s() -> None:
-    layer, x = nn.LSTM(4, 3, batch_first=True), torch.randn(2, 3, 4)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given_state", [False, True])
+def test_packed_sequences_stay_in_pytorch_with_one_warning(kind: str, given_state: bool) -> None:
+    layer, x = KINDS[kind](4, 3, batch_first=True), torch.randn(2, 3, 4)
+    state = torch.randn(1, 2, 3)
+    state = ((state, state) if kind == "lstm" else state) if given_state else None
 
     def packed(x: Any) -> Any:
         given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
-        return nn.utils.rnn.pad_packed_sequence(layer(given)[0], batch_first=True)[0]
+        return nn.utils.rnn.pad_packed_sequence(layer(given, state)[0], batch_first=True)[0]
 
-    assert torch.equal(torch.compile(packed, backend=cuts_backend)(x), packed(x))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UncompiledWarning)
+        assert torch.equal(torch.compile(packed, backend=cuts_backend)(x), packed(x))
+    (warning,) = (w for w in caught if issubclass(w.category, UncompiledWarning))
+    assert "packed" in str(warning.message)
+
+
+def test_a_packed_sequence_that_is_hidden_is_pytorch_s() -> None:
+    """Dynamo breaks its graph in the middle of the layer, and goes on behind it."""
+    layer, x = nn.LSTM(4, 3, batch_first=True), torch.randn(2, 3, 4)
+    held = {"x": nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)}
+
+    def packed(held: Any) -> Any:
+        found, _ = layer(held["x"])
+        return nn.utils.rnn.pad_packed_sequence(found, batch_first=True)[0]
+
+    assert torch.equal(torch.compile(packed, backend=cuts_backend)(held), packed(held))
