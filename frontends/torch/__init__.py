@@ -7,7 +7,7 @@ from .captured import Captured, Ends
 from .dynamo import dynamo_backend
 from .program import ArrayFunction, Choice, Found, TensorProgram
 from .read import read_torch
-from .recurrent_layers import allow_layers
+from .recurrent import allow_layers
 from .registered import OPERATORS, define_operator
 from .settings import matmul_precision
 

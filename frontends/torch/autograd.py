@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .decompositions import training_decompositions
-from .recurrent_layers import layers_apart
+from .recurrent import layers_apart
 
 
 def through_autograd(

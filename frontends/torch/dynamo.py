@@ -29,8 +29,7 @@ from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
-from .recurrent import ForeignLayerError, compile_layers
-from .recurrent_layers import layers_apart
+from .recurrent import ForeignLayerError, compile_layers, layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
 

@@ -14,12 +14,15 @@ torch = pytest.importorskip("torch")
 from cuts.bench.networks.modules import AttentionRNN, DeepSpeech2
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import dynamo
+from cuts.frontends.torch.autograd import TracedLater
 from cuts.frontends.torch.dynamo import UncompiledWarning
+from cuts.frontends.torch.load import graph_of_nodes
 from cuts.tests.amounts import examples
 from cuts.tests.frontends.test_torch_training import Recorder
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
@@ -136,6 +139,27 @@ def test_networks_are_one_graph_with_nothing_set(model: Any, arguments: Any, gra
         found = torch.compile(network, backend=cuts_backend, fullgraph=True)(*given_)
         assert torch.allclose(found, network(*given_), rtol=1e-4, atol=1e-5)
     assert len(graphs) == 1 and graphs[0] & set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_s_own_routines_do_not_come_first(kind: str) -> None:
+    """PyTorch's dispatcher would take cuDNN's on a GPU; what autograd sees needs none."""
+    captured: list[tuple[Any, Any]] = []
+
+    def keep(module: Any, given: Any) -> Any:
+        captured.append((module, given))
+        return module.forward
+
+    state = torch.randn(2, 2, 3)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        model = Between(KINDS[kind](4, 3, 2))
+        torch.compile(model, backend=keep)(torch.randn(5, 2, 4), (state, state) if kind == "lstm" else state)
+    ((module, given),) = captured
+    for device in ("cpu", "cuda"):
+        with FakeTensorMode():
+            examples = [torch.empty(value.shape, device=device) for value in given]
+        operations = [node.op for node in graph_of_nodes(TracedLater(module, examples).graph).graph.nodes]
+        assert operations.count(kind) == 2
 
 
 def test_other_backends_see_what_they_saw() -> None:

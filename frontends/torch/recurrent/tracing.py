@@ -3,7 +3,7 @@
 By default Dynamo breaks its graph at `nn.RNN`, `nn.GRU` and `nn.LSTM`, and says nothing of it; and where it does not,
 PyTorch's dispatcher takes their operations apart, into routines of the device or step by step, before anybody sees
 them. Both ask us first: for graphs of this backend Dynamo goes on, and a layer becomes an operator of ours
-(`recurrent`). Graphs of other backends are traced as ever.
+(`layers`). Graphs of other backends are traced as ever.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.utils.rnn import PackedSequence
 
-from .captured import UncompiledWarning
-from .recurrent import PACKED, RECURRENT
+from ..captured import UncompiledWarning
+from .layers import PACKED, RECURRENT
 
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 #: How PyTorch wraps the function that is given to `torch.compile`, outermost first.

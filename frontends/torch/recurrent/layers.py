@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
-from ...ir import GraphError, UsageError
-from ...ops import Registry
-from .captured import Captured
-from .program import CompileGraph
-from .registered import define_operator
+from ....ir import GraphError, UsageError
+from ....ops import Registry
+from ..captured import Captured
+from ..program import CompileGraph
+from ..registered import define_operator
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ class Recurrent:
             first = layer * directions
             own = [weights[parameters * (first + d) : parameters * (first + d + 1)] for d in range(directions)]
             w, r, *bs = (_stacked(self.op, [part[n].to(kind) for part in own]) for n in range(parameters))
-            given = [s[first : first + directions] for s in states]
+            given = [s.narrow(0, first, directions) for s in states]
             found = self._layer(value, w, r, torch.cat(bs, 1) if bs else None, given, bidirectional)
             value = found[0].permute(0, 2, 1, 3).flatten(2)  # the results of all directions side by side
             if training and dropout and layer < layers - 1:
