@@ -17,11 +17,13 @@ from cuts.frontends.torch import dynamo
 from cuts.frontends.torch.autograd import TracedLater
 from cuts.frontends.torch.dynamo import UncompiledWarning
 from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.recurrent import layers_apart
 from cuts.tests.amounts import examples
 from cuts.tests.frontends.test_torch_training import Recorder
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 
 nn = torch.nn
@@ -177,6 +179,17 @@ def test_other_backends_see_what_they_saw() -> None:
         torch._dynamo.reset()
         torch.compile(model, backend=other)(x)
     assert [name for name in seen if "lstm" in name]
+
+
+def test_whoever_else_takes_a_layer_apart_gets_what_pytorch_gives() -> None:
+    layer, kept = nn.GRU(4, 3), torch.ops.aten.gru.input
+    named = {"params": list(layer.parameters()), "has_biases": True, "num_layers": 1, "dropout": 0.0, "train": False}
+    x, state = torch.randn(2, 1, 4), torch.randn(1, 1, 3)
+    found = kept.decompose(x, state, **named, bidirectional=False, batch_first=False)
+    assert all(torch.allclose(a, b) for a, b in zip(found, layer(x, state), strict=True))
+    with layers_apart() as met, FakeTensorMode(allow_non_fake_inputs=True), enable_python_dispatcher():
+        assert kept(x, state, **named, bidirectional=False, batch_first=False)[0].shape == (2, 1, 3)
+    assert met.layers
 
 
 @needs_opencl

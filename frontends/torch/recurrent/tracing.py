@@ -49,7 +49,8 @@ class _ForOurs(int):
     def __bool__(self) -> bool:
         if not _is_ours():
             return False
-        packed = any(isinstance(v, PackedSequence) for v in InstructionTranslator.current_tx().f_locals.values())
+        values = getattr(InstructionTranslator.current_tx(), "f_locals", {}).values()
+        packed = any(isinstance(value, PackedSequence) for value in values)
         if packed:
             message = "a recurrent layer runs in PyTorch: how long packed sequences are is not known to a graph"
             warnings.warn(message, UncompiledWarning, stacklevel=2)
@@ -102,16 +103,17 @@ def _ask_first() -> None:
         overload._dispatch_cache.clear()
 
 
-def _choose(theirs: Callable[..., Any], overload: torch._ops.OpOverload, *arguments: Any) -> Any:
+def _choose(theirs: Callable[..., Any], overload: torch._ops.OpOverload, *arguments: Any, **named: Any) -> Any:
     """Take a layer apart: while autograd traces for us, as we do; while Dynamo does, which asks for nothing but what
     results are like, not at all, for PyTorch's way is a node for each step; and otherwise as PyTorch does.
     """
     ours, met = RECURRENT.get(overload), _TRACED.get()
-    if ours is not None and met is not None:
-        met.layers = True
-        return ours(*arguments)
-    if not _is_ours():
-        return theirs(*arguments)
-    if ours is not None:
-        return ours.like(*arguments)
-    raise DataDependentOutputException(overload)  # Dynamo breaks its graph, and PyTorch runs the layer
+    if not (ours and met) and not _is_ours():
+        return theirs(*arguments, **named)
+    if ours is None:
+        raise DataDependentOutputException(overload)  # Dynamo breaks its graph, and PyTorch runs the layer
+    given = (*arguments, *(named[each.name] for each in overload._schema.arguments[len(arguments) :]))
+    if met is None:
+        return ours.like(*given)
+    met.layers = True
+    return ours(*given)
