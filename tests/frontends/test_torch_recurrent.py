@@ -19,6 +19,7 @@ from cuts.frontends.torch.dynamo import UncompiledWarning
 from cuts.frontends.torch.load import graph_of_nodes
 from cuts.frontends.torch.recurrent import layers_apart
 from cuts.tests.amounts import examples
+from cuts.tests.frontends.test_torch_door import everywhere
 from cuts.tests.frontends.test_torch_training import Recorder
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
@@ -39,6 +40,7 @@ KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 def _afresh() -> Iterator[None]:
     torch._dynamo.reset()
     torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False
     yield
     torch._dynamo.reset()
 
@@ -75,7 +77,8 @@ def steps_and_gradients(model: Any, call: Any, *arguments: Any) -> tuple[list[An
     given = [_wanted(a) for a in arguments]
     model.zero_grad()
     found = call(*given)
-    sum((v.sin() * torch.linspace(-1, 1, v.numel()).view(v.shape)).sum() for v in found).backward()
+    ways = [torch.linspace(-1, 1, v.numel(), device=v.device).view(v.shape) for v in found]
+    sum((v.sin() * way).sum() for v, way in zip(found, ways, strict=True)).backward()
     tensors = [t for a in given for t in (a if isinstance(a, tuple) else (a,)) if t is not None]
     return [v.detach() for v in found], [t.grad for t in (*model.parameters(), *tensors)]
 
@@ -126,7 +129,18 @@ def test_recurrent_layers_are_ours_and_learn(drawn: tuple[str, Any, tuple[Any, .
     assert any(op.startswith(f"{kind}_grad") for op in backend.operations(2))
 
 
-@needs_opencl
+@everywhere
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_learn_on_the_device_that_they_are_on(place: str, kind: str, graphs: list[set[str]]) -> None:
+    model, x = Between(KINDS[kind](4, 3, bidirectional=True)).to(place), torch.randn(5, 2, 4, device=place)
+    compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=False)
+    found, expected = (steps_and_gradients(model, call, x) for call in (compiled, model))
+    assert_near(found[0], expected[0])
+    assert_near(found[1], expected[1])
+    assert kind in graphs[0] and any(op.startswith(f"{kind}_grad") for op in graphs[1])
+
+
+@everywhere
 @pytest.mark.parametrize(
     ("model", "arguments"),
     [
@@ -135,8 +149,10 @@ def test_recurrent_layers_are_ours_and_learn(drawn: tuple[str, Any, tuple[Any, .
     ],
     ids=["deepspeech", "attention"],
 )
-def test_networks_are_one_graph_with_nothing_set(model: Any, arguments: Any, graphs: list[set[str]]) -> None:
-    network, given_ = model().eval(), arguments()
+def test_networks_are_one_graph_with_nothing_set(
+    place: str, model: Any, arguments: Any, graphs: list[set[str]]
+) -> None:
+    network, given_ = model().eval().to(place), [value.to(place) for value in arguments()]
     with torch.no_grad():
         found = torch.compile(network, backend=cuts_backend, fullgraph=True)(*given_)
         assert torch.allclose(found, network(*given_), rtol=1e-4, atol=1e-5)
@@ -240,11 +256,11 @@ def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, graphs: l
     assert (counted["unique_graphs"], len(graphs)) == (1, 3 * (1 + trained))
 
 
-@needs_opencl
+@everywhere
 @pytest.mark.parametrize("kind", KINDS)
-def test_autocast_says_in_what_type_layers_compute(kind: str) -> None:
-    model, x = Between(KINDS[kind](4, 3)), torch.randn(2, 1, 4)
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+def test_autocast_says_in_what_type_layers_compute(place: str, kind: str) -> None:
+    model, x = Between(KINDS[kind](4, 3)).to(place), torch.randn(2, 1, 4, device=place)
+    with torch.no_grad(), torch.autocast(place, dtype=torch.bfloat16):
         found, expected = torch.compile(model, backend=cuts_backend, fullgraph=True)(x), model(x)
     for a, b in zip(found, expected, strict=True):
         assert a.dtype is b.dtype and torch.allclose(a.float(), b.float(), atol=2e-2)
