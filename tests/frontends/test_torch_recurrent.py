@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -195,6 +196,12 @@ def test_other_backends_see_what_they_saw() -> None:
         torch._dynamo.reset()
         torch.compile(model, backend=other)(x)
     assert [name for name in seen if "lstm" in name]
+
+
+def test_what_is_kept_by_settings_is_found_again() -> None:
+    """Others make keys of Dynamo's settings by pickling them, or of how they are written."""
+    setting = torch._dynamo.config.allow_rnn
+    assert (pickle.loads(pickle.dumps(setting)), repr(setting), setting) == (False, "False", False)
 
 
 def test_whoever_else_takes_a_layer_apart_gets_what_pytorch_gives() -> None:

@@ -56,6 +56,12 @@ class _ForOurs(int):
             warnings.warn(message, UncompiledWarning, stacklevel=2)
         return not packed
 
+    def __repr__(self) -> str:
+        return repr(False)  # digests of settings, by which others keep what they compiled, are what they were
+
+    def __reduce__(self) -> tuple[type[bool], tuple[bool]]:
+        return bool, (False,)
+
 
 def allow_layers(backend: Callable[..., Any]) -> None:
     """Let Dynamo capture recurrent layers in graphs that `backend` compiles.
