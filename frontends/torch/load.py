@@ -46,6 +46,8 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     found = results(core.graph)
     outputs = tuple(_output(reader, found[n], getattr(found[n], "name", specs[n].arg.name)) for n in wanted)
+    if reader.seeds:
+        raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
     return verify_graph(read_graph(reader, name, inputs, outputs), derive)
 
 

@@ -46,7 +46,7 @@ class Recurrent:
         """
         directions, parameters = 2 if bidirectional else 1, 4 if biased else 2
         if len(weights) != parameters * directions * layers:
-            raise ForeignLayerError("projected states are not supported")
+            raise ForeignLayerError("projected states of a recurrent layer (proj_size) are not supported")
         kind = _computed_in(x, self.op)
         x, *states = (value.to(kind) for value in (x, *(state if self.op == "lstm" else [state])))
         value = x.permute(1, 0, 2) if batch_first else x
