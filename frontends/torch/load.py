@@ -36,7 +36,10 @@ def load_torch(
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
-    """Return the graph of an exported program."""
+    """Return the graph of an exported program.
+
+    Raises `GraphError` where it draws random numbers.
+    """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
     reader = Reader(derive)
