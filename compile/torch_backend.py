@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -166,3 +167,9 @@ class _Kept:
     def _facts(self, words: Sequence[str | bytes], target: Target, precision: PrecisionName) -> Iterator[str | bytes]:
         yield from (repr(self.wishes), precision, *target_facts(target))
         yield from words
+
+
+with suppress(ImportError):  # without PyTorch nothing is captured
+    from ..frontends.torch import allow_layers
+
+    allow_layers(cuts_backend)

@@ -7,6 +7,7 @@ from .captured import Captured, Ends
 from .dynamo import dynamo_backend
 from .program import ArrayFunction, Choice, Found, TensorProgram
 from .read import read_torch
+from .recurrent import allow_layers
 from .registered import OPERATORS, define_operator
 from .settings import matmul_precision
 
@@ -18,6 +19,7 @@ __all__ = [
     "Ends",
     "Found",
     "TensorProgram",
+    "allow_layers",
     "define_operator",
     "dynamo_backend",
     "matmul_precision",

@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .decompositions import training_decompositions
+from .recurrent import layers_apart
 
 
 def through_autograd(
@@ -54,7 +55,7 @@ class TracedLater:
                 graphs.append(part.graph)
                 return make_boxed_func(part.forward)
 
-            with tracing(TracingContext(mode)), torch.no_grad():
+            with tracing(TracingContext(mode)), torch.no_grad(), layers_apart():
                 through_autograd(self._module, examples, note)
             (self._graph,) = graphs
         return self._graph

@@ -12,6 +12,10 @@ from ...ops import Registry
 from .reader import Reader, read_graph
 
 
+class UncompiledWarning(UserWarning):
+    """A captured graph could not be read and runs in PyTorch."""
+
+
 @frozen
 class Ends:
     """What goes in and comes out of a captured graph: as `Captured` says, with the types of inputs and outputs."""

@@ -60,6 +60,7 @@ class BackwardCall:
 class DeclaredOperator:
     """An operator and what it is made of: the declaration, the texts that it needs, and how graphs are compiled."""
 
+    name: str
     decl: OpDecl
     registry: Registry
     texts: Mapping[str, str]
@@ -147,7 +148,7 @@ class DeclaredOperator:
             seeds = {f"d{name}": g for name, g in zip(context.results, flat, strict=True)}
             saved = iter(context.saved_tensors)
             values = [seeds[name] if name in seeds else next(saved) for name in context.read]
-            operator = getattr(getattr(torch.ops, NAMESPACE), f"{self.decl.name}_backward")
+            operator = getattr(getattr(torch.ops, NAMESPACE), f"{self.name}_backward")
             found = dict(zip(context.problem.wanted, operator(values, context.problem.text()), strict=True))
         elif context.problem.wanted:  # they depend on nothing, as those of no elements do
             types = dict(zip(context.formals, context.problem.operands, strict=True))

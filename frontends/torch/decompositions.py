@@ -10,12 +10,14 @@ import torch
 from attrs import frozen
 from torch._decomp import get_decompositions
 
+from .recurrent import RECURRENT
+
 aten = torch.ops.aten
 
 #: Operations that PyTorch would take apart and our vocabulary has whole.
 WHOLE = (
-    "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "scaled_dot_product_attention.default",
-    "silu.default", "mish.default", "pixel_shuffle.default", "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
+    "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default",
+    "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
     "hardswish.default", "hardsigmoid.default", "elu.default",
     "softplus.default", "embedding_dense_backward.default", "native_dropout.default",
     "upsample_bilinear2d.default", "upsample_nearest2d.default", "diagonal_scatter.default", "slice_scatter.default",
@@ -41,7 +43,7 @@ def _taken_apart(*registered: str) -> Mapping[Any, Any]:
     for name in WHOLE:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    return table
+    return table | dict(RECURRENT)
 
 
 def training_decompositions() -> dict[Any, Any]:

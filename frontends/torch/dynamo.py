@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
-from .captured import Captured, Ends
+from .captured import Captured, Ends, UncompiledWarning
 from .devices import check_devices, device_of
 from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
@@ -29,12 +29,9 @@ from .frozen import FrozenFunction
 from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
+from .recurrent import ForeignLayerError, compile_layers, layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
-
-
-class UncompiledWarning(UserWarning):
-    """A captured graph could not be read and runs in PyTorch."""
 
 
 def dynamo_backend(
@@ -77,13 +74,14 @@ def _made(
     """
     made: list[tuple[Ends, ArrayFunction | Choice]] = []
     direct: list[tuple[TensorFunction, Found]] = []
+    unread: list[CutsError] = []
 
     def compile_noted(captured: Captured, device: Any) -> ArrayFunction | Choice:
         made[:] = [(captured.ends, compile_graph(captured, device))]
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
-        if not _computes(part.graph):
+        if not _computes(part.graph) or (unread and met.layers):
             return make_boxed_func(part.forward)
         try:
             with unset_fake_temporarily():
@@ -93,13 +91,24 @@ def _made(
                     direct.append((found, Found(ends, constants, compiled)))
                 return make_boxed_func(found)
         except CutsError as error:
-            warnings.warn(
-                f"a graph of {len(part.graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=2
-            )
+            unread.append(error)
+            _warn(part.graph, error)
             return make_boxed_func(part.forward)
 
-    whole = through_autograd(module, arguments, compile_part)
+    compile_layers(compile_graph)
+    with layers_apart() as met:
+        try:
+            whole = through_autograd(module, arguments, compile_part)
+        except ForeignLayerError as error:
+            unread.append(error)
+            _warn(module.graph, error)
+    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for the parts that they are here
+        return module.forward, None
     return direct[0] if direct else (whole, None)
+
+
+def _warn(graph: torch.fx.Graph, error: CutsError) -> None:
+    warnings.warn(f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=3)
 
 
 def _found(

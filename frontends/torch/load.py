@@ -36,7 +36,10 @@ def load_torch(
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
-    """Return the graph of an exported program."""
+    """Return the graph of an exported program.
+
+    Raises `GraphError` where it draws random numbers.
+    """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
     reader = Reader(derive)
@@ -46,6 +49,8 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     found = results(core.graph)
     outputs = tuple(_output(reader, found[n], getattr(found[n], "name", specs[n].arg.name)) for n in wanted)
+    if reader.seeds:
+        raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
     return verify_graph(read_graph(reader, name, inputs, outputs), derive)
 
 

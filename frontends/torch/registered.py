@@ -19,25 +19,29 @@ from .reader import Convert, Reader, Value
 OPERATORS: dict[str, DeclaredOperator] = {}
 
 
-def define_operator(decl: OpDecl, registry: Registry, texts: Mapping[str, str], compile_graph: CompileGraph) -> Any:
-    """Register a declaration, and its gradient, as operators of PyTorch; return the first.
+def define_operator(
+    decl: OpDecl, registry: Registry, texts: Mapping[str, str], compile_graph: CompileGraph, name: str = ""
+) -> Any:
+    """Register a declaration, and its gradient, as operators of PyTorch; return the first, which is called as the
+    declaration is, or `name`.
 
     `texts` are what the vocabulary `registry` has besides the built-in one. Raises `UsageError` where an operator of
     the name was made of another declaration.
     """
-    known = OPERATORS.get(decl.name)
+    name = name or decl.name
+    known = OPERATORS.get(name)
     if known is not None and known.decl.digest != decl.digest:
         raise UsageError(
-            f"operator {quote(decl.name)} was made of another declaration",
+            f"operator {quote(name)} was made of another declaration",
             hint="PyTorch's operators last as long as the process: rename it, or start another process",
         )
     if known is None:
-        OPERATORS[decl.name] = _register(DeclaredOperator(decl, registry, texts, compile_graph))
-    return getattr(getattr(torch.ops, NAMESPACE), decl.name)
+        OPERATORS[name] = _register(DeclaredOperator(name, decl, registry, texts, compile_graph))
+    return getattr(getattr(torch.ops, NAMESPACE), name)
 
 
 def _register(made: DeclaredOperator) -> DeclaredOperator:
-    name, backward = f"{NAMESPACE}::{made.decl.name}", f"{NAMESPACE}::{made.decl.name}_backward"
+    name, backward = f"{NAMESPACE}::{made.name}", f"{NAMESPACE}::{made.name}_backward"
     tags = (torch.Tag.pt2_compliant_tag,)
     torch.library.define(name, made.schema, tags=tags)
     torch.library.define(backward, "(Tensor[] saved, str problem) -> Tensor[]", tags=tags)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from cuts.compile.build import build
 from cuts.frontends.torch import captured
 from cuts.frontends.torch.load import graph_of_export, graph_of_nodes, load_torch
-from cuts.ir import Infer
+from cuts.ir import GraphError, Infer
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
@@ -168,6 +168,20 @@ def test_recurrent_layers_and_attention_stay_whole() -> None:
     for name, op in (("lstm", "lstm"), ("gru", "gru"), ("rnn", "rnn"), ("transformer", "attention")):
         module, example = MODELS[name]()
         assert op in {node.op for node in load_torch(module.eval(), (example,)).nodes}
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: nn.LSTM(4, 5, 2, dropout=0.5), "dropout draws random numbers"),
+        (lambda: nn.Dropout(0.5), "dropout draws random numbers"),
+        (lambda: nn.LSTM(4, 5, proj_size=3), "projected states"),
+    ],
+    ids=["between layers", "dropout", "projected"],
+)
+def test_a_layer_that_cannot_be_exported_is_refused(layer: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        load_torch(layer(), (torch.randn(3, 2, 4),))
 
 
 @needs_opencl

@@ -79,6 +79,18 @@ def test_a_later_process_needs_no_autograd(mode: Any, options: dict[str, Any], t
 
 
 @needs_opencl
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
+def test_nor_does_one_with_recurrent_layers(options: dict[str, Any], traced: list[Any]) -> None:
+    model, x = nn.LSTM(4, 3, 2, bidirectional=True).eval(), torch.randn(2, 1, 4)
+    with torch.no_grad():
+        first = anew(model, **options)(x)[0]
+        again, other = anew(model, **options), torch.randn(2, 1, 4)
+        assert torch.equal(again(x)[0], first) and near(again(other)[0], model(other)[0]) and len(traced) == 1
+        model.weight_ih_l0.mul_(2)
+        assert near(again(x)[0], model(x)[0]), "what frozen parameters were is kept no longer"
+
+
+@needs_opencl
 def test_other_parameters_are_read_and_never_remembered(traced: list[Any]) -> None:
     """Held parameters are inputs of a kept plan; constants are part of its words."""
     x = torch.randn(1, 2, 6, 6)

@@ -1,0 +1,6 @@
+"""Recurrent layers of PyTorch: what they are made of (`layers`), and how they come to us whole (`tracing`)."""
+
+from .layers import RECURRENT, ForeignLayerError, compile_layers
+from .tracing import allow_layers, layers_apart
+
+__all__ = ["RECURRENT", "ForeignLayerError", "allow_layers", "compile_layers", "layers_apart"]
