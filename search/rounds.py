@@ -197,6 +197,13 @@ class Rounds:
             return self._settings.batch
         return batch_of(self._settings, task.round, self._resources.builder.size, going)
 
+    def _room(self, task: SearchTask, batch: int) -> int:
+        """Return how many points a round has: with the last ones that a search may try where these are fewer than a
+        batch, as a round takes as long for one point.
+        """
+        left = self._settings.most - len(task.entries)
+        return left if left < batch + self._settings.batch else batch
+
     def _advance(self, task: SearchTask, batch: int) -> None:
         """Propose the next batch, or end the search."""
         if task.ending:
@@ -210,7 +217,7 @@ class Rounds:
             task.stale, task.vain = task.stale + 1, task.vain + len(task.entries) - task.tried
         task.reached, task.tried = min(task.reached, task.seconds), len(task.entries)
         task.round += 1
-        room = min(batch, self._settings.most - len(task.entries))
+        room = self._room(task, batch)
         if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
             task.stale, room = 0, self._settings.first
         if room <= 0 or self._impatient(task) or task.strategy is None:
