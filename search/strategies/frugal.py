@@ -35,7 +35,14 @@ class Frugal(Bayes):
         """Whether one of the last points gained, or one more is expected to."""
         if outlook is None:
             return False
-        before = min((k.seconds for k in known[: -self.vain]), default=inf)
-        if len(known) < BEGUN + self.vain or min(k.seconds for k in known[-self.vain :]) < (1.0 - BAND) * before:
+        vain = self.vain if _differ(known) else 2 * self.vain
+        before = min((k.seconds for k in known[:-vain]), default=inf)
+        if len(known) < BEGUN + vain or min(k.seconds for k in known[-vain:]) < (1.0 - BAND) * before:
             return True
         return float(outlook.gains.max()) >= self.worth
+
+
+def _differ(known: Sequence[Known]) -> bool:
+    """Whether points take different times: where all take the same, nothing is known of what makes one faster."""
+    ran = [k.seconds for k in known if k.seconds < inf]
+    return max(ran, default=0.0) > (1.0 + BAND) * min(ran, default=0.0)

@@ -98,13 +98,25 @@ def test_few_vain_points_are_enough_where_little_is_expected_of_one_more() -> No
     space = FullSpace(make_space(problem.form, problem.target))
     first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
     search = strategy_on(space, "frugal", first)
-    known = [Known(s.point, 1.0) for s in first[: BEGUN + VAIN] if s.point is not None]
+    points = [s.point for s in first if s.point is not None]
+    known = [Known(point, 2.0 if n else 1.0) for n, point in enumerate(points[: BEGUN + VAIN])]
     assert isinstance(search, Frugal)
     assert search.goes_on(known[:-1], expecting(0.0))
     assert search.goes_on([*known[:-1], evolve(known[-1], seconds=0.9)], expecting(0.0))
     assert search.goes_on(known, expecting(1.5 * WORTH))
     assert not search.goes_on(known, expecting(0.75 * WORTH))
     assert not search.goes_on(known, None)
+
+
+def test_where_all_points_take_the_same_the_search_waits_for_more_of_them() -> None:
+    problem = problem_of(32)
+    space = FullSpace(make_space(problem.form, problem.target))
+    first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    search = strategy_on(space, "frugal", first)
+    known = [Known(s.point, 1.0) for s in first if s.point is not None]
+    assert isinstance(search, Frugal)
+    assert search.goes_on(known[: BEGUN + VAIN], expecting(0.0))
+    assert not search.goes_on(known[: BEGUN + 2 * VAIN], expecting(0.0))
 
 
 def expecting(gain: float) -> Outlook:
