@@ -24,7 +24,7 @@ from cuts.ir.schedule import Schedule
 from cuts.passes.model import bound, conflict_factor, rank
 from cuts.passes.schedule import features_of, geometry_of
 from cuts.search.bench import Timed
-from cuts.search.build import Built, Done, Job
+from cuts.search.build import Built, Done, Job, longest_of, wishes_of
 from cuts.search.course import HERE
 from cuts.search.data import Reference
 from cuts.search.measure import Verdict
@@ -117,6 +117,8 @@ class JobMemory:
         """Return what a worker answers, and the seconds that takes it."""
         if job.method == "build":
             value, seconds = self._built(job)
+        elif job.method == "go_on":
+            return self._gone_on(job)
         else:
             value, seconds = self._known(job)
         self.spent[job.method] += seconds
@@ -138,6 +140,18 @@ class JobMemory:
         data, seconds = self.answers[key]
         return pickle.loads(data), seconds
 
+    def _gone_on(self, job: Job) -> tuple[list[tuple[Schedule, Built]], float]:
+        problem, asked, hasty = job.arguments
+        assert isinstance(hasty, bool), "whether long kernels are left out"
+        (proposals, _), spent = self.answer(Job(None, "propose", (problem, asked)))
+        found = []
+        for candidate in (scored.candidate for scored in proposals):
+            wishes = wishes_of(candidate, hasty, longest_of(candidate))
+            built, seconds = self.answer(Job(None, "build", (problem, *wishes)))
+            found.append((candidate.schedule, built))
+            spent += seconds
+        return found, spent
+
     def _built(self, job: Job) -> tuple[Built, float]:
         begun = time.process_time()
         before = self.spent["compile"], self.spent["really"]
@@ -151,7 +165,9 @@ class JobMemory:
         features, sizes = features_of(form, schedule, target), geometry_of(form, schedule)
         found = bound(features, target)
         estimate = rank(features, found, target, conflict_factor(form, sizes, target))
-        self.estimates[built.source] = float(estimate), float(found.time), f"{problem.key} {text}"
+        known = float(estimate), float(found.time), f"{problem.key} {text}"
+        # Equal kernels of two points take the same time, whichever was made last.
+        self.estimates[built.source] = min(self.estimates.get(built.source, known), known, key=lambda each: each[-1])
         return built, taken + self.spent["compile"] - before[0]
 
     def compiled(self, source: str, arch: str, timeout: float, compiler: Toolchain) -> tuple[bytes, str]:

@@ -20,7 +20,7 @@ from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, 
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, cut_fragments, needed
-from .fusion import GroupEvaluator, Order, remember_foldings
+from .fusion import GroupEvaluator, Order, form_key, remember_foldings
 from .graph import fresh_name, prune
 
 #: Most nodes behind one that are looked at with it.
@@ -195,6 +195,17 @@ class ChooseAlgorithms:
         result = replace_node(graph, node, algorithm, self.instances)
         self.used.update({n.name: algorithm for n in result.nodes if n.name not in before})
         return result
+
+    @property
+    def taken(self) -> tuple[dict[Hashable, FusedGroup], dict[Hashable, FusedGroup]]:
+        """What the kernels of the chosen alternatives compute, and of those that were not chosen."""
+        chosen: dict[Hashable, FusedGroup] = {}
+        others: dict[Hashable, FusedGroup] = {}
+        for choice in self.choices:
+            for name, found in self.plans[self.keys[choice.node]].items():
+                side = chosen if name == self.replaced.get(choice.node, "") else others
+                side.update({form_key(form): form for form, _ in (found.priced if found is not None else ())})
+        return chosen, {key: form for key, form in others.items() if key not in chosen}
 
     @property
     def questions(self) -> list[list[FusedGroup]]:

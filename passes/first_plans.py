@@ -8,13 +8,13 @@ where the other comes too late; both plans share what their groups are in normal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
 from attrs import evolve
 
-from ..ir import ALGORITHMS_SHARE, FusedGroup, Graph
+from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, FusedGroup, Graph
 from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation, FirstPlan
 from .decisions import Decisions, ForeignDecisionsError
@@ -29,12 +29,15 @@ from .workload import Selector
 
 #: Groups by what is asked about them, the most urgent question first.
 Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
+#: What groups compute, each once.
+Forms: TypeAlias = Mapping[Hashable, FusedGroup]
 #: Part of what it takes to plan a graph that it takes to plan it again, and the kernels that stand for what takes the
 #: place of a node then. (In seconds of a simulated host: Inception-v3 3.4 for 62 kernels, 2.3 with two nodes replaced;
 #: ResNet-50 at batch 64 2.3 for 40, 3 with nine; GoogLeNet at batch 16 3.5 for 77, 4 with ten.)
 KNOWN, STEPS = 0.5, 4
 #: Seconds left for algorithms from which on workers cut the alternatives of short declarations too before they have
-#: done anything for the first plan, which then comes a second later.
+#: done anything for the first plan, which then comes a second later; and for groups, from which on workers go on with
+#: the kernels that the plan will have while it is made.
 AMPLE = 10.0
 
 
@@ -87,7 +90,8 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     unmeasured.begin(graph)
     if work.budget.left(ALGORITHMS_SHARE) > AMPLE:
         step.begin(graph)
-    best, kernels, seconds, others = _planned(work, FirstPlan(graph, {}, {}))
+    best, forms, seconds, others = _planned(work, FirstPlan(graph, {}, {}))
+    kernels = len(forms)
     with selector.foreseen(kernels, 0.0):
         chosen = graph if selector.overdue() else unmeasured.run(graph)
     if not work.budget.over(ALGORITHMS_SHARE):
@@ -99,12 +103,15 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
         if changed is not None and not _late(selector, kernels, needed):
             with selector.foreseen(kernels, 0.0):
                 asked = FirstPlan(changed, dict(step.used), dict(step.replaced))
-                found, kernels, seconds, others = _planned(work, asked)
+                found, forms, seconds, others = _planned(work, asked)
+                kernels = len(forms)
                 best = best if selector.overdue() else found
     work.first = best if work.options.memory is None else None
     if not work.budget.over(ALGORITHMS_SHARE):
         with selector.foreseen(kernels, seconds):
             chosen = _compared(step, graph, work, others)
+        if work.budget.left(PARTITION_SHARE) > AMPLE:
+            selector.go_on(_kernels(step, forms, work.evaluator))
         if step.replaced != best.replaced:
             best = FirstPlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
     return _leave(work, graph, best)
@@ -124,9 +131,9 @@ def again(seconds: float, kernels: int, replaced: int) -> float:
     return (KNOWN + STEPS * replaced / max(1, kernels)) * seconds
 
 
-def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float, Questions]:
-    """Have the model make its plan of a graph, and workers make its kernels ready; return it, of how many kernels it
-    is, the seconds that it took, and what its groups rest on.
+def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, Forms, float, Questions]:
+    """Have the model make its plan of a graph, and workers make its kernels ready; return it, what its groups compute,
+    the seconds that it took, and what its groups rest on.
     """
     before, start, selector = work.graph, work.budget.elapsed, work.selector
     work.graph = asked.graph
@@ -139,7 +146,7 @@ def _planned(work: Compilation, asked: FirstPlan) -> tuple[FirstPlan, int, float
     weighed = selector is not None and work.options.mode == "mixed" and not work.budget.over(ALGORITHMS_SHARE)
     others = deciding(work, groups) if weighed else []
     work.graph = before
-    return asked, len({form_key(group.form) for group in groups}), seconds, others
+    return asked, {form_key(group.form): group.form for group in groups}, seconds, others
 
 
 def _leave(work: Compilation, graph: Graph, found: FirstPlan) -> Graph:
@@ -163,6 +170,15 @@ def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Q
             break
         chosen = step.run(graph)
     return chosen
+
+
+def _kernels(step: ChooseAlgorithms, forms: Forms, split: Splitting) -> list[FusedGroup]:
+    """Return the kernels of the plan with the chosen algorithms, as far as that is known before it is made: those of
+    the algorithms, and of a plan before, but for what belongs to others.
+    """
+    chosen, others = step.taken
+    kept = {key: form for key, form in forms.items() if key not in others}
+    return [kernel for form in (chosen | kept).values() for kernel in split.kernels(form)]
 
 
 def _asked(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:

@@ -75,6 +75,8 @@ class Stage(Generic[T]):
 
     def perform(self, work: Compilation) -> None:
         """Run the stage; verify what it made, and show it, where the options ask for that."""
+        if work.selector is not None:
+            work.selector.overdue()  # workers go on meanwhile
         with work.budget.stage(self.name):
             made = self.run(work)
         if work.options.checks_seams:

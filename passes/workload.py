@@ -101,6 +101,10 @@ class Selector(Protocol):
         """Have the kernels of a plan that may ship made ready, beside what else there is to do."""
         ...
 
+    def go_on(self, groups: Sequence[FusedGroup]) -> None:
+        """Have searches for kernels that a plan will have gone on with, beside what else there is to do."""
+        ...
+
     def overdue(self) -> bool:
         """Whether the budget is; asked often, so that what was made beside is taken in."""
         ...

@@ -21,6 +21,7 @@ from ..passes.fusion import form_key
 from ..passes.schedule import Candidate
 from .build import COMPILE_LIMIT, Built, Done, Job, Scored, Workers
 from .final_round import space_key
+from .going_on import GoingOn
 from .kernels import BundleMember, launch_name
 from .problem import Problem, schedule_text
 from .resources import Resources
@@ -179,8 +180,13 @@ class Preparation:
     unranked: set[str] = field(factory=set)
     unbuilt: set[str] = field(factory=set)
     coming: set[Place] = field(factory=set)
+    further: GoingOn = field(init=False)
     _built: set[Hashable] = field(factory=set)
     _looked: float = field(default=0.0, init=False)
+
+    @further.default
+    def _none_yet(self) -> GoingOn:
+        return GoingOn(self.resources, self.settings)
 
     @property
     def missing(self) -> int:
@@ -207,7 +213,7 @@ class Preparation:
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""
         now = self.resources.elapsed
-        if self.unbuilt and now >= self._looked + GLANCE:
+        if (self.unbuilt or self.further.waiting) and now >= self._looked + GLANCE:
             self._looked = now
             self._take_in(0.0)
 
@@ -220,8 +226,9 @@ class Preparation:
 
     def end(self) -> None:
         """Have nothing more made ready than what workers are at."""
-        if self.unbuilt:
+        if self.unbuilt or self.further.waiting:
             forgotten = self.resources.drop(lasting=True)
+            self.further.forget(forgotten)
             self.coming.difference_update(_place_of(job) for job in forgotten if job.method == "build")
         self.unranked.clear()
         self.unbuilt.clear()

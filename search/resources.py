@@ -43,7 +43,8 @@ class Resources:
     points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
     `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
-    were built before anybody asked, as the device gets them.
+    were built before anybody asked, as the device gets them. Workers are `going_on` with problems that are searched for
+    later.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Resources:
         self.answering = False
         self.made: dict[tuple[str, str], KernelFunction] = {}
         self.ready: dict[tuple[str, str], Built] = {}
+        self.going_on: set[str] = set()
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -200,6 +202,7 @@ class Resources:
         """End the workers and give the device back."""
         self.trusted.clear()
         self.asking.clear()
+        self.going_on.clear()
         self.answering = False
         for part in (self._builder, self._bench):
             if part is not None:

@@ -43,6 +43,11 @@ def ranking_seconds(spaces: int) -> float:
     return min(LATE, RANKING * spaces / cores())
 
 
+def batch_of(settings: Settings, turn: int, workers: int, going: int) -> int:
+    """Return how many points a search proposes at once in one of its rounds, where so many go on beside each other."""
+    return max(settings.batch, min(WIDE * settings.batch, (1 + turn) * workers // max(1, going)))
+
+
 class Rounds:
     """Searches for all problems at once, until each has its choice or the run must end."""
 
@@ -105,7 +110,7 @@ class Rounds:
         """
         self._trials.step(tasks)
         for task in tasks:
-            if task.idle:
+            if task.idle and task.problem.key not in self._resources.going_on:
                 self._advance(task, self._batch(task, tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
                 self._trials.look()
@@ -199,10 +204,17 @@ class Rounds:
         workers would have nothing to do, and the more the longer this one goes on already: round after round it would
         end by itself. One that only waits to be told what is proven goes on no more.
         """
-        batch, going = self._settings.batch, sum(t.choice is None and not t.ending for t in tasks)
+        going = sum(t.choice is None and not t.ending for t in tasks)
         if not self._resources.budget.limited:
-            return batch
-        return max(batch, min(WIDE * batch, (1 + task.round) * self._resources.builder.size // max(1, going)))
+            return self._settings.batch
+        return batch_of(self._settings, task.round, self._resources.builder.size, going)
+
+    def _room(self, task: SearchTask, batch: int) -> int:
+        """Return how many points a round has: with the last ones that a search may try where these are fewer than a
+        batch, as a round takes as long for one point.
+        """
+        left = self._settings.most - len(task.entries)
+        return left if left < batch + self._settings.batch else batch
 
     def _advance(self, task: SearchTask, batch: int) -> None:
         """Propose the next batch, or end the search."""
@@ -217,7 +229,7 @@ class Rounds:
             task.stale, task.vain = task.stale + 1, task.vain + len(task.entries) - task.tried
         task.reached, task.tried = min(task.reached, task.seconds), len(task.entries)
         task.round += 1
-        room = min(batch, self._settings.most - len(task.entries))
+        room = self._room(task, batch)
         if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
             task.stale, room = 0, self._settings.first
         if room <= 0 or self._impatient(task) or task.strategy is None:

@@ -15,16 +15,7 @@ from math import inf, isnan
 
 from attrs import evolve, frozen
 
-from ..ir import (
-    LOOK_SHARE,
-    WHOLE,
-    Budget,
-    FusedGroup,
-    KernelFunction,
-    Schedule,
-    Target,
-    print_ir,
-)
+from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target, print_ir
 from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
@@ -180,6 +171,12 @@ class MeasuredSelector:
         """
         if self.budget.limited and not self.tuner.frozen and self.evaluate:
             self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
+
+    def go_on(self, groups: Sequence[FusedGroup]) -> None:
+        """Have what the last search will try next made ready of kernels that a plan will have, as far as is known."""
+        if self._prepares:
+            problems = [Problem(group, {}, self.target, self._machine, "a kernel of the plan") for group in groups]
+            self._preparation.further.begin(self._longest_first({p.key: p for p in problems}.values()))
 
     @property
     def _prepares(self) -> bool:

@@ -12,7 +12,7 @@ from math import inf
 from ..ir import Schedule
 from ..passes.schedule import assess
 from .bench import SideBench
-from .build import Built, Done, Scored
+from .build import Built, Done, Scored, longest_of, wishes_of
 from .data import Reference
 from .database import Trial
 from .loop import DispatchLoop
@@ -23,9 +23,6 @@ from .resources import Resources
 from .settings import Rejected, Settings
 from .task import Entry, SearchTask
 
-#: Statements of an unrolled text that take a compiler long, and the seconds by the model below which a kernel of more
-#: hardly ever wins: of 400 winners on an H200 that take less, 6 had more; of 228 that take longer, 56, but none 3300.
-LONG, LONGEST, BRIEF = 2500, 3300, 20e-6
 #: Part of the estimates of all others by which a long kernel is worth its time all the same: a product of odd sizes,
 #: whose tiles are guarded, took 1,719 us in 64x64 where those that were left out take 800.
 PROMISING = 0.9
@@ -78,8 +75,7 @@ class Trials:
         further those before others that are furthest, as what goes on for most rounds would end last, by itself.
         """
         first = task.place if turn == 0 else self.batches + (1.0 / turn if turn > 1 else 0.0)
-        seconds = entry.scored.candidate.score
-        self._build(task, entry, (first, 0.0, -task.gain), LONG if seconds < BRIEF else LONGEST)
+        self._build(task, entry, (first, 0.0, -task.gain), longest_of(entry.scored.candidate))
 
     def build_long(self, task: SearchTask) -> bool:
         """Have built what was too long, where nothing else runs; say whether there is any."""
@@ -137,8 +133,7 @@ class Trials:
         if ready is not None:
             self._have(task, entry, ready)
             return
-        # A deeper search, which has the time, builds what one before it found too long.
-        wishes = (entry.scored.candidate.schedule, *([longest] if longest < inf and self.settings.hasty else []))
+        wishes = wishes_of(entry.scored.candidate, self.settings.hasty, longest)
         self.loop.submit(task, lambda done: self._built(task, entry, done), "build", priority, *wishes)
 
     def _built(self, task: SearchTask, entry: Entry, done: Done) -> None:

@@ -18,7 +18,7 @@ from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
 from .proposer import Known, Proposer, Strategy
 from .threads import one_thread
-from .worker import ProposalRequest, ProposingFactory, request_of
+from .worker import ProposalRequest, ProposingFactory, request_behind, request_of
 
 __all__ = [
     "STRATEGIES",
@@ -34,6 +34,7 @@ __all__ = [
     "make_strategy",
     "one_thread",
     "place_of",
+    "request_behind",
     "request_of",
     "strategy_on",
 ]

@@ -5,19 +5,21 @@ takes longer over it than the device over a candidate.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from math import inf
 
 from attrs import frozen
 
+from ...ir import Schedule
 from ...passes.schedule import make_space
-from ..build import Factory, Scored, Worker
+from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
 from ..learned import LearnedOrder
-from ..problem import Problem
+from ..problem import Problem, schedule_text
 from ..settings import Settings
-from .bayes import Bayes
-from .catalogue import make_strategy
-from .ground import Place
-from .proposer import Known, Strategy
+from .bayes import BEGUN, Bayes
+from .catalogue import STRATEGIES, make_strategy
+from .ground import Place, place_of
+from .proposer import Known, Strategy, in_turns
 from .threads import one_thread
 
 #: Strategies that a worker keeps, the least recently asked is forgotten: what is counted of points need not be counted
@@ -55,6 +57,11 @@ class ProposingFactory(Factory):
             found = strategy.propose(asked.known, asked.best, asked.count)
         return found, frozenset(strategy.seen)
 
+    def go_on(self, problem: Problem, asked: ProposalRequest, hasty: bool) -> list[tuple[Schedule, Built]]:
+        """Return what a strategy proposes, built."""
+        candidates = [scored.candidate for scored in self.propose(problem, asked)[0]]
+        return [(c.schedule, self.build(problem, *wishes_of(c, hasty, longest_of(c)))) for c in candidates]
+
 
 def _strategy(problem: Problem, asked: ProposalRequest) -> Bayes:
     """Return a strategy that was asked before, or a new one."""
@@ -90,4 +97,31 @@ def request_of(
     return ProposalRequest(
         settings.strategy, settings.model, strategy.seed, strategy.aided, order,
         tuple(strategy.first), frozenset(strategy.seen), tuple(known), best, count,
+    )  # fmt: skip
+
+
+def request_behind(
+    settings: Settings,
+    ranked: Sequence[Scored],
+    times: Mapping[str, float],
+    count: int,
+    order: LearnedOrder | None = None,
+) -> ProposalRequest | None:
+    """Return what a worker is asked where the first points of a search were tried and nothing else, as their times are
+    known by schedules; nothing where that depends on more, or none of them ran.
+    """
+    kind = STRATEGIES.get(settings.strategy)
+    if not (isinstance(kind, type) and issubclass(kind, Bayes) and settings.aided):
+        return None
+    begun = [(s.point, s.candidate.schedule) for s in in_turns(ranked)[: min(settings.first, BEGUN)]]
+    points = {schedule_text(schedule): point for point, schedule in reversed(begun) if point is not None}
+    texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may be one schedule
+    known = tuple(Known(points[text], times.get(text, inf)) for text in texts)
+    best = min((k.seconds for k in known), default=inf)
+    if best == inf or len(ranked) < settings.first:
+        return None
+    seen = frozenset(place_of(point) for point, _ in begun if point is not None)
+    return ProposalRequest(
+        settings.strategy, settings.model, settings.seed, settings.aided, order,
+        tuple(ranked), seen, known, best, count,
     )  # fmt: skip

@@ -272,6 +272,9 @@ class Unhurried:
     def ahead(self, workloads: Sequence[Workload]) -> None:
         """Have nothing made."""
 
+    def go_on(self, groups: Sequence[FusedGroup]) -> None:
+        """Have nothing gone on with."""
+
     def overdue(self) -> bool:
         """Have all the time that there is."""
         return False

@@ -30,6 +30,7 @@ SECONDS = {
     "refer": 0.2,
     "simple": 0.05,
     "build": 0.4,
+    "go_on": 1.3,
     "propose": 0.02,
     "bundle": 0.6,
     "prove": 0.1,

@@ -16,6 +16,7 @@ from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
+from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
@@ -24,6 +25,7 @@ from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
 from cuts.passes.first_plans import Questions
 from cuts.passes.fragments import Fragment
+from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search.build import Scored
@@ -93,6 +95,21 @@ def test_without_a_measurement_the_plan_has_an_algorithm_and_a_launch_of_several
     """Else the tests below would say little."""
     assert [g["algorithms"] for g in untuned().groups if g["algorithms"]]
     assert any("members" in g for g in untuned().groups)
+
+
+@pytest.mark.parametrize("seconds", [8.0, 60.0])
+def test_workers_go_on_with_the_kernels_of_the_plan_where_there_is_time(
+    seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[FusedGroup] = []
+    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: told.extend(groups))
+    clock = FakeClock()
+    slow_host(clock, 0.05)
+    _, selector = found_in(seconds, clock)
+    expected = [form_key(form) for form in told]
+    assert len(expected) == len(set(expected))
+    missing = {form_key(p.form) for p in selector.problems}.difference(expected)
+    assert not missing if seconds > 30 else not told
 
 
 @pytest.mark.parametrize("seconds", [6.0, 9.0, 15.0])

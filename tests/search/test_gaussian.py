@@ -12,7 +12,7 @@ from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
 from cuts.search.build import Done, Factory, Job
 from cuts.search.kernels import make_kernel
-from cuts.search.learned.gaussian import GaussianProcess, expected_gain
+from cuts.search.learned.gaussian import Beliefs, GaussianProcess, expected_gain
 from cuts.search.settings import ENDLESS, Settings
 from cuts.search.strategies import (
     STRATEGIES,
@@ -24,8 +24,9 @@ from cuts.search.strategies import (
     strategy_on,
 )
 from cuts.search.strategies.bayes import BEGUN
-from cuts.search.strategies.frugal import VAIN
+from cuts.search.strategies.frugal import VAIN, WORTH, Frugal
 from cuts.search.strategies.proposer import in_turns
+from cuts.search.strategies.surrogate import Outlook
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
@@ -90,6 +91,39 @@ def test_a_search_ends_where_points_gain_nothing_and_none_is_expected_to() -> No
     assert len(tried("thorough", lambda point: 2.0 * point.score)) >= 40
     assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "thorough"
     assert Settings().strategy in STRATEGIES
+
+
+def test_few_vain_points_are_enough_where_little_is_expected_of_one_more() -> None:
+    problem = problem_of(32)
+    space = FullSpace(make_space(problem.form, problem.target))
+    first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    search = strategy_on(space, "frugal", first)
+    points = [s.point for s in first if s.point is not None]
+    known = [Known(point, 2.0 if n else 1.0) for n, point in enumerate(points[: BEGUN + VAIN])]
+    assert isinstance(search, Frugal)
+    assert search.goes_on(known[:-1], expecting(0.0))
+    assert search.goes_on([*known[:-1], evolve(known[-1], seconds=0.9)], expecting(0.0))
+    assert search.goes_on(known, expecting(1.5 * WORTH))
+    assert not search.goes_on(known, expecting(0.75 * WORTH))
+    assert not search.goes_on(known, None)
+
+
+def test_where_all_points_take_the_same_the_search_waits_for_more_of_them() -> None:
+    problem = problem_of(32)
+    space = FullSpace(make_space(problem.form, problem.target))
+    first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    search = strategy_on(space, "frugal", first)
+    known = [Known(s.point, 1.0) for s in first if s.point is not None]
+    assert isinstance(search, Frugal)
+    assert search.goes_on(known[: BEGUN + VAIN], expecting(0.0))
+    assert not search.goes_on(known[: BEGUN + 2 * VAIN], expecting(0.0))
+
+
+def expecting(gain: float) -> Outlook:
+    """Return an outlook on one point of which so much is expected, without doubt."""
+    row = np.zeros((1, 1))
+    process = GaussianProcess.fitted(row, np.zeros(1))
+    return Outlook(Beliefs(process, row, row, np.asarray([-gain]), np.asarray([1e-12])), np.zeros(1), 0.0)
 
 
 def test_where_nothing_runs_what_the_model_has_is_tried() -> None:

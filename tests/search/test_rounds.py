@@ -60,6 +60,17 @@ def test_a_search_that_goes_on_for_long_proposes_more_at_once() -> None:
     assert found == [3, 3, 6, 9]
 
 
+def test_the_last_points_of_a_search_are_no_round_of_their_own() -> None:
+    """One of forty points had a round for each of its last two, which took half a second each."""
+    rounds, task = _rounds(Noting()), SearchTask(problem_of(8))
+    entry = Entry(Scored(None, modelled(task.problem).candidate), "a point")
+    found = []
+    for tried in (12, 29, 30, 38, 40):
+        task.entries = {str(number): entry for number in range(tried)}
+        found.append(rounds._room(task, 8))
+    assert found == [8, 8, 10, 2, 0]
+
+
 def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with() -> None:
     """A search of ten rounds that waits for all others in each of them ends long behind them."""
     workers, task = Noting(), SearchTask(problem_of(8))

@@ -129,7 +129,7 @@ def test_what_a_bound_rules_out_is_proposed_without_the_models_help_only(strateg
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
     first = [full.scored(p) for p in full.random(12, (7,))]
-    known = [Known(s.point, 1e-3) for s in first if s.point is not None]
+    known = [Known(s.point, 1e-3) for s in first[:BEGUN] if s.point is not None]  # no strategy ends behind so few
     least = min(s.candidate.bound for s in first)
     assert not strategy_on(full, strategy, first).propose(known, 0.1 * least, 6)
     assert strategy_on(full, strategy, first, aided=False).propose(known, 0.1 * least, 6)
