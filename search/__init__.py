@@ -5,7 +5,8 @@ from .decisions import DecidedGraph, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
 from .learned.judgement import Lesson
 from .learned.local import local_lesson
-from .library import ROUTINES
+from .libraries import ROUTINES
+from .libraries.substitute import with_libraries
 from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
@@ -13,7 +14,6 @@ from .selector import Findings, MeasuredSelector
 from .session import tuning_session
 from .settings import Settings
 from .strategies import STRATEGIES
-from .substitute import with_libraries
 from .summary import summary_lines, summary_values, tried
 
 __all__ = [

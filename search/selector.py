@@ -24,7 +24,7 @@ from .build import Job
 from .decisions import DecidedGraph
 from .earlier_results import ELSEWHERE, GUESSED
 from .launches import bundle_members, joint_problem
-from .library import seconds_for_routines
+from .libraries import seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds

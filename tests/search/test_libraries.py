@@ -29,9 +29,9 @@ from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import make_plan
 from cuts.search.database import Database
+from cuts.search.libraries.substitute import with_libraries
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.substitute import with_libraries
 from cuts.search.tuner import Tuner
 from cuts.tests.backends.hosts import HostCuBLAS
 from cuts.tests.needs import needs_cuda
@@ -214,7 +214,7 @@ def test_on_a_gpu_a_plan_with_routines_is_right_and_found_again(
 ) -> None:
     """Any routine counts as faster here, if it takes up to a hundred times as long."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("cuts.search.library.GAIN", 0.01)
+    monkeypatch.setattr("cuts.search.libraries.routines.GAIN", 0.01)
     monkeypatch.setattr(contest, "times_of_right", lambda *_: (1.0, 2.0))
     kinds = {"a": (1024, 256), "b": (256, 1024), "p": (1024, 1024)}  # too many results to divide their sums
     types = {name: TensorType(DType.F32, shape) for name, shape in kinds.items()}

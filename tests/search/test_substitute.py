@@ -24,13 +24,13 @@ from cuts.search.bench import Timed
 from cuts.search.build import Built
 from cuts.search.child import Ended
 from cuts.search.database import Database
-from cuts.search.library import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
+from cuts.search.libraries.routines import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
+from cuts.search.libraries.substitute import constant_arguments, substitute, with_libraries
 from cuts.search.measure import Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings, TunedChoice
-from cuts.search.substitute import constant_arguments, substitute, with_libraries
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, problem_of

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ..backends.library import Request, computed_by_some, installed_libraries
-from ..ir import Budget, KernelFunction
-from .build import Built
-from .problem import Problem
-from .resources import Resources
-from .settings import Settings
+from ...backends.library import Request, computed_by_some, installed_libraries
+from ...ir import Budget, KernelFunction
+from ..build import Built
+from ..problem import Problem
+from ..resources import Resources
+from ..settings import Settings
 
 #: Returns the routines that compute what is asked for.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]

@@ -13,12 +13,12 @@ from math import inf
 
 from attrs import evolve
 
-from ..backends.library import library_kernels
-from ..ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
-from .library import MOST, Offers, Rivalled, SubstituteRoutine, faster_routines
-from .problem import Problem
-from .selector import MeasuredSelector
-from .settings import TunedChoice
+from ...backends.library import library_kernels
+from ...ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
+from ..problem import Problem
+from ..selector import MeasuredSelector
+from ..settings import TunedChoice
+from .routines import MOST, Offers, Rivalled, SubstituteRoutine, faster_routines
 
 
 def with_libraries(
