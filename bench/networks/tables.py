@@ -79,7 +79,8 @@ def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[f
 
 def anytime(rows: Sequence[Row]) -> str:
     """Return the milliseconds of the plans that searches of several budgets end with, those that any workload has, by
-    how much a longer one was slower at most, and what the plan without measurements takes over the tuned one.
+    how much a longer one of the same version was slower at most, and what the plan without measurements takes over the
+    tuned one.
     """
     there = {name for each in measured(rows).values() for name in each}
     names = ["cuts untuned", *(name for name in CURVED if name in there), OURS[0]]
@@ -87,12 +88,11 @@ def anytime(rows: Sequence[Row]) -> str:
     lines = [f"| workload | {' | '.join(heads)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
     ratios: list[float] = []
     for (model, task, batch), each in measured(rows).items():
-        times = [each[name]["ms"] for name in names[:-1] if name in each]
-        if task == "training" or not times:
+        curve = [each[name] for name in names[:-1] if name in each]
+        if task == "training" or not curve:
             continue
-        rise = max(
-            (later / least for later, least in zip(times[1:], accumulate(times, min), strict=False)), default=1.0
-        )
+        versions = dict.fromkeys(row.get("commit") for row in curve)
+        rise = max(_rise([row["ms"] for row in curve if row.get("commit") == version]) for version in versions)
         ratio = each[names[0]]["ms"] / each[OURS[0]]["ms"] if {names[0], OURS[0]} <= each.keys() else None
         ratios += [ratio] if ratio else []
         cells = [f"{each[name]['ms']:.3g}" if name in each else "" for name in names]
@@ -102,6 +102,11 @@ def anytime(rows: Sequence[Row]) -> str:
         return ""
     mean = [f"Untuned over tuned, geometric mean of {len(ratios)}: {geomean(ratios):.2f}."] if ratios else []
     return "\n".join([*lines, *mean])
+
+
+def _rise(times: Sequence[float]) -> float:
+    """Return how many times as long as the best before it a later plan takes at most."""
+    return max((later / least for later, least in zip(times[1:], accumulate(times, min), strict=False)), default=1.0)
 
 
 def breakdowns(rows: Sequence[Row]) -> str:

@@ -245,6 +245,12 @@ def test_a_curve_tells_what_rose_and_what_measuring_gained() -> None:
     ]
 
 
+def test_what_rises_from_one_version_to_the_next_is_no_rise_of_a_curve() -> None:
+    times = (("untuned", 3.0, "b"), ("10 s", 2.0, "b"), ("30 s", 2.5, "a"), ("60 s", 2.55, "a"))
+    text = tables.anytime([row(f"cuts {name}", ms, commit=commit) for name, ms, commit in times])
+    assert "| 2.0% |" in text
+
+
 def test_a_workload_says_its_name() -> None:
     assert ModelWorkload(BY_NAME["dlrm"], "training", 2048).label == "DLRM b2048 training"
 
