@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -187,6 +188,22 @@ def test_tables_learn_from_bags(mode: str, bags: tuple[Any, ...]) -> None:
         call(*bags).square().sum().backward()
         gradients.append(table.weight.grad.clone())
     assert backend.ran == [0, 1]
+    assert torch.allclose(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_tables_learn_from_the_greatest_of_bags(equal: bool) -> None:
+    """Of bags of several lengths PyTorch takes the greatest, and says which these are; one bag is empty."""
+    several = (torch.tensor([1, 5, 5, 0, 2]), torch.tensor([0, 3, 3]))
+    bags = (torch.tensor([[1, 5, 5], [0, 2, 1]]),) if equal else several
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    table, gradients = nn.EmbeddingBag(7, 4, mode="max"), []
+    with nullcontext() if equal else pytest.warns(UncompiledWarning, match="bags of several lengths"):
+        for call in (table, torch.compile(table, backend=Recorder("reference"))):
+            table.zero_grad()
+            call(*bags).square().sum().backward()
+            gradients.append(table.weight.grad.clone())
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-5)
 
 

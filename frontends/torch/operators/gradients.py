@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ir import DType
 from ..reader import Convert, Reader, Value
 from .indexing import bag_of, bag_sizes, embedding
 from .movement import unsqueeze
@@ -118,11 +119,16 @@ def _embedding_bag(
     by_frequency: bool,
     mode: int, sparse: bool, weights: Value | None, padding: int = -1,
 ) -> Any:  # fmt: skip
-    """Each index gets the gradient of its bag, and the table what its indices get;
-    PyTorch keeps `bag` and `sizes` for some modes only.
+    """Each index gets the gradient of its bag, and the table what its indices get, of a maximum the rows at its
+    `places`; PyTorch keeps `bag` and `sizes` for some modes only.
     """
     if mode == 2:
-        reader.fail("the gradient of the maximum of bags is not supported")
+        none = reader.constant(np.zeros((rows, reader.shape(dy)[-1])), dtype=reader.type(dy).dtype)
+        zero = reader.constant(0, dtype=DType.I64)  # a bag without indices is of no row
+        own = reader.emit(
+            "where", reader.emit("less", places, zero), reader.constant(0, dtype=reader.type(dy).dtype), dy
+        )
+        return reader.emit("scatter_elements", none, reader.emit("max", places, zero), own, axis=0, reduction="add")
     (count,), kind = reader.shape(indices), reader.type(dy).dtype
     if mode == 1:
         size = reader.cast(bag_sizes(reader, offsets, count, reader.shape(offsets) > reader.shape(dy)[:1]), kind)

@@ -55,7 +55,7 @@ def _embedding_bag(
         rows = reader.emit("reshape", indices, shape=(bags, count // bags))
         shares = None if weights is None else reader.emit("reshape", weights, shape=(bags, count // bags))
         y = reader.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
-        return y, bag, sizes, sizes
+        return y, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows)
     if mode == 2:
         reader.fail("the maximum of bags of several lengths is not supported")
     belongs = reader.emit("equal", unsqueeze(reader, bag, 0), reader.constant(np.arange(bags)[:, None]))
@@ -66,6 +66,12 @@ def _embedding_bag(
         length = reader.emit("max", reader.cast(sizes, kind), reader.constant(1, dtype=kind))
         y = reader.emit("div", y, unsqueeze(reader, length, 1))
     return y, bag, sizes, sizes
+
+
+def _greatest(reader: Reader, table: Value, rows: Value) -> Any:
+    """Return the row of a table that each value of a maximum is of, for bags that are rows of indices."""
+    first = reader.emit("argmax", embedding(reader, table, rows), axis=1, keepdims=False)
+    return reader.emit("gather_elements", rows, first, axis=1)
 
 
 def _index_select(reader: Reader, x: Value, axis: int, indices: Value) -> Any:
