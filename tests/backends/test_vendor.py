@@ -28,8 +28,8 @@ from cuts.runtime.alternatives import runnable_here
 from cuts.runtime.executor import Session
 from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.plan_file import load_plan, save_plan
-from cuts.search.library import SubstituteRoutine
-from cuts.search.substitute import substitute
+from cuts.search.libraries.routines import SubstituteRoutine
+from cuts.search.libraries.substitute import substitute
 from cuts.tests.backends import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -19,11 +19,11 @@ from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
-from cuts.search import library as library_module
 from cuts.search.bench import Timed
 from cuts.search.build import Built
 from cuts.search.child import Ended
 from cuts.search.database import Database
+from cuts.search.libraries import routines as library_module
 from cuts.search.libraries.routines import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
 from cuts.search.libraries.substitute import constant_arguments, substitute, with_libraries
 from cuts.search.measure import Verdict

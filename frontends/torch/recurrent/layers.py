@@ -99,12 +99,12 @@ PACKED = (*(overload.overloadpacket.data for overload in RECURRENT), aten._pad_p
 
 def _computed_in(x: Any, op: str) -> torch.dtype:
     """Return the element type of results, in which all is computed: autocast's, of which PyTorch's GRU on the CPU takes
-    no notice.
+    no notice; its layers on a GPU are halves of ten digits whatever type autocast has.
     """
     device = x.device.type
     cast = torch.is_autocast_enabled(device) and x.is_floating_point() and (device != "cpu" or op != "gru")
     kind: torch.dtype = torch.get_autocast_dtype(device) if cast else x.dtype
-    return kind
+    return torch.float16 if cast and device == "cuda" else kind
 
 
 def _stacked(op: str, parts: Sequence[Any]) -> Any:
