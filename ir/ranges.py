@@ -10,7 +10,7 @@ from attrs import frozen
 
 from .evaluate import Values, index_value
 from .expr import Expr, Guard, Read
-from .index import Index, IndexLike, Indirect, Var, is_affine
+from .index import FloorDiv, Index, IndexLike, Indirect, Var, is_affine
 from .walk import distinct, indirects, substitute
 
 #: Points at which is tried what the algebra cannot tell.
@@ -18,14 +18,26 @@ TRIED = 1 << 14
 
 
 def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
-    """Return least and greatest value of each variable that a guard limits by itself; None where no value is left."""
+    """Return least and greatest value of each variable that a guard limits by itself, or by a quotient of it; None
+    where no value is left.
+    """
     found: dict[Var, tuple[int, int]] = {}
-    for guard in guards:
+    for guard in map(_undivided, guards):
         if guard.index.is_const and not guard.always:
             return None
         if len(guard.index.terms) == 1 and isinstance(guard.index.terms[0][0], Var):
             _narrow(found, guard)
     return None if any(low > high for low, high in found.values()) else found
+
+
+def _undivided(guard: Guard) -> Guard:
+    """Return a guard of a quotient as that of what is divided: `low <= n // d < high` is `low*d <= n < high*d`."""
+    index = guard.index
+    while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv) and index.terms[0][1] == 1:
+        quotient, (low, high) = index.terms[0][0], (guard.low - index.const, guard.high - index.const)
+        guard = Guard(quotient.num, low * quotient.den, high * quotient.den)
+        index = guard.index
+    return guard
 
 
 def _narrow(found: dict[Var, tuple[int, int]], guard: Guard) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from attrs import evolve
@@ -38,6 +38,7 @@ from ...ir import (
     narrow,
     parted_rows,
     reads,
+    variables,
 )
 from .frames import holds_rows, in_rows, row_dim, writer_of
 from .index_values import value_of
@@ -225,12 +226,15 @@ def _vanishes(
     binding: AxisBinding,
     covered: Mapping[Expr, frozenset[Var]],
 ) -> bool:
-    """Whether the body is certainly 0 for missing elements: every factor varies with `var` and reads as 0 there.
+    """Whether the body is certainly 0 for missing elements: every factor varies with an axis that `var` takes past its
+    end, and reads as 0 there.
 
     A factor that does not vary with it may be infinite, and 0 times that is no number. Behind the end of rows that a
-    product left is anything, behind those that lanes left are zeros.
+    product left is anything, behind those that lanes left are zeros; in a box that is larger than its tensor lies what
+    a block made of elements that there are not.
     """
-    axes = {a for a, place in binding.places.items() if var in binding.depends(place)}
+    moved = {a: place for a, place in binding.places.items() if var in binding.depends(place)}
+    axes = {a for a, place in moved.items() if place.bounds()[1] >= a.extent}
     if reduction.combine != "sum":
         return False
     rows = (t for t in state.layout.boxes if holds_rows(state.group, t))
@@ -238,9 +242,22 @@ def _vanishes(
     if any(r.tensor in undefined for r in reads(reduction.body)):
         return False
     return all(
-        bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else isinstance(p, Read) and p.fill == 0)
+        bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else _reads_zeros(state, p, axes))
         for p in map(narrow, factors(reduction.body))
     )
+
+
+def _reads_zeros(state: SegmentState, factor: Expr, axes: Collection[Var]) -> bool:
+    """Whether a factor is a read that is 0 where axes are past their ends: of memory, or of what an earlier segment
+    left in rows, or in a box that ends where its tensor does.
+    """
+    if not isinstance(factor, Read) or factor.fill != 0:
+        return False
+    box = state.layout.boxes.get(factor.tensor)
+    if box is None or holds_rows(state.group, factor.tensor):
+        return True
+    ends = zip(factor.indices, box.base, box.extents, state.group.tensors[factor.tensor].shape, strict=True)
+    return all(base == Index() and extent <= size for index, base, extent, size in ends if variables(index) & set(axes))
 
 
 def _reduced_vector(

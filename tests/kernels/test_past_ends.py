@@ -1,0 +1,101 @@
+"""Elements of a chunk that there are not: they add nothing, whatever lies in their place. What a block made of elements
+beyond a tensor may be infinite, and so may data; neither is multiplied by a zero that stands for a missing element.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuts.backends.source import emit
+from cuts.ir import FusedGroup, Schedule, parse_ir
+from cuts.ir.expr import Guard
+from cuts.ir.index import FloorDiv, Index, Var, as_index
+from cuts.ir.ranges import ranges
+from cuts.passes.fusion import interpret
+from cuts.passes.lowering import check_barriers, extract, lower
+from cuts.passes.schedule import make_space
+
+from ..needs import needs_opencl
+from .cases import legal_points
+from .test_points import SMALL_GPU, _device, _run, check
+
+#: Windows over what rows left: of the rows that a block makes besides, each value is infinite.
+BOX = """var c < 3, j < 20, k < 5, o < 20, r < 3, s < 3
+
+group {
+  tensor x: f32[5, 3, 20]
+  tensor v: f32[3, 3]
+  tensor t: f32[3, 20]
+  tensor a: f32[3, 20]
+  tensor b: f32[20]
+  tensor y: f32[20]
+  inputs x, v
+  outputs y
+  shared t
+  segment (c, j) {
+    reduce a = sum over (k) of x[k, c, j]
+    output t[c, j] = 1.0 / (a[c, j] * a[c, j])
+  }
+  segment (o) {
+    reduce b = sum over (r, s) of v[r, s] * t[r, o + s - 1 if 0 <= o + s - 1 < 20 else 0]
+    output y[o] = b[o]
+  }
+}
+"""
+#: A sum over two axes, of which one factor varies with the inner one alone: behind the last element it begins again.
+INNER = """var i < 6, r < 3, s < 3
+
+group {
+  tensor v: f32[6, 3, 3]
+  tensor w: f32[6, 3]
+  tensor a: f32[6]
+  tensor y: f32[6]
+  inputs v, w
+  outputs y
+  segment (i) {
+    reduce a = sum over (r, s) of v[i, r, s] * w[i, s]
+    output y[i] = a[i]
+  }
+}
+"""
+
+
+def points_of(text: str) -> tuple[FusedGroup, list[Schedule]]:
+    """Return a group, and some legal points of each structure of its space."""
+    group = parse_ir(text)
+    assert isinstance(group, FusedGroup)
+    space = make_space(group, SMALL_GPU)
+    return group, [p for n, s in enumerate(space.structures) for p in legal_points(space, s, n, 6)]
+
+
+@needs_opencl
+def test_what_lies_behind_a_box_adds_nothing() -> None:
+    group, points = points_of(BOX)
+    assert len(points) > 8
+    for schedule in points:
+        assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
+        check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
+@needs_opencl
+def test_data_that_is_infinite_is_multiplied_by_what_there_is() -> None:
+    group, points = points_of(INNER)
+    inputs = {"v": np.ones((6, 3, 3), np.float32), "w": np.full((6, 3), np.inf, np.float32)}
+    assert len(points) > 4
+    for schedule in points:
+        kernel = emit(extract(lower(group, schedule, {}, SMALL_GPU)), "opencl")
+        found = _run(_device("opencl"), kernel, group, inputs)
+        np.testing.assert_array_equal(found["y"], interpret(group, inputs)["y"].astype(np.float32), str(schedule))
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 4])
+@pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 2), (0, 1), (2, 9), (7, 9)])
+@pytest.mark.parametrize("offset", [0, 5, 8])
+def test_a_guard_of_a_quotient_limits_what_is_divided(divisor: int, low: int, high: int, offset: int) -> None:
+    k = Var("k", 16)
+    quotient = as_index(k) + offset if divisor == 1 else Index(0, ((FloorDiv(as_index(k) + offset, divisor), 1),))
+    wanted = [n for n in range(16) if low <= (n + offset) // divisor < high]
+    found = ranges([Guard(quotient, low, high)])
+    assert (found is None) == (not wanted)
+    if found is not None and wanted:
+        assert found.get(k, (0, 15)) == (wanted[0], wanted[-1])
