@@ -73,6 +73,7 @@ def train_as_one_graph(made: Made, budget: float) -> dict[str, Any]:
     with tuning_session(find_target("cuda"), budget=options.begin(), settings=settings, quiet=True) as selector:
         plan = build_graph(training.graph, training.spec, selector.target, options, selector)
         search = summary_values(selector)
+        stages = {name: round(taken, 1) for name, taken in selector.budget.spent.items() if taken >= 0.1}
     seconds = perf_counter() - start
     found = training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses[-1]
     timed = plan.session.time_compute(warmup=3, repeats=20)
@@ -80,5 +81,5 @@ def train_as_one_graph(made: Made, budget: float) -> dict[str, Any]:
     kept = {name: search[name] for name in ("kernels", "measured", "compiled", "timed", "elapsed")}
     return row | {
         "budget": budget, "seconds": seconds, "import": imported, "launches": plan.plan.launch_count,
-        "arena": plan.plan.arena, "search": kept, "loss": [found, wanted],
+        "arena": plan.plan.arena, "search": kept, "stages": stages, "loss": [found, wanted],
     }  # fmt: skip
