@@ -203,6 +203,14 @@ BLOCKS: list[Case] = [
         "registers of 'acc' are used before they are set",
     ),
     (
+        "phase exit s1exit unroll s1j3",
+        "phase compute e {\n    keep e0[0] of (1): f32 = 1.0\n  }\n"
+        "  phase compute f {\n    keep e0[0] of (1): f32 = 2.0\n  }\n"
+        "  phase exit s1exit unroll s1j3",
+        "check_registers_read",
+        "the registers of 'e0' are set again before anything reads what phase 'e' kept there",
+    ),
+    (
         "accumulate acc[0, 0, s0u2, s0u3]: f32",
         "accumulate acc[0, 0, s0u2, s0u3]: f64",
         "check_graphs",
