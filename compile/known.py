@@ -38,7 +38,7 @@ HELD, OTHERWISE = "database", 0.25
 #: make that plan better.
 AMPLE = 8
 #: Most points of each group by which a plan is decided again, and what must be left of the budget for it, of what is
-#: used up: most kernels are known by then.
+#: used up: most kernels are known by then. The passes take as long as before.
 LONGER, PART = (12, 40), 0.5
 #: Runs the passes as options say.
 Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
@@ -184,10 +184,10 @@ def _again(
     they decide otherwise: a short search says of a group what it takes to some per cent.
     """
     decided = {fresh.decided.decisions}
-    budget, target = selector.budget, selector.target
+    budget, target, planned = selector.budget, selector.target, selector.planned
     able = options.mode == "mixed" and selector.evaluate and budget.limited and not target.on_host
     for points in LONGER:
-        if not able or not selector.complete or budget.left() < PART * budget.elapsed:
+        if not able or not selector.complete or budget.left() < max(PART * budget.elapsed, planned):
             return
         with selector.deciding_again(points):
             rival = _rival(run(options), question, selector)

@@ -33,6 +33,8 @@ from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
 UNMADE = 0.25
+#: Phases of a compilation that are a search's, and no pass's.
+SEARCHING = ("make spaces", "propose", "wait for workers", "wait for places", "check", "time", "record")
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
@@ -113,6 +115,11 @@ class MeasuredSelector:
         """What all kernels take together: as measured, or as the model says on the same scale."""
         taken = zip(self.problems, self.choices, strict=True)
         return sum(p.uses * (self.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken)
+
+    @property
+    def planned(self) -> float:
+        """Seconds in which nothing was searched for so far: what the passes take, however much is known."""
+        return self.budget.elapsed - sum(self.tuner.statistics.phases.get(phase, 0.0) for phase in SEARCHING)
 
     @property
     def complete(self) -> bool:
