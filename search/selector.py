@@ -33,8 +33,6 @@ from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
 UNMADE = 0.25
-#: Phases of a compilation that are a search's, and no pass's.
-SEARCHING = ("make spaces", "propose", "wait for workers", "wait for places", "check", "time", "record")
 #: The least part of a measured time that the kernel itself takes.
 LEAST = 0.2
 #: Stages that a plan which competes with another one of the same graph runs through again, and the seconds in which the
@@ -119,7 +117,7 @@ class MeasuredSelector:
     @property
     def planned(self) -> float:
         """Seconds in which nothing was searched for so far: what the passes take, however much is known."""
-        return self.budget.elapsed - sum(self.tuner.statistics.phases.get(phase, 0.0) for phase in SEARCHING)
+        return self.budget.elapsed - self.tuner.statistics.searching
 
     @property
     def complete(self) -> bool:

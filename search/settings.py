@@ -22,6 +22,8 @@ ENDLESS = {"frugal": "thorough"}
 CHUNK, LEAST_CHUNK = 96, 8
 #: Groups per second that are measured together, until it is known.
 PACE = 4.0
+#: Phases of a compilation that are a search's.
+SEARCHING = ("make spaces", "propose", "wait for workers", "wait for places", "check", "time", "record")
 #: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
 #: measured, where a budget may leave them so.
 DOUBT = 0.75
@@ -187,6 +189,11 @@ class Statistics:
         """Take in what a worker took to build a candidate."""
         if seconds > 0.0:
             self.building = self.building[0] + seconds, self.building[1] + 1
+
+    @property
+    def searching(self) -> float:
+        """Seconds of the phases that are a search's, and no pass's."""
+        return sum(self.phases.get(phase, 0.0) for phase in SEARCHING)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ nn = torch.nn
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+    pytest.mark.usefixtures("dynamo_afresh"),
 ]
 
 _NO_CUDA = cuda_reason() or ("" if torch.cuda.is_available() else "this PyTorch has no CUDA")
@@ -45,15 +46,6 @@ everywhere = pytest.mark.parametrize("place", PLACES)
 def on_gpu(test: Any) -> Any:
     """Mark a test of what only a GPU has."""
     return needs_cuda(pytest.mark.skipif(bool(_NO_CUDA), reason=_NO_CUDA)(test))
-
-
-@pytest.fixture(autouse=True)
-def _afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch._dynamo.reset()
 
 
 class Small(nn.Module):

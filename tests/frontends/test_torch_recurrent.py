@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,17 +32,9 @@ nn = torch.nn
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+    pytest.mark.usefixtures("dynamo_afresh"),
 ]
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
-
-
-@pytest.fixture(autouse=True)
-def _afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -156,18 +156,20 @@ group {{
   segment (i0) {{
     reduce acc0 = sum over (r0) of t0[i0, r0]
     output t5[i0, r0] for (r0) = t0[i0, r0] * t1[i0] - acc0[i0] * t2[i0]
-    output t6[i0] = 0.9 * t3[i0] + acc0[i0]
-    output t7[i0] = t2[i0] - t4[] * (0.9 * t3[i0] + acc0[i0])
+    output t6[i0] = t3[i0] * t3[i0] + acc0[i0]
+    output t7[i0] = t2[i0] - t4[] * (t3[i0] * t3[i0] + acc0[i0])
   }}
 }}
 """
 
 
 @pytest.mark.parametrize("target", DEVICES)
-def test_what_several_last_phases_read_is_held_apart(target: str) -> None:
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)  # halves are computed with as f32
+def test_what_several_last_phases_read_is_held_apart(dtype: DType, target: str) -> None:
     """What lies in the registers of one phase, loaded before the sums, is not what another one reads."""
     device, machine = _device(target), TINY_GPU if target.startswith("opencl") else evolve(GPU, MAX_thread=64)
-    group = parse_ir(SEVERAL.format(width=71 if machine is TINY_GPU else 8 * 64 + 7))
+    width = 71 if machine is TINY_GPU else 8 * 64 + 7
+    group = parse_ir(SEVERAL.format(width=width).replace("f32", str(dtype)))
     assert isinstance(group, FusedGroup)
     points, early = keeping(group, machine, 1, 4), 0
     for schedule in points:

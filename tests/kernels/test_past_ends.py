@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.source import emit
-from cuts.ir import FusedGroup, Schedule, parse_ir
+from cuts.ir import DType, FusedGroup, Schedule, parse_ir
 from cuts.ir.expr import Guard
 from cuts.ir.index import FloorDiv, Index, Var, as_index
 from cuts.ir.ranges import ranges
@@ -34,7 +34,7 @@ group {
   shared t
   segment (c, j) {
     reduce a = sum over (k) of x[k, c, j]
-    output t[c, j] = 1.0 / (a[c, j] * a[c, j])
+    output t[c, j] = 1.0 / a[c, j]
   }
   segment (o) {
     reduce b = sum over (r, s) of v[r, s] * t[r, o + s - 1 if 0 <= o + s - 1 < 20 else 0]
@@ -60,17 +60,21 @@ group {
 """
 
 
-def points_of(text: str) -> tuple[FusedGroup, list[Schedule]]:
-    """Return a group, and some legal points of each structure of its space."""
-    group = parse_ir(text)
+FLOATS = (DType.F32, DType.F16, DType.BF16, DType.F64)
+
+
+def points_of(text: str, dtype: DType) -> tuple[FusedGroup, list[Schedule]]:
+    """Return a group of elements of a type, and some legal points of each structure of its space."""
+    group = parse_ir(text.replace("f32", str(dtype)))
     assert isinstance(group, FusedGroup)
     space = make_space(group, SMALL_GPU)
     return group, [p for n, s in enumerate(space.structures) for p in legal_points(space, s, n, 6)]
 
 
 @needs_opencl
-def test_what_lies_behind_a_box_adds_nothing() -> None:
-    group, points = points_of(BOX)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_what_lies_behind_a_box_adds_nothing(dtype: DType) -> None:
+    group, points = points_of(BOX, dtype)
     assert len(points) > 8
     for schedule in points:
         assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
@@ -78,14 +82,16 @@ def test_what_lies_behind_a_box_adds_nothing() -> None:
 
 
 @needs_opencl
-def test_data_that_is_infinite_is_multiplied_by_what_there_is() -> None:
-    group, points = points_of(INNER)
-    inputs = {"v": np.ones((6, 3, 3), np.float32), "w": np.full((6, 3), np.inf, np.float32)}
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)  # halves are multiplied as f32
+def test_data_that_is_not_finite_is_multiplied_by_what_there_is(dtype: DType, value: float) -> None:
+    group, points = points_of(INNER, dtype)
+    inputs = {"v": np.ones((6, 3, 3), dtype.numpy), "w": np.full((6, 3), value, dtype.numpy)}
     assert len(points) > 4
     for schedule in points:
         kernel = emit(extract(lower(group, schedule, {}, SMALL_GPU)), "opencl")
         found = _run(_device("opencl"), kernel, group, inputs)
-        np.testing.assert_array_equal(found["y"], interpret(group, inputs)["y"].astype(np.float32), str(schedule))
+        np.testing.assert_array_equal(found["y"], interpret(group, inputs)["y"].astype(dtype.numpy), str(schedule))
 
 
 @pytest.mark.parametrize("divisor", [1, 3, 4])
