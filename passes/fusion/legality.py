@@ -224,6 +224,8 @@ def _statement_reason(
     rows = [s for s in parts[1] if s.combine]
     if not rows or not any(s.combine for s in parts[2]):
         return "what is between two products are no rows, or nothing is reduced behind them"
+    if all(sum(v.extent > 1 for v in s.reduce) > 1 for s in rows):
+        return "rows of several axes are between two products"
     longest = max(prod(v.extent for v in s.reduce) for s in rows)
     nbytes = longest * max(tensors[t].dtype.size for t in (*live[0], *live[1]))
     if nbytes > policy.shared_bytes:

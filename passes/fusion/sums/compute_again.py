@@ -16,6 +16,7 @@ element several times: the value is written anyway.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -53,23 +54,37 @@ def _is_long(unit: Unit) -> bool:
 
 @define
 class _Writer(Writing):
-    """Units as they become; `fixed` are tensors that stay what they are."""
+    """Units as they become; `fixed` are tensors that stay what they are. `readers` and `writers` are the places of the
+    units that read and write each tensor by now, `light` what was found of units that are there by now.
+    """
 
     fixed: frozenset[str] = field(init=False)
     inputs: frozenset[str] = field(init=False)
+    readers: dict[str, list[int]] = field(init=False)
+    writers: dict[str, list[int]] = field(init=False)
+    light: dict[str, bool] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
+        self._look()
         loops = (t for u in self.programs.units if u.repeat is not None for t in (*u.reads, *u.writes))
         self.inputs = frozenset(self.programs.graph.inputs)
         self.fixed = frozenset((*self.programs.graph.outputs, *self.programs.slices, *loops))
+
+    def _look(self) -> None:
+        """Take note of who reads and writes what: every question about a tensor would look through all units."""
+        self.readers, self.writers, self.light = {}, {}, {}
+        for place, unit in enumerate(self.units):
+            for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
+                for tensor in dict.fromkeys(tensors):
+                    found.setdefault(tensor, []).append(place)
 
     def consider(self, unit: Unit) -> None:
         """Have a light value computed again where its readers are parted."""
         if not self._is_light(unit):
             return
         (value,) = unit.writes
-        readers = [n for n, u in enumerate(self.units) if value in u.reads]
+        readers = self.readers.get(value, [])
         if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
             return
         stages = self._stages(unit)
@@ -85,11 +100,18 @@ class _Writer(Writing):
 
     def _last(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: what alone reads it, as long as it is light."""
-        readers = [u for u in self.units if unit.writes[0] in u.reads] if self._is_light(unit) else []
-        return self._last(readers[0]) if len(readers) == 1 and self._reads_once(readers[0], unit.writes[0]) else unit
+        readers = self.readers.get(unit.writes[0], []) if self._is_light(unit) else []
+        if len(readers) != 1 or not self._reads_once(reader := self.units[readers[0]], unit.writes[0]):
+            return unit
+        return self._last(reader)
 
     def _is_light(self, unit: Unit) -> bool:
         """Whether a unit makes one value of its own, element by element, of little more than that."""
+        if unit.name not in self.light:
+            self.light[unit.name] = self._makes_little(unit)
+        return self.light[unit.name]
+
+    def _makes_little(self, unit: Unit) -> bool:
         if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.fixed:
             return False
         (value,) = unit.writes
@@ -97,7 +119,7 @@ class _Writer(Writing):
         if not plain or self.types[value].nbytes < LARGE or self.inputs.issuperset(unit.reads):
             return False
         once = len({s.target for s in unit.statements}) == len(unit.statements)
-        alone = once and all(value not in u.writes or u is unit for u in self.units)
+        alone = once and len(self.writers[value]) == 1
         read = sum(self.types[t].nbytes for t in unit.reads)
         slots = issue_slots(*(s.body for s in unit.statements))
         return alone and slots <= Policy().recompute and read <= (OPERANDS + 0.5) * self.types[value].nbytes
@@ -114,18 +136,27 @@ class _Writer(Writing):
         """Return by their places how many long reductions lie between a unit and each unit that depends on it; what is
         light itself is computed where it is read first.
         """
-        made = {unit.writes[0]: 0}
-        found: dict[int, int] = {}
-        for place in range(self.units.index(unit) + 1, len(self.units)):
+        (begin,) = self.writers[unit.writes[0]]
+        made, found = {unit.writes[0]: 0}, dict[int, int]()
+        pending = self._behind(begin, unit)
+        while pending:
+            place = heapq.heappop(pending)
+            if place in found:
+                continue
             other = self.units[place]
-            if known := [made[t] for t in other.reads if t in made]:
-                found[place] = max(known)
-                made.update(dict.fromkeys(other.writes, max(known) + _is_long(other)))
+            found[place] = max(made[t] for t in other.reads if t in made)
+            made.update(dict.fromkeys(other.writes, found[place] + _is_long(other)))
+            for later in self._behind(place, other):
+                heapq.heappush(pending, later)
         for place in reversed(found):
             if self._is_light(other := self.units[place]):
-                read = [found[n] for n in found if other.writes[0] in self.units[n].reads]
+                read = [found[n] for n in self.readers.get(other.writes[0], ()) if n in found]
                 found[place] = min(read, default=found[place])
         return found
+
+    def _behind(self, place: int, unit: Unit) -> list[int]:
+        """Return the places behind a unit's at which something reads what it writes, in order."""
+        return sorted({n for t in unit.writes for n in self.readers.get(t, ()) if n > place})
 
     def _again(self, unit: Unit, readers: Sequence[str]) -> None:
         """Have a value computed again for some of its readers, in front of the first of them."""
@@ -136,6 +167,7 @@ class _Writer(Writing):
         units = [_renamed(u, names) if u.name in readers else u for u in self.units]
         self.units = [*units[:place], copy, *units[place:]]
         self.found = True
+        self._look()
 
 
 def _renamed(unit: Unit, names: Mapping[str, str]) -> Unit:
