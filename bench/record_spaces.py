@@ -1,7 +1,7 @@
 """Record spaces for `bench/strategies.py`: pools of points of thirty operations are built, checked and timed.
 
     python bench/record_spaces.py --out spaces --limit 150
-    python bench/record_spaces.py --out spaces --limit 240 --devices 0,1,2,3,4,5,6,7
+    python bench/record_spaces.py --out spaces --limit 240 --points 2050 --devices 0,1,2,3,4,5,6,7
     python bench/record_spaces.py --out spaces --plans mobilenetv2:1 --points 80
     python bench/record_spaces.py --out pairs --points-of bench/results/spaces --devices 0,1
 
@@ -9,14 +9,18 @@ With `--plans`, the operations are the kernels of plans that the model makes wit
 the points are those of earlier recordings that an order is judged by, so that every GPU times the same ones; they come
 into a folder with the GPU's name.
 Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
-whole. What the folder has is not recorded again; a space that is not whole is gone on with, on the same machine.
-Several devices of a host record a space each, with their share of the cores: compiling takes most of the time.
+whole. What the folder has is not recorded again. A space that is not whole, or has fewer points that ran than are
+wanted now, is gone on with on a machine like its own, by a version that makes the same kernels; it says which versions
+recorded it, and what its first kernel took again over what it took before. One of which no points can be drawn is left
+out. Several devices of a host share out what is left to be timed, each with its share of the cores: compiling takes
+most of the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import signal
@@ -24,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -46,13 +50,15 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
 from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
-from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluated
+from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluated, same_kernels
 from cuts.search.problem import Problem, machine_of
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 
 #: What decides which kernel a point becomes.
 LOWERING = ("passes/lowering", "backends/source")
+#: Points that could be timed while a space is begun.
+BEGINNING = 400
 
 
 def title_of(case: Case) -> str:
@@ -120,7 +126,7 @@ def known_of(folder: Path, name: str) -> RecordedSpace | None:
 
 
 def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
-    """Return the operations that are wanted and not recorded whole."""
+    """Return the operations that are wanted and not recorded whole, or with too few points that ran."""
     if options.points_of:
         every = [problem_of_space(space, target) for space in options.given.values()]
     elif options.plans:
@@ -128,13 +134,40 @@ def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
     else:
         every = [problem_of(case, target) for case in strategy_cases()]
     wanted = [p for p in every[options.skip :] if not options.only or any(text in p.label for text in options.only)]
-    known = {p.label: known_of(options.out, p.label) for p in wanted}
-    return [p for p in wanted
-            if (space := known[p.label]) is None or not space.whole or space.version != options.version]  # fmt: skip
+    mine = part_of(wanted, options.part, options.left, BEGINNING + options.points)
+    return [p for p in mine if wants(known_of(options.out, p.label), p, options)]
 
 
-def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> None:
-    """Record operations one after another until time is over."""
+def wants(known: RecordedSpace | None, problem: Problem, options: argparse.Namespace) -> bool:
+    """Return whether anything of a problem is left to be recorded; what another machine recorded whole stays."""
+    if known is None or not same_kernels(known.version, options.version):
+        return True
+    return left_of(known, options) > 0 and not (known.whole and known.key != problem.key)
+
+
+def left_of(space: RecordedSpace, options: argparse.Namespace) -> int:
+    """Return about how much is left to be recorded of a space that the folder has, in points."""
+    timed = space.timed if same_kernels(space.version, options.version) else 0
+    done = space.whole and timed and options.points_of
+    return 0 if done or (space.whole and timed >= options.points) else BEGINNING + max(0, int(options.points) - timed)
+
+
+def part_of(problems: Sequence[Problem], part: str, left: Mapping[str, int], whole: int) -> list[Problem]:
+    """Return one of the parts "k/n" of problems, of which so much is `left`, or the `whole`: what takes longest first,
+    each goes where least is to be done.
+    """
+    number, count = map(int, part.split("/"))
+    parts: list[list[Problem]] = [[] for _ in range(count)]
+    work = [0] * count
+    for problem in sorted(problems, key=lambda p: -left.get(p.label, whole)):
+        least = work.index(min(work))
+        parts[least].append(problem)
+        work[least] += left.get(problem.label, whole)
+    return parts[number]
+
+
+def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> int:
+    """Record operations one after another until time is over; return the exit code."""
     resources = Resources(
         Database(None),
         lambda: Workers(options.jobs, SERVICE),
@@ -154,6 +187,9 @@ def record(problems: Sequence[Problem], target: Target, options: argparse.Namesp
                 print(line(space, timed.total(), time.monotonic() - begin), flush=True)
     finally:
         resources.close()
+    for label, reason in recorder.lost.items():
+        print(f"{label}: no points can be drawn: {reason}", file=sys.stderr)
+    return 1 if recorder.lost else 0
 
 
 def line(space: RecordedSpace, total: int, seconds: float) -> str:
@@ -161,35 +197,41 @@ def line(space: RecordedSpace, total: int, seconds: float) -> str:
     outcomes = Counter(p.outcome for p in space.points)
     best = f"{1e6 * space.best:8.2f} us" if space.timed else "none"
     found = f"{space.label:<34}{space.timed:>6} timed of {len(space.points):>5}{'' if space.whole else ' (cut)':<7}"
-    return f"{seconds:6.1f} s  {found}best {best}  {total / seconds:6.1f} points/s  {dict(outcomes)}"
+    again = f"  the first takes {space.version['first again']} again" if "first again" in space.version else ""
+    return f"{seconds:6.1f} s  {found}best {best}  {total / seconds:6.1f} points/s  {dict(outcomes)}{again}"
 
 
 def on_devices(devices: Sequence[str], options: argparse.Namespace) -> int:
     """Record with a process for each device, which sees no other one, each some of the operations."""
     again = [a for k, a in enumerate(sys.argv[1:], 1) if "--devices" not in (a.partition("=")[0], sys.argv[k - 1])]
+    left = json.dumps({space.label: left_of(space, options) for space in spaces_of(options)})
     parts: list[subprocess.Popen[bytes]] = []
     try:
         for number, device in enumerate(devices):
-            command = [sys.executable, __file__, *again, "--part", f"{number}/{len(devices)}"]
+            command = [sys.executable, __file__, *again, "--part", f"{number}/{len(devices)}", "--left", left]
             parts.append(subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": device}))
         for part in parts:
             part.wait()
     finally:
         for part in parts:
             part.terminate()
-    spaces = [space for path in sorted(options.out.rglob("*.json.gz")) for space in read_spaces(path)]
+    spaces = spaces_of(options)
     print(f"{len(spaces)} spaces, {sum(s.whole for s in spaces)} of them whole, {sum(s.timed for s in spaces)} points")
     return max(part.returncode for part in parts)
 
 
-def take_part(part: str) -> tuple[int, int]:
-    """Keep to one part of the cores, "k/n"; return both numbers."""
+def spaces_of(options: argparse.Namespace) -> list[RecordedSpace]:
+    """Return the spaces that the folder has."""
+    return [space for path in sorted(options.out.rglob("*.json.gz")) for space in read_spaces(path)]
+
+
+def keep_to(part: str) -> None:
+    """Keep to one part of the cores, "k/n"."""
     number, count = map(int, part.split("/"))
     cores = sorted(os.sched_getaffinity(0))
     if count > 1 and len(cores) >= count:
         each = len(cores) // count
         os.sched_setaffinity(0, cores[number * each : (number + 1) * each])
-    return number, count
 
 
 def main() -> int:
@@ -201,29 +243,29 @@ def main() -> int:
     parser.add_argument("--points-of", type=Path, metavar="FOLDER", help="the points of the spaces recorded there")
     parser.add_argument("--commit", default="", help="what spaces say of the version, where there is no git")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
-    parser.add_argument("--points", type=int, default=1300, help="points of a pool")
+    parser.add_argument("--points", type=int, default=1300, help="points of each pool that run")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
     parser.add_argument("--devices", metavar="0,1", help="GPUs of this host")
     parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
+    parser.add_argument("--left", type=json.loads, default={}, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("spaces"))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
+    options.version, options.given = version_of(options.commit), {}
     if options.devices:
         return on_devices(options.devices.split(","), options)
-    number, count = take_part(options.part)
+    keep_to(options.part)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     target = find_target(options.target)
-    options.version, options.given = version_of(options.commit), {}
     if options.points_of:
         spaces = [space for path in sorted(options.points_of.glob("*.json.gz")) for space in read_spaces(path)]
         options.given = {space.label: evaluated(space, options.seed) for space in spaces}
         options.out /= file_name(target.name)
         options.out.mkdir(exist_ok=True)
-    record(missing(target, options)[number::count], target, options)
-    return 0
+    return record(missing(target, options), target, options)
 
 
 if __name__ == "__main__":
