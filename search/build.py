@@ -355,15 +355,17 @@ class Workers:
 
     @staticmethod
     def _over(slot: _Slot) -> bool:
-        """Whether a job has been answered, lost, or given its time; the time begins when the process has started."""
+        """Whether a job has been answered, lost, or given its time; the time begins when the process has started, and
+        that it has, which it says at any moment, is no answer.
+        """
         child, job = slot.child, slot.job
         assert job is not None
         try:
-            if slot.deadline == inf and child.ready(0):
+            if slot.deadline == inf:
+                if not child.ready(0):
+                    return time.monotonic() > slot.begun + START_LIMIT
                 slot.deadline = time.monotonic() + job.limit
-            return time.monotonic() > min(slot.deadline, slot.begun + START_LIMIT + job.limit) or child.connection.poll(
-                0
-            )
+            return time.monotonic() > slot.deadline or child.connection.poll(0)
         except (EOFError, OSError):
             return True
 
