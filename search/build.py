@@ -8,6 +8,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import count as count_up
 from math import inf
 from multiprocessing.connection import wait
@@ -260,14 +261,16 @@ class CandidateBuilder(Protocol):
 class _Slot:
     child: Child
     job: Job | None = None
+    number: int = 0
     begun: float = 0.0
     deadline: float = 0.0
     dropped: bool = False
 
 
 class Workers:
-    """A pool of worker processes; one that crashes or exceeds the limit of its job is replaced,
-    and costs that job only.
+    """A pool of worker processes; one that ends or exceeds the limit of its job is replaced. A job whose worker ended,
+    for which it may be no reason, is done by another one; the second that ends, or one that exceeds the limit, costs
+    that job only.
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
@@ -275,9 +278,11 @@ class Workers:
         self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
         self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
         for slot in self._slots:
-            slot.child.start()
+            with suppress(OSError):  # it is tried again when it is asked for something
+                slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()
+        self._again: set[int] = set()
         self._done: list[Done] = []
         self._left: dict[str, Done] = {}
 
@@ -313,7 +318,7 @@ class Workers:
         busy = [s for s in self._slots if s.job is not None]
         if busy and not self._done:
             soonest = min(s.deadline for s in busy) - time.monotonic()
-            wait([s.child.connection for s in busy if s.child.alive], max(0.0, min(timeout, soonest)))
+            wait([s.child.connection for s in busy], max(0.0, min(timeout, soonest)))
         for slot in busy:
             if self._over(slot):
                 self._finish(slot)
@@ -345,13 +350,23 @@ class Workers:
     def _assign(self) -> None:
         for slot in self._slots:
             while slot.job is None and self._queue:
-                _, _, job = heapq.heappop(self._queue)
+                _, number, job = heapq.heappop(self._queue)
                 try:
                     slot.child.send(job.method, *job.arguments)
                 except Lost as lost:
-                    self._done.append(Done(job, error=str(lost), lost=True))
+                    if not self._put_back(job, number):
+                        self._done.append(Done(job, error=str(lost), lost=True))
                     continue
-                slot.job, slot.begun, slot.deadline, slot.dropped = job, time.monotonic(), inf, False
+                slot.job, slot.number, slot.dropped = job, number, False
+                slot.begun, slot.deadline = time.monotonic(), inf
+
+    def _put_back(self, job: Job, number: int) -> bool:
+        """Put a job whose worker ended back to its place in the queue, once; say whether that was done."""
+        if number in self._again:
+            return False
+        self._again.add(number)
+        heapq.heappush(self._queue, (job.priority, number, job))
+        return True
 
     @staticmethod
     def _over(slot: _Slot) -> bool:
@@ -374,8 +389,10 @@ class Workers:
         assert job is not None
         begun = max(slot.begun, slot.deadline - job.limit) if slot.deadline < inf else slot.begun
         try:
-            done = Done(job, slot.child.receive(0.0), seconds=time.monotonic() - begun)
+            done = Done(job, slot.child.receive(0.0, start=0.0), seconds=time.monotonic() - begun)
         except Lost as lost:
+            if not (lost.hung or slot.dropped) and self._put_back(job, slot.number):
+                return
             reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
             done = Done(job, error=reason, lost=True, hung=lost.hung)
         except CutsError as error:

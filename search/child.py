@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,6 +27,8 @@ from .memory import keep_freed
 
 #: Seconds in which a child must have imported what it needs and made its object.
 START_LIMIT = 120.0
+#: Seconds in which a process that was killed has ended.
+GONE = 5.0
 #: Seconds between two looks at whether time is over.
 LOOK = 0.1
 
@@ -85,12 +88,13 @@ class Child:
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
-        self._process = self._made(theirs.fileno())
-        theirs.close()
-        self._connection = Connection(ours.detach())
+        with ours, theirs:
+            self._process = self._made(theirs.fileno())
+            self._connection = Connection(ours.detach())
         self.starts += 1
         self._fresh = True
-        self.connection.send((self.service, self.arguments))
+        with suppress(OSError):  # one that has ended already is lost to whoever asks it
+            self.connection.send((self.service, self.arguments))
 
     def _made(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
         """Return a process that serves on a connection, whose number here is given."""
@@ -112,21 +116,21 @@ class Child:
         try:
             self.start()
             self.connection.send((method, arguments))
-        except OSError:
-            raise self._lost() from None
+        except OSError as error:
+            raise self._lost(error) from None
 
-    def receive(self, limit: float) -> Any:
-        """Return the answer to the request; what the method raised is raised here,
-        `Lost` where there will be no answer, `Ended` where time is over before there is one.
+    def receive(self, limit: float, start: float = START_LIMIT) -> Any:
+        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no
+        answer, or the process does not `start` in time, `Ended` where time is over before there is one.
         """
         try:
-            ready = self.ready(START_LIMIT)
+            ready = self.ready(start)
             if not ready or not self._poll(limit):
                 self.kill()
                 raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
             error, value, did = self.connection.recv()
-        except (EOFError, OSError):
-            raise self._lost() from None
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from None
         HERE.take_in(did, self.role)
         if error is not None:
             raise error
@@ -182,13 +186,14 @@ class Child:
                 self._process.kill()
             self._close()
 
-    def _lost(self) -> Lost:
-        assert self._process is not None
+    def _lost(self, error: Exception) -> Lost:
+        if self._process is None:
+            return Lost(f"the process cannot be started: {error}")
         try:
             code = self._process.wait(2)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait()
+            code = -signal.SIGKILL
         self._close()
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Lost(f"the process ended with {why}")
@@ -197,7 +202,8 @@ class Child:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the system holds it, as it does while a page is fetched
+                self._process.wait(GONE)
         self._process = self._connection = None
 
 

@@ -64,7 +64,12 @@ class Copying:
             return False
         service, status = numbers
         asker = socket.socket(fileno=status)
-        copy = os.fork()
+        try:
+            copy = os.fork()
+        except OSError:  # too many processes, or too little memory: whoever asked sees the connection end
+            asker.close()
+            os.close(service)
+            return True
         if not copy:
             self._serve(service, asker)
         os.close(service)

@@ -86,3 +86,10 @@ class Counting:
         """Return how often it was asked."""
         self.calls += 1
         return {"calls": self.calls}
+
+
+class Unready(Slow):
+    """Takes for ever to be made."""
+
+    def __init__(self) -> None:
+        time.sleep(300)
