@@ -34,7 +34,7 @@ def chained_or_branched(
     noted = None if known is None else known.branched
     if noted is False or selector.target.on_host:
         return made
-    unable = selector.tuner.frozen or not selector.budget.has(TRIAL)
+    unable = selector.tuner.frozen or not selector.budget.has(TRIAL + agreement.seconds)
     if noted is None and unable:
         return made
     with selector.budget.stage("branches"):
@@ -55,7 +55,7 @@ def _is_faster(
 ) -> bool | None:
     """Whether a plan in branches is faster as a whole; nothing where that cannot be said."""
     wide = _is_wide(made, branched.plan)
-    if not wide or not selector.budget.has(SHORT):
+    if not wide or not selector.budget.has(SHORT + agreement.seconds):
         return wide and None
     times = times_of_right((made, branched), selector.budget, agreement)
     return None if times is None else times[1] < (1 - selector.settings.tie) * times[0]

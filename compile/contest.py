@@ -92,11 +92,11 @@ class Plans:
         """Return the seconds of a run of each, infinity for one that is wrong; nothing where no time is left for it, or
         the device has no room.
         """
-        budget = self.selector.budget
-        if not budget.has(SHORT):
+        budget, needed = self.selector.budget, SHORT + self.agreement.seconds
+        if not budget.has(needed):
             return None
         plans = [self._of(each) for each in (first, second)]
-        return times_of_right(plans, budget, self.agreement) if budget.has(SHORT) else None
+        return times_of_right(plans, budget, self.agreement) if budget.has(needed) else None
 
     def is_right(self, rival: Rival) -> bool:
         """Whether a rival computes what it should, as far as there is time to tell."""
@@ -116,7 +116,7 @@ def calling_or_not(plans: Sequence[CompiledPlan], selector: MeasuredSelector, ag
     """
     database, name = selector.tuner.resources.database, _pair_name(plans, selector)
     ratio = database.cost(name)
-    if ratio is None and selector.budget.has(SHORT) and not selector.tuner.frozen:
+    if ratio is None and selector.budget.has(SHORT + agreement.seconds) and not selector.tuner.frozen:
         times = times_of_right(plans, selector.budget, agreement)
         ratio = None if times is None or inf in times else times[1] / times[0]
         if ratio is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import Protocol, Self, TypeVar
 
 from attrs import frozen
@@ -66,19 +68,25 @@ def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, AnyLife]) ->
     contemporaries leave.
     """
     placed: dict[Key, Placement] = {}
+    taken: list[tuple[int, int, int, AnyLife]] = []  # where each placed buffer begins and ends, in order; its number
     order = sorted(sizes, key=lambda key: (-sizes[key], lifetimes[key].first))
-    for key in order:
-        rivals = [place for other, place in placed.items() if lifetimes[other].overlaps(lifetimes[key])]
-        placed[key] = Placement(_best_gap(aligned(sizes[key]), rivals), sizes[key])
-    return {key: placed[key] for key in sizes}, max((place.end for place in placed.values()), default=0)
+    for number, key in enumerate(order):
+        life = lifetimes[key]
+        place = placed[key] = Placement(_best_gap(aligned(sizes[key]), life, taken), sizes[key])
+        insort(taken, (place.offset, place.end, number, life), key=itemgetter(0, 1, 2))
+    return {key: placed[key] for key in sizes}, max((end for _, end, _, _ in taken), default=0)
 
 
-def _best_gap(needed: int, rivals: Sequence[Placement]) -> int:
-    """Return the offset of the smallest gap of at least `needed` bytes between the rivals, or the end behind them."""
+def _best_gap(needed: int, life: AnyLife, taken: Sequence[tuple[int, int, int, AnyLife]]) -> int:
+    """Return the offset of the smallest gap of at least `needed` bytes between the buffers that are alive at some step
+    of a life, or the end behind them; what is taken comes in the order of its beginnings.
+    """
     best, slack, cursor = -1, 0, 0
-    for rival in sorted(rivals, key=lambda place: place.offset):
-        gap = rival.offset - cursor
+    for begin, end, _, other in taken:
+        if end <= cursor or not other.overlaps(life):
+            continue
+        gap = begin - cursor
         if gap >= needed and (best < 0 or gap - needed < slack):
             best, slack = cursor, gap - needed
-        cursor = max(cursor, rival.end)
+        cursor = end
     return best if best >= 0 else cursor

@@ -59,7 +59,7 @@ def seldom_collected() -> Iterator[None]:
     """Search for garbage seldom in a block; blocks may lie in one another and beside one another.
 
     What was there before is not frozen: only the third kind of search would look at it, which a block does not live to
-    see, and whether somebody else froze something is told by walking through all of it.
+    see.
     """
     with _INSIDE.alone:
         _INSIDE.blocks += 1
@@ -72,4 +72,15 @@ def seldom_collected() -> Iterator[None]:
         with _INSIDE.alone:
             _INSIDE.blocks -= 1
             if not _INSIDE.blocks:
+                _leave_old()
                 gc.set_threshold(*_INSIDE.usual)
+
+
+def _leave_old() -> None:
+    """Have all that there is count as old and looked at: by the usual thresholds the next object that is made would
+    lead to a search of everything, which takes 2 s behind a large graph, and finds what a block left of garbage later.
+    What somebody else froze stays frozen.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()

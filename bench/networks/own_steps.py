@@ -61,16 +61,17 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
 
 
 def train_as_one_graph(made: Made, budget: float) -> dict[str, Any]:
-    """Search for the plan of a step within a budget of seconds, and time it; the error is that of the loss behind a few
-    steps, relative to PyTorch's.
+    """Search for the plan of a step within a budget of seconds, of which it is a part to read the network and to derive
+    the step, and time it; the error is that of the loss behind a few steps, relative to PyTorch's.
     """
     wanted = reference_losses(torch, made)[-1]
     torch.cuda.empty_cache()
-    start = perf_counter()
-    training, options = training_graph(made), CompileOptions(budget=budget)
+    start, options = perf_counter(), CompileOptions(budget=budget)
+    begun = options.begin()
+    training = training_graph(made)
     imported = perf_counter() - start
     settings = Settings(libraries=True)  # they take part where they are installed, as users have it
-    with tuning_session(find_target("cuda"), budget=options.begin(), settings=settings, quiet=True) as selector:
+    with tuning_session(find_target("cuda"), budget=begun, settings=settings, quiet=True) as selector:
         plan = build_graph(training.graph, training.spec, selector.target, options, selector)
         search = summary_values(selector)
         stages = {name: round(taken, 1) for name, taken in selector.budget.spent.items() if taken >= 0.1}

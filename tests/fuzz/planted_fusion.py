@@ -108,7 +108,7 @@ BUGS = (
     Bug("memory", "an input may be overwritten before its first use", "runtime.plan:lifetimes_of",
         "for tensor in inputs:\n        use(tensor, ends[0])", "for tensor in ():\n        use(tensor, ends[0])"),
     Bug("memory", "a gap in the arena ends before the widest rival does", "runtime.memory:_best_gap",
-        "cursor = max(cursor, rival.end)", "cursor = rival.end"),
+        "if end <= cursor or not other.overlaps(life):", "if not other.overlaps(life):"),
     Bug("memory", "a buffer has the size of the last tensor that lives in it", "runtime.plan:_demands",
         "sizes[key] = max(sizes[key], extent_bytes(graph.types[tensor], storages[tensor]))",
         "sizes[key] = extent_bytes(graph.types[tensor], storages[tensor])"),

@@ -52,6 +52,7 @@ def chosen(
     frozen: bool = False,
     able: bool = True,
     right: bool = True,
+    comparing: float = 0.0,
     answer: DecidedGraph | None = None,
     kept: list[DecidedGraph] | None = None,
 ) -> CompiledPlan:
@@ -67,7 +68,7 @@ def chosen(
         settings=SimpleNamespace(tie=0.01),
         budget=budget,
     )
-    agreement: Any = SimpleNamespace(trusted=lambda plans: [True, right])
+    agreement: Any = SimpleNamespace(trusted=lambda plans: [True, right], seconds=comparing)
     monkeypatch.setattr("cuts.compile.branches.CompiledPlan", Clocked)
     monkeypatch.setattr(Clocked, "branches", branches)
     monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
@@ -83,7 +84,9 @@ def test_branches_ship_where_they_are_faster_as_a_whole(
 
 
 @pytest.mark.parametrize(
-    "facts", [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}], ids=lambda facts: next(iter(facts))
+    "facts",
+    [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}, {"comparing": 59.0}],
+    ids=lambda facts: next(iter(facts)),
 )
 def test_nothing_is_run_in_branches_without_time_device_or_memory(
     facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch

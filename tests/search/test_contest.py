@@ -133,6 +133,8 @@ class _Shut(_Timed):
 class _Judge:
     """Says which plans are right."""
 
+    seconds = 0.0
+
     def __init__(self, *verdicts: bool) -> None:
         self.verdicts = verdicts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 
 import pytest
@@ -20,12 +21,38 @@ def test_blocks_in_one_another_leave_what_was_there() -> None:
     assert gc.get_threshold() == before
 
 
-def test_nothing_that_there_is_is_walked_through_or_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Much may be there, and each compilation would pay for it."""
-    for name in ("get_freeze_count", "freeze", "unfreeze", "collect", "get_objects"):
-        monkeypatch.setattr(gc, name, lambda *_: pytest.fail("it is as slow as there is much"))
-    with seldom_collected():
-        pass
+#: Prints the kinds of searches behind a block that made as much as there was, and what is frozen then.
+SEARCHES = """
+import gc
+import sys
+
+from cuts.search import memory, seldom_collected
+
+memory.SELDOM = 500, 2, 1000
+if "freeze" in sys.argv:
+    gc.freeze()
+kept, searched, frozen = [], [], gc.get_freeze_count()
+with seldom_collected():
+    kept.extend([n] for n in range(len(gc.get_objects()) + frozen))
+gc.callbacks.append(lambda phase, facts: searched.append(facts["generation"]))
+kept.extend([n] for n in range(3 * gc.get_threshold()[0]))
+print(max(searched), gc.get_freeze_count() - frozen)
+"""
+
+
+def test_what_a_block_made_is_not_searched_once_it_is_left() -> None:
+    """Much may be there, and each compilation would pay for it with a search of everything."""
+    assert behind_a_block() == ["0", "0"]
+
+
+def test_what_somebody_froze_stays_so() -> None:
+    assert behind_a_block("freeze")[1] == "0"
+
+
+def behind_a_block(*facts: str) -> list[str]:
+    """Return what `SEARCHES` prints: these tests leave their own garbage alone."""
+    command = [sys.executable, "-c", SEARCHES, *facts]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries have no such option")
