@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BELOW = 640, 360, 60, 30, 150, 50
 #: Regret in percent at the ends of the axis.
 LEAST, MOST = 0.1, 1000.0
-COLOURS = ("#1b6ca8", "#999999", "#2e8b57", "#8fbc5a", "#c0392b", "#8e44ad", "#e08e0b")
+COLOURS = ("#1b6ca8", "#999999", "#2e8b57", "#8fbc5a", "#c0392b", "#8e44ad", "#e08e0b", "#444444")
 Curves = Mapping[str, Sequence[tuple[float, float, float]]]
 
 

@@ -40,6 +40,8 @@ from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
 AFTER = (5, 10, 20, 40, 100)
 #: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
 FIRST, BATCH = Settings().first, Settings().batch
+#: Pairs of strategies with the model's help that are told apart space by space.
+PAIRS = (("bayes", "rank"), ("thorough", "bayes"), ("genetic", "rank"), ("bayes", "genetic"), ("ppo", "rank"))
 #: Proposals that may fail to bring a new point before a search is over.
 VAIN = 3
 
@@ -129,19 +131,24 @@ def row_of(
 def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows that are missing, until time is over."""
     end = time.monotonic() + options.limit
-    have = {(r["space"], r["strategy"], r["aided"]) for r in known}
+    have = {same(row) for row in known}
     cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
         ground: RecordedGround | None = None
         first: list[Scored] = []
         wanted = [(name, aided) for aided in (True, False) for name in options.strategies]
         for name, aided in wanted:
-            if (space.label, name, aided) in have or time.monotonic() > end:
+            if (space.label, name, aided, len(space.points)) in have or time.monotonic() > end:
                 continue
             if ground is None:
                 ground = ground_of(space, problem_of(cases[space.label], space.described))
                 first = first_of(ground)
             yield row_of(space, ground, first, name, aided, options.seeds)
+
+
+def same(row: Row) -> tuple[object, ...]:
+    """Return what a row is of; one of a recording that was gone on with since is of another."""
+    return row["space"], row["strategy"], row["aided"], row["recorded"]
 
 
 def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
@@ -170,7 +177,25 @@ def tables(rows: Sequence[Row]) -> str:
     """Return the table of all spaces, and for each kind of operation what strategies with the model's help come to."""
     kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
     parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
-    return "\n\n".join((table(rows), *parts))
+    return "\n\n".join((table(rows), pairs(rows), *parts))
+
+
+def pairs(rows: Sequence[Row]) -> str:
+    """Return by how much the mean regret of one strategy is above that of another in the same space, in percent, with
+    intervals over spaces; where an interval is on one side of nothing, the two differ.
+    """
+    lines = ["| pair | spaces | " + " | ".join(f"after {n}" for n in AFTER) + " |", "|---" * (2 + len(AFTER)) + "|"]
+    found = {(r["strategy"], r["space"]): 100 * np.mean(r["regret"], axis=0) for r in rows if r["aided"]}
+    for one, other in PAIRS:
+        own = [found[one, space] - found[other, space]
+               for name, space in found if name == one and (other, space) in found]  # fmt: skip
+        cells = []
+        for column in np.transpose(own) if own else ():
+            mean, low, high = (round(value, 1) + 0.0 for value in (float(column.mean()), *interval(column)))
+            cells.append(f"{mean:+.1f} ({low:+.1f} to {high:+.1f})")
+        if own:
+            lines.append(f"| {one} - {other} | {len(own)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def _line(own: Sequence[Row], title: str) -> str:
@@ -212,7 +237,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = read_rows(options.out)
     for row in () if options.table else rows_of(options.files, options, rows):
-        rows = [*rows, row]
+        rows = [*(r for r in rows if same(r)[:3] != same(row)[:3]), row]
         write_rows(options.out, rows)
         print(_line([row], f"{row['space']}: {row['strategy']}{'' if row['aided'] else ', unaided'}"), flush=True)
     if options.svg is not None:

@@ -1,8 +1,8 @@
 """How well the points of an operation are ordered on a GPU that is new, by what was seen on another one: nothing, other
 operations, this operation by a search, this operation at all points that were recorded.
 
-    python bench/transfer_places.py bench/results/spaces bench/results/pairs/nvidia-h200 [--json FILE]
-    python bench/transfer_places.py bench/results/spaces --made-up
+    python bench/transfer_places.py bench/results/spaces_h100 bench/results/pairs/nvidia-h200 [--json FILE]
+    python bench/transfer_places.py bench/results/spaces_h100 --made-up
 
 The folders are of a GPU each, with the same spaces at the same points (`bench/record_spaces.py --points-of`); spaces
 that both have of one GPU are left out, unless `--same` asks for them, which tells what the scatter of times does.

@@ -71,7 +71,7 @@ def write_spaces(path: Path, spaces: Iterable[RecordedSpace]) -> None:
     for space in spaces:
         values: dict[str, Any] = {**asdict(space), "points": [list(asdict(p).values()) for p in space.points]}
         lines.append(json.dumps(values))
-    path.write_bytes(gzip.compress("\n".join(lines).encode(), 6, mtime=0))
+    path.write_bytes(gzip.compress("\n".join(lines).encode(), 9, mtime=0))
 
 
 def read_spaces(path: Path) -> list[RecordedSpace]:

@@ -292,7 +292,8 @@ def _point(entry: Entry) -> RecordedPoint:
     point, built = entry.scored.point, entry.built
     assert point is not None, "pools know their points"
     ran = entry.outcome == "ok" and entry.samples
+    seconds = float(f"{entry.seconds:.6g}") if ran else None  # more digits are no news, and take a quarter of a file
     return RecordedPoint(
-        entry.text, point.structure, point.places, entry.outcome, entry.seconds if ran else None,
+        entry.text, point.structure, point.places, entry.outcome, seconds,
         round(entry.spread, 4), built.registers if built else 0, len(entry.samples),
     )  # fmt: skip

@@ -147,7 +147,9 @@ def test_given_points_are_timed_again_and_no_others() -> None:
     recorder = PoolRecorder(resources, Settings(), 60, given=lambda problem: given, version=version)
     (here,) = recorder.run([problem_of(32)])
     times = {p.schedule: p.seconds for p in there.points if p.seconds is not None}
-    assert {p.schedule: p.seconds for p in here.points} == {text: 2 * seconds for text, seconds in times.items()}
+    assert {p.schedule: p.seconds for p in here.points} == {
+        text: pytest.approx(2 * seconds, rel=1e-5) for text, seconds in times.items()
+    }
     assert (here.whole, here.version) == (True, version)
 
 
