@@ -129,9 +129,10 @@ def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> 
         if place_of(point) not in seen:
             scored = Scored(point, candidate_of(space, point))
             text = schedule_text(scored.candidate.schedule)
-            if text not in seen:
+            new = text not in seen
+            seen |= {place_of(point), text}  # before it is handed out: nobody may ask for another one
+            if new:
                 yield scored
-            seen |= {place_of(point), text}
 
 
 @define(eq=False)

@@ -60,11 +60,12 @@ def test_what_was_recorded_earlier_is_kept_and_not_built_again() -> None:
     assert builder.built == len(whole.points) - 30 + 1, "the first is timed again, as the others are held against it"
 
 
-def test_a_pool_has_each_schedule_once_and_is_always_the_same() -> None:
-    scored = pool(problem_of(32), "bound", 300, seed=0)
+@pytest.mark.parametrize(("size", "count"), [(32, 300), (3, 150)])
+def test_a_pool_has_each_schedule_once_and_is_always_the_same(size: int, count: int) -> None:
+    scored = pool(problem_of(size), "bound", count, seed=0)
     texts = [schedule_text(s.candidate.schedule) for s in scored]
-    assert len(texts) == len(set(texts)) == 300
-    assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), "bound", 300, seed=0)]
+    assert len(texts) == len(set(texts)) == count
+    assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(size), "bound", count, seed=0)]
 
 
 def test_of_a_pool_what_is_not_known_comes_behind_the_first() -> None:
