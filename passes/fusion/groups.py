@@ -383,3 +383,26 @@ class Workshop:
             elif unit.name not in inside:
                 return True
         return False
+
+
+class Owners(dict[str, Group | str]):
+    """The group of each unit; units that need no kernel stand for themselves. `following` is what is known of who reads
+    what an owner writes.
+    """
+
+    def __init__(self, owners: Mapping[str, Group | str]) -> None:
+        super().__init__(owners)
+        self.following: dict[Group | str, frozenset[Group | str]] = {}
+
+    def join(self, group: Group, sources: Mapping[str, frozenset[str]]) -> None:
+        """Let a group have its units; `sources` are the units that write what each of them reads."""
+        for before in {self[source] for unit in group.units for source in sources[unit]}:
+            self.following.pop(before, None)
+        self.update(dict.fromkeys(group.units, group))
+        self.following.pop(group, None)
+
+    def copy(self) -> Owners:
+        """Return the same owners, which change by themselves."""
+        made = Owners(self)
+        made.following = dict(self.following)
+        return made

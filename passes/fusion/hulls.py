@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ...ir import FusedGroup
-from .groups import Group, Workshop, form_key
+from .groups import Group, Owners, Workshop, form_key
 from .legality import multiplies as tiled
 from .normalise import Illegal
 
@@ -36,12 +36,12 @@ class Edges(Protocol):
         """The units that write what a unit reads."""
         ...
 
-    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
+    def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
         """Return the groups that read what a group writes."""
         ...
 
 
-def hulls(edges: Edges, groups: Iterable[Group], owner: dict[str, Group | str]) -> Iterator[tuple[Group, ...]]:
+def hulls(edges: Edges, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
     """Yield what begins with one of some groups that are products, in the graph's order."""
     order = edges.workshop.order
     for first in groups:
@@ -56,7 +56,7 @@ def hulls(edges: Edges, groups: Iterable[Group], owner: dict[str, Group | str]) 
                 yield (first, *sorted(inside, key=lambda g: order[g.units[0]]), last)
 
 
-def leading_to(edges: Edges, group: Group, owner: dict[str, Group | str]) -> list[Group]:
+def leading_to(edges: Edges, group: Group, owner: Owners) -> list[Group]:
     """Return a group and those that it may be in a hull with that begins with one of them."""
     found, level = {group: None}, [group]
     for _ in range(BETWEEN + 1):
@@ -119,7 +119,7 @@ def _in_front(workshop: Workshop, group: Group, product: str, made: set[str]) ->
     return tuple(early)
 
 
-def _behind(edges: Edges, first: Group, owner: dict[str, Group | str]) -> tuple[dict[Group, None], dict[Group, None]]:
+def _behind(edges: Edges, first: Group, owner: Owners) -> tuple[dict[Group, None], dict[Group, None]]:
     """Return the groups without products that a group leads to through others of them, and the products behind."""
     between: dict[Group, None] = {}
     ends: dict[Group, None] = {}
@@ -135,7 +135,7 @@ def _behind(edges: Edges, first: Group, owner: dict[str, Group | str]) -> tuple[
     return between, ends
 
 
-def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: dict[str, Group | str]) -> set[Group | str]:
+def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: Owners) -> set[Group | str]:
     """Return the groups that read what one leaves, directly or through others of some."""
     inside, found, pending = {*among}, set[Group | str](), [group]
     while pending:
@@ -146,7 +146,7 @@ def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: dict[str
     return found
 
 
-def convex(edges: Edges, hull: set[Group], owner: dict[str, Group | str]) -> bool:
+def convex(edges: Edges, hull: set[Group], owner: Owners) -> bool:
     """Whether no path leaves some groups and comes back."""
     pending = [v for g in hull for v in edges.successors(g, owner) - hull]
     seen = set(pending)

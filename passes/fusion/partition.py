@@ -23,7 +23,7 @@ from typing import TypeAlias
 from attrs import define, evolve, field
 
 from ...ir import FusedGroup, Mode
-from .groups import Group, Workshop
+from .groups import Group, Owners, Workshop
 from .hulls import convex, hulls, joined, leading_to
 from .normalise import Illegal
 from .partitioner import Partitioner
@@ -144,14 +144,14 @@ class _Path:
 
     partitioner: Partitioner
     groups: dict[Group, None]
-    owner: dict[str, Group | str]
+    owner: Owners
     beside: bool
     queue: list[tuple[float, int, bool, tuple[Group, ...], Group]] = field(factory=list)
     ties: int = 0
 
     def copy(self) -> _Path:
         """Return a path that goes on from here by itself."""
-        return evolve(self, groups=dict(self.groups), owner=dict(self.owner), queue=list(self.queue))
+        return evolve(self, groups=dict(self.groups), owner=self.owner.copy(), queue=list(self.queue))
 
     def consider(self, several: Iterable[tuple[Group, ...]]) -> None:
         """Queue those of some merges that are legal."""
@@ -180,7 +180,7 @@ class _Path:
         for group in members:
             del self.groups[group]
         self.groups[merged] = None
-        self.owner.update(dict.fromkeys(merged.units, merged))
+        self.owner.join(merged, self.partitioner.sources)
         self.consider(self.partitioner.neighbours(merged, self.owner, self.beside))
         self.consider(_hulls(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner))
 
@@ -213,9 +213,7 @@ def _merges(partitioner: Partitioner, several: Iterable[tuple[Group, ...]]) -> l
     return found
 
 
-def _hulls(
-    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
-) -> Iterator[tuple[Group, ...]]:
+def _hulls(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
     """Yield hulls that begin with some groups, in the graph's order; none where the policy is against them."""
     if partitioner.workshop.policy.shared and partitioner.workshop.policy.chains:
         order = partitioner.workshop.order
@@ -243,14 +241,12 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                 if isinstance(merged, Group) and merged.level != "shared" and partitioner.cost(merged) != inf:
                     del groups[first], groups[second]
                     groups[merged] = None
-                    owner.update(dict.fromkeys(merged.units, merged))
+                    owner.join(merged, partitioner.sources)
                     changed = True
     return list(groups)
 
 
-def neighbours(
-    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
-) -> Iterator[tuple[Group, Group]]:
+def neighbours(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of groups that an edge connects, in the graph's order."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
     for group in ordered:
@@ -260,9 +256,7 @@ def neighbours(
                 yield group, reader
 
 
-def siblings(
-    partitioner: Partitioner, groups: Iterable[Group], owner: dict[str, Group | str]
-) -> Iterator[tuple[Group, Group]]:
+def siblings(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of siblings that no edge connects, in the graph's order."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
     after = {group: partitioner.successors(group, owner) for group in ordered}
@@ -272,7 +266,7 @@ def siblings(
             yield first, second
 
 
-def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: dict[str, Group | str]) -> bool:
+def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: Owners) -> bool:
     """Whether no path leaves a pair or a hull and comes back."""
     if len(members) == 2:
         return partitioner.convex(*members, owner)

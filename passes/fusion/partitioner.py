@@ -11,7 +11,7 @@ from typing import Protocol
 from attrs import field, frozen
 
 from ...ir import FusedGroup
-from .groups import Group, Workshop, form_key
+from .groups import Group, Owners, Workshop, form_key
 from .normalise import Illegal
 from .siblings import kinship
 
@@ -123,20 +123,20 @@ class Partitioner:
 
     # ---- the quotient graph
 
-    def owners(self, groups: Iterable[Group]) -> dict[str, Group | str]:
+    def owners(self, groups: Iterable[Group]) -> Owners:
         """Map every unit to its group; units that need no kernel stand for themselves."""
-        owner: dict[str, Group | str] = {name: name for name in self.readers}
-        owner.update({unit: g for g in groups for unit in g.units})
-        return owner
+        return Owners({**{name: name for name in self.readers}, **{unit: g for g in groups for unit in g.units}})
 
-    def successors(self, vertex: Group | str, owner: dict[str, Group | str]) -> set[Group | str]:
+    def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
         """Return the groups that read what a group writes."""
-        units = vertex.units if isinstance(vertex, Group) else (vertex,)
-        return {owner[r] for u in units for r in self.readers[u]} - {vertex}
+        known = owner.following.get(vertex)
+        if known is None:
+            units = vertex.units if isinstance(vertex, Group) else (vertex,)
+            known = frozenset({owner[r] for u in units for r in self.readers[u]} - {vertex})
+            owner.following[vertex] = known
+        return known
 
-    def neighbours(
-        self, group: Group, owner: dict[str, Group | str], siblings: bool = True
-    ) -> list[tuple[Group, Group]]:
+    def neighbours(self, group: Group, owner: Owners, siblings: bool = True) -> list[tuple[Group, Group]]:
         """Return the pairs of groups that an edge connects, or that are `siblings`, and that a group is one of, in the
         graph's order.
         """
@@ -157,14 +157,14 @@ class Partitioner:
             self.kin[group] = kinship(group)
         return self.kin[group]
 
-    def _siblings(self, group: Group, owner: dict[str, Group | str]) -> Iterator[Group]:
+    def _siblings(self, group: Group, owner: Owners) -> Iterator[Group]:
         """Yield the siblings of a group."""
         kin = self.kinship(group)
         for other in dict.fromkeys(owner.values()):
             if isinstance(other, Group) and other != group and not kin.isdisjoint(self.kinship(other)):
                 yield other
 
-    def convex(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+    def convex(self, first: Group, second: Group, owner: Owners) -> bool:
         """Whether no path between two groups passes through a third; an edge may lead from `first` to `second`."""
         if not self._direct(first, second, owner):
             return False
@@ -172,7 +172,7 @@ class Partitioner:
             first not in self.successors(second, owner) and self._direct(second, first, owner)
         )
 
-    def _direct(self, first: Group, second: Group, owner: dict[str, Group | str]) -> bool:
+    def _direct(self, first: Group, second: Group, owner: Owners) -> bool:
         """Whether no path from `first` to `second` passes through a third group."""
         pending = list(self.successors(first, owner) - {second})
         seen = set(pending)
@@ -184,7 +184,7 @@ class Partitioner:
             seen |= following
         return True
 
-    def merge(self, first: Group, second: Group, owner: dict[str, Group | str]) -> Group | Illegal:
+    def merge(self, first: Group, second: Group, owner: Owners) -> Group | Illegal:
         """Return two consecutive groups as one."""
         merged = self.workshop.fuse(first, second)
         if isinstance(merged, Group) and not self.convex(first, second, owner):

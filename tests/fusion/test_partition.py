@@ -12,7 +12,7 @@ from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key
+from cuts.passes.fusion.groups import Forms, Group, Owners, Workshop, form_key
 from cuts.passes.fusion.legality import Policy, issue_slots
 from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, partition, places, settle
 from cuts.passes.fusion.partitioner import Partitioner
@@ -84,6 +84,26 @@ def test_no_merge_is_lost_over_a_wrong_idea_of_what_it_takes_at_least(made: obje
     wrong = Partitioner(parts.workshop, Roofline(TARGET), least=lambda form: least)
     end = improve(wrong, wrong.singletons())
     assert set(improve(parts, end)) == set(end)
+
+
+class Watching(Partitioner):
+    """A partitioner that checks what it remembers of who reads from whom."""
+
+    def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
+        """Return what is known, which is what is found anew."""
+        known = super().successors(vertex, owner)
+        assert known == super().successors(vertex, Owners(owner)), vertex
+        return known
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_who_reads_from_whom_is_known_behind_every_merge(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    watching = Watching(parts.workshop, parts.evaluator)
+    initial = watching.singletons()
+    assert improve(watching, initial) == improve(parts, initial)
+    assert fuse_all(watching, initial) == fuse_all(parts, initial)
 
 
 class Foretold:
