@@ -35,9 +35,10 @@ SMALL = 30_000_000
 LONG = 10_000_000_000
 #: How often the plain plan runs on inputs that were moved, where plans differ by more than rounding explains at once.
 MOVES = 2
-#: Seconds that comparing two plans takes for each byte of what they read and leave: numbers are drawn, copied to the
-#: device twice for each plan, and copied back (the training step of DeepSpeech2, 663 MB, took 9.5 s of a busy host).
-PER_BYTE = 1e-8
+#: Seconds that comparing two plans takes for each byte, and for each tensor, of what they read and leave: numbers are
+#: drawn, copied to the device twice for each plan, and copied back (on a busy host the training step of DeepSpeech2,
+#: 663 MB in 262 tensors, took 9.5 s, that of DenseNet-121, 167 MB in 1,940, 6.8).
+PER_BYTE, PER_TENSOR = 1.3e-8, 2.5e-3
 #: What the outputs of a run are, by name.
 Outputs = Mapping[str, Array]
 #: What costs a comparison and nothing else: no device, or no memory for what plans leave.
@@ -120,7 +121,8 @@ class Agreement:
     @cached_property
     def seconds(self) -> float:
         """About the seconds that it takes to compare two plans that agree."""
-        return PER_BYTE * sum(self.graph.types[value].nbytes for value in (*self.graph.inputs, *self.graph.outputs))
+        ends = (*self.graph.inputs, *self.graph.outputs)
+        return PER_BYTE * sum(self.graph.types[value].nbytes for value in ends) + PER_TENSOR * len(ends)
 
     @cached_property
     def _work(self) -> int:
