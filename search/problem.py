@@ -42,7 +42,8 @@ class Problem:
 
     @description.default
     def _describe(self) -> str:
-        parts = {"format": str(FORMAT), "work": self.work, "machine": dict(sorted(self.machine.items()))}
+        work = print_ir(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
+        parts = {"format": str(FORMAT), "work": work, "machine": dict(sorted(self.machine.items()))}
         return json.dumps(parts, indent=1, sort_keys=True)
 
     @key.default
@@ -52,7 +53,7 @@ class Problem:
     @property
     def work(self) -> str:
         """What is computed, and on which layout; equal on every machine."""
-        return print_ir(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
+        return str(json.loads(self.description)["work"])  # printing a form takes a hundred times as long
 
 
 def _layouts(form: FusedGroup, storages: Mapping[str, Storage]) -> Iterator[str]:

@@ -218,6 +218,22 @@ def test_scores_that_others_need_are_no_chain() -> None:
     assert "needed outside" in found.reason
 
 
+def test_sums_over_several_axes_are_no_rows() -> None:
+    """Between convolutions of a training step lie those of batch norms; it is told before forms are looked for."""
+    shapes = {"x": (4, 8, 8, 8), "k": (8, 8, 1, 1), "c": (4, 8, 8, 8), "s": (1, 8, 1, 1), "d": (4, 8, 8, 8),
+              "y": (4, 8, 8, 8)}  # fmt: skip
+    nodes = (
+        Node("n0", "conv", ("x", "k"), ("c",), {}),
+        Node("n1", "reduce_sum", ("c",), ("s",), {"axes": (0, 2, 3), "keepdims": True}),
+        Node("n2", "sub", ("c", "s"), ("d",), {}),
+        Node("n3", "conv", ("d", "k"), ("y",), {}),
+    )
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    found = chained(Graph("centred", ("x", "k"), ("y",), types, nodes))
+    assert isinstance(found, Illegal)
+    assert found.reason == "rows of several axes are between two products"
+
+
 def test_a_partition_takes_the_chain_that_is_faster() -> None:
     short = attention((64, 12, 12, 128, 128, 64, 64))
     views = find_views(divide_behind(build_programs(short, REGISTRY)))
