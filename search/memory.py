@@ -77,10 +77,11 @@ def seldom_collected() -> Iterator[None]:
 
 
 def _leave_old() -> None:
-    """Have all that there is count as old and looked at: by the usual thresholds the next object that is made would
-    lead to a search of everything, which takes 2 s behind a large graph, and finds what a block left of garbage later.
-    What somebody else froze stays frozen.
+    """Have all that there is count as old and looked at where the next object that is made would lead to a search of
+    everything by the usual thresholds: that takes 2 s behind a large graph, and finds what a block left of garbage
+    later, too. What somebody else froze stays frozen; whether anything is, is told by walking through all of it, so
+    that it is asked behind large blocks only.
     """
-    if not gc.get_freeze_count():
+    if gc.get_count()[2] > _INSIDE.usual[2] and not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()

@@ -21,6 +21,16 @@ def test_blocks_in_one_another_leave_what_was_there() -> None:
     assert gc.get_threshold() == before
 
 
+def test_behind_a_small_block_nothing_that_there_is_is_walked_through_or_frozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Much may be there, and each compilation would pay for it."""
+    for name in ("get_freeze_count", "freeze", "unfreeze", "collect", "get_objects"):
+        monkeypatch.setattr(gc, name, lambda *_: pytest.fail("it is as slow as there is much"))
+    with seldom_collected():
+        pass
+
+
 #: Prints the kinds of searches behind a block that made as much as there was, and what is frozen then.
 SEARCHES = """
 import gc
