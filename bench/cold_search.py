@@ -25,11 +25,9 @@ from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.cases import all_cases
-from cuts.bench.lanes import Lane, Lanes
 from cuts.bench.records import Row, exit_code
 from cuts.bench.shapes import Case
 from cuts.bench.simulated_host import (
-    PROGRAM_START,
     Clock,
     JobMemory,
     ProcessWatch,
@@ -41,7 +39,7 @@ from cuts.bench.tuned import tune
 from cuts.ir.budget import Budget
 from cuts.search.course import HERE
 from cuts.search.database import Database
-from cuts.search.remote import ShareOut
+from cuts.search.device_pool import DevicePool
 from cuts.search.resources import Resources
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
@@ -60,32 +58,21 @@ class SimulatedSearch:
     gpus: list[SimulatedGPU] = field(factory=list)
 
     def tuner(self, cores: int, devices: int) -> Tuner:
-        """Return what searches: in this process with one device, else in one for each."""
+        """Return what searches."""
 
         def crew() -> SimulatedWorkers:
             assert resources.bench is not None  # the device starts beside the workers
             self.workers.append(SimulatedWorkers(self.clock, cores, self.memory, self.options.slower))
             return self.workers[-1]
 
-        def device() -> SimulatedGPU:
-            self.gpus.append(SimulatedGPU(self.clock, self.memory))
-            return self.gpus[-1]
+        def device() -> DevicePool:
+            self.gpus += [SimulatedGPU(self.clock, self.memory) for _ in range(devices)]
+            return DevicePool({str(number): gpu for number, gpu in enumerate(self.gpus)})
 
         budget = Budget.of(self.options.budget or None, self.clock)
         resources = Resources(Database(None), crew, device, budget)
         resources.statistics.clock = self.clock
-        if devices == 1:
-            return Tuner(resources)
-        engine = Lanes(self.clock, [self._lane(number, cores // devices) for number in range(devices)])
-        return Tuner(resources, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
-
-    def _lane(self, number: int, cores: int) -> Lane:
-        clock = Clock(self.watch, self.options.factor, PROGRAM_START)
-        workers = SimulatedWorkers(clock, cores, self.memory, self.options.slower)
-        gpu = SimulatedGPU(clock, self.memory)
-        self.workers.append(workers)
-        self.gpus.append(gpu)
-        return Lane(f"device {number}", clock, workers, gpu)
+        return Tuner(resources)
 
     def facts(self) -> Row:
         """Return what the workers and the devices did."""
@@ -113,6 +100,7 @@ def simulated(cases: Sequence[Case], cores: int, devices: int, options: argparse
     with watch.running(search.clock):
         tuner = search.tuner(cores, devices)
         selector = MeasuredSelector(target, tuner, Settings(deeper=0))
+        tuner.begin()
         tune(cases, target, emit, selector)
         seconds = search.clock()
     if options.log:

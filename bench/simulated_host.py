@@ -277,7 +277,7 @@ class SimulatedGPU:
     clock: Clock
     memory: JobMemory
     ready: float = field(init=False)
-    checking: bool = False
+    checking: str = ""
     met: set[str] = field(factory=set)
     spent: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
 
@@ -291,9 +291,19 @@ class SimulatedGPU:
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Find every kernel right."""
         self.begin(problem, built)
-        verdict = self.ended(inf)
-        assert verdict is not None, "it was waited for"
-        return verdict
+        return self.ended(inf)[0][1]
+
+    def start(self) -> None:
+        """It was started when it was made."""
+
+    @property
+    def works(self) -> bool:
+        """It does."""
+        return True
+
+    def free(self, problem: Problem) -> bool:
+        """Whether it checks nothing."""
+        return not self.checking
 
     def begin(self, problem: Problem, built: Built) -> None:
         """Check a kernel beside what this process does."""
@@ -302,16 +312,16 @@ class SimulatedGPU:
         self.spent["check"] += seconds
         self.ready = max(self.ready, self.clock()) + seconds
         self.met.add(problem.key)
-        self.checking = True
+        self.checking = problem.key
 
-    def ended(self, timeout: float) -> Verdict | None:
+    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
         """Find the kernel right once its check is done."""
         if not self.checking or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)
-            return None
+            return []
         self.clock.until(self.ready)
-        self.checking = False
-        return Verdict("ok")
+        checked, self.checking = self.checking, ""
+        return [(checked, Verdict("ok"))]
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
         """Time a kernel."""

@@ -53,6 +53,7 @@ def measure(devices: list[str], options: argparse.Namespace) -> Row:
         devices=devices,
         notice=lambda text: print(text, file=sys.stderr),
     ) as selector:
+        selector.tuner.begin()  # as a compilation does: workers take a second to start
         tune(cases, target, emit, selector)
         seconds = time.monotonic() - begin
         tasks = [task for search in selector.tuner.statistics.searches for task in search.tasks]

@@ -57,14 +57,20 @@ class Bench(Protocol):
 
 @runtime_checkable
 class SideBench(Bench, Protocol):
-    """A bench that checks a candidate while this process does something else."""
+    """A bench that checks a candidate while this process does something else, on each device that it has."""
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        """Have a candidate checked; what else is asked for meanwhile waits until that is done."""
+    def free(self, problem: Problem) -> bool:
+        """Whether a candidate of a problem would be checked at once."""
         ...
 
-    def ended(self, timeout: float) -> Verdict | None:
-        """Return what became of the candidate; nothing where that is not known yet, after so many seconds."""
+    def begin(self, problem: Problem, built: Built) -> None:
+        """Have a candidate checked; what else is asked of its device meanwhile waits until that is done."""
+        ...
+
+    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
+        """Return what became of candidates, each with the key of its problem, since the last call; wait for one, but no
+        longer than `timeout`.
+        """
         ...
 
 
@@ -93,15 +99,16 @@ class DeviceBench:
         limit: float = 20.0,
         service: str = "cuts.search.measure:MeasuringDevice",
         over: Callable[[], bool] = lambda: False,
+        device: str = "",
     ) -> None:
         self.limit = limit
-        self._child = Child(service, target, over=over)
+        self._child = Child(service, target, *([device] if device else []), over=over)
         self._trusted: dict[str, Built] = {}
         self._references: dict[str, Reference] = {}
         self._starts = 0
         self._prepared: set[str] = set()
         self._checking: _Checking | None = None
-        self._verdict: Verdict | None = None
+        self._told: list[tuple[str, Verdict]] = []
 
     def start(self) -> None:
         """Start the process, without waiting until it has opened the device."""
@@ -114,18 +121,20 @@ class DeviceBench:
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Run a candidate once and compare what it writes."""
         self._wait()
-        before, self._verdict = self._verdict, None
+        before, self._told = self._told, []
         self.begin(problem, built)
         self._wait()
-        verdict, self._verdict = self._verdict, before
-        assert verdict is not None, "it was waited for"
+        ((_, verdict),), self._told = self._told, before
         return verdict
+
+    def free(self, problem: Problem) -> bool:
+        """Whether no candidate is checked now."""
+        return self._checking is None
 
     def begin(self, problem: Problem, built: Built) -> None:
         """Have a candidate checked, which begins with the problem's data where the process has none."""
         assert built.kernel is not None, "only what was built is checked"
         self._wait()
-        self._verdict = None  # nobody asked for it
         again = self._child.starts != self._starts or not self._child.alive
         if again:
             self._prepared.clear()
@@ -133,15 +142,26 @@ class DeviceBench:
         if again and trusted is not None and trusted is not built:
             self._begin(problem, trusted)
             self._wait()
+        self._told.clear()  # nobody asked for it
         self._begin(problem, built)
 
-    def ended(self, timeout: float) -> Verdict | None:
+    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
         """Return what became of the candidate that is checked, once that is known."""
         checking = self._checking
         if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
             self._wait()
-        verdict, self._verdict = self._verdict, None
-        return verdict
+        told, self._told = self._told, []
+        return told
+
+    @property
+    def works(self) -> bool:
+        """Whether the device does anything at all, which takes the seconds that its process takes to start."""
+        self._wait()
+        try:
+            self._child.call(self.limit, "describe")
+        except (Lost, BackendError):
+            return False
+        return True
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
         """Time a candidate that was checked; it is loaded again where the process is a new one."""
@@ -172,7 +192,8 @@ class DeviceBench:
 
     def close(self) -> None:
         """End the process."""
-        self._checking = self._verdict = None
+        self._checking = None
+        self._told.clear()
         self._child.close()
 
     def _begin(self, problem: Problem, built: Built) -> None:
@@ -184,7 +205,8 @@ class DeviceBench:
         try:
             self._child.send("check", problem.key, built.kernel, built.binary, *data)
         except Lost as lost:
-            self._checking, self._verdict = None, _verdict(lost)
+            self._checking = None
+            self._told.append((problem.key, _verdict(lost)))
 
     def _prepare(self, problem: Problem) -> None:
         """Have nothing but the data of a problem made."""
@@ -208,18 +230,18 @@ class DeviceBench:
         except Lost as lost:
             if not self._starts:  # was it the candidate, or is there no device?
                 self._prepare(checking.problem)
-            self._verdict = _verdict(lost)
+            self._told.append((checking.problem.key, _verdict(lost)))
             return
         except BackendError as error:
             if not self._starts:
                 raise
             self._child.kill()
-            self._verdict = Verdict("failed", error.message.splitlines()[0])
+            self._told.append((checking.problem.key, Verdict("failed", error.message.splitlines()[0])))
             return
         assert isinstance(verdict, Verdict)
         self._starts = self._child.starts
         self._prepared.add(checking.problem.key)
-        self._verdict = verdict
+        self._told.append((checking.problem.key, verdict))
         if verdict.outcome == "ok":
             self._trusted.setdefault(checking.problem.key, checking.built)
         elif verdict.outcome == "failed" and checking.problem.target.dialect == "cuda":

@@ -4,7 +4,7 @@ candidate it takes next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from attrs import define, field, frozen
 
@@ -29,7 +29,7 @@ class DispatchLoop:
     """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
 
     resources: Resources
-    _current: SearchTask | None = field(default=None, init=False)
+    _current: list[SearchTask] = field(factory=list, init=False)
 
     def submit(
         self,
@@ -56,16 +56,23 @@ class DispatchLoop:
             else:
                 self.resources.take_in(done)
 
-    def next(self, tasks: Sequence[SearchTask]) -> SearchTask | None:
-        """Take in what was built, and return the problem of which a candidate is measured now; none where nothing is
-        ready.
+    def next(
+        self,
+        tasks: Sequence[SearchTask],
+        free: Callable[[SearchTask], bool] = lambda task: True,
+        checked: Collection[SearchTask] = (),
+    ) -> SearchTask | None:
+        """Take in what was built, and return the problem of which a candidate is measured now, on a device that is
+        `free`; none where nothing is ready. Where candidates of others are `checked` meanwhile, none is waited for.
         """
-        ready = any(t.measurable for t in tasks)
+        ready = bool(checked) or any(t.measurable for t in tasks)
         with self.resources.statistics.phase("wait for workers"):
             self.take_in(0.0 if ready else self.resources.pause)
-        waiting = [t for t in tasks if t.measurable]
+        waiting = [t for t in tasks if t.measurable and free(t)]
         if not waiting:
             return None
-        if self._current not in waiting:  # the problem whose data is in use goes first, then the one that promises most
-            self._current = max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
-        return self._current
+        # A problem whose data is in use on some device goes first, then the one that promises most.
+        known = next((t for t in self._current if t in waiting), None)
+        chosen = known or max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
+        self._current = [chosen, *(t for t in self._current if t in checked)]
+        return chosen

@@ -87,6 +87,11 @@ class Resources:
         return self._bench
 
     @property
+    def opened(self) -> bool:
+        """Whether there is a device."""
+        return self._bench is not None
+
+    @property
     def started(self) -> bool:
         """Whether there are workers."""
         return self._builder is not None

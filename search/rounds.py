@@ -26,6 +26,8 @@ RANKED = Settings().first
 WIDE = 3
 #: Problems whose first candidates are built together under a budget, before those of the next ones.
 BATCH = 16
+#: Part of a batch that may be on its way when the next one is proposed.
+EARLY = 0.34
 #: Workers from which on they are asked for proposals: fewer have enough to do.
 SEVERAL = 4
 #: Seconds in which spaces are ranked that nothing is known of, however late it is.
@@ -110,10 +112,22 @@ class Rounds:
         """
         self._trials.step(tasks)
         for task in tasks:
-            if task.idle and task.problem.key not in self._resources.going_on:
+            if (task.idle or self._may_hurry(task)) and task.problem.key not in self._resources.going_on:
                 self._advance(task, self._batch(task, tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
                 self._trials.look()
+
+    def _may_hurry(self, task: SearchTask) -> bool:
+        """Whether the next batch is proposed though a few of the last one are on their way, as workers have nothing to
+        do. Not where the search may end by what these take.
+        """
+        left, builder = task.waiting + len(task.ready), self._resources.builder
+        if task.strategy is None or task.ending or task.asking or task.unknown or task.untrusted:
+            return False
+        if not 0 < left <= EARLY * (len(task.entries) - task.tried) or not SEVERAL <= builder.size > builder.load:
+            return False
+        better = task.seconds < task.reached * (1 - self._settings.tie)
+        return task.seconds < inf and (better or task.stale < self._settings.patience)
 
     def _rank(self, tasks: Sequence[SearchTask]) -> dict[Hashable, list[Scored]]:
         """Let the model order the points of spaces that nothing is known of: where nothing could be measured, a kernel
@@ -235,6 +249,7 @@ class Rounds:
         if room <= 0 or self._impatient(task) or task.strategy is None:
             self._ending.begin(task)
         elif (asked := self._request(task, room)) is not None:
+            task.asking = True
             self._trials.loop.submit(task, lambda done: self._answered(task, room, done), "propose", (-3.0,), asked)
         else:
             self._go_on(task, self._proposed(task, room))
@@ -256,6 +271,7 @@ class Rounds:
 
     def _answered(self, task: SearchTask, room: int, done: Done) -> None:
         """Go on with what a worker proposes; where it could not, this process does."""
+        task.asking = False
         if done.value is None or not isinstance(task.strategy, Proposer):
             self._go_on(task, self._proposed(task, room))
             return

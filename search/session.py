@@ -14,10 +14,11 @@ from ..ir import Budget, Target, UsageError, cores
 from .bench import Bench, DeviceBench
 from .build import Workers
 from .database import Database, open_database
+from .device_pool import SERVICE, DevicePool
 from .exchange import PACKED, offer_packs
 from .interrupts import first_interrupt_stops
 from .progress import Monitor, make_monitor
-from .remote import DaskWorkers, DeviceProcesses, SearchEngine, ShareOut
+from .remote import DaskWorkers, ShareOut
 from .replay import ReplayBench
 from .resources import Resources
 from .selector import MeasuredSelector
@@ -53,8 +54,9 @@ def tuning_session(
     keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
     device's place, and nothing of this search is kept. Where the final plan of a graph is known, only `further`
     searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss. A `fresh`
-    session knows nothing of earlier ones nor of packs, and keeps nothing. Problems are shared out among several
-    `devices` of this host, or among the workers of a Dask `scheduler`, where these are given.
+    session knows nothing of earlier ones nor of packs, and keeps nothing. Kernels are checked and timed on `devices` of
+    this host, each on one of them, where these are given, and problems are shared out among the workers of a Dask
+    `scheduler` where there is one.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
@@ -62,12 +64,13 @@ def tuning_session(
     workers = workers or _workers(target)
     with ExitStack() as opened:
         database = opened.enter_context(closing(_database(target, fresh or replay is not None, notice)))
-        # The processes of devices have workers of their own: what is asked of ours is done between their searches.
         monitor = make_monitor(quiet)
-        resources = opened.enter_context(closing(_resources(target, database, budget, monitor, workers, replay)))
+        device = partial(_device, target, budget, replay, devices, notice)
+        resources = opened.enter_context(closing(_resources(database, budget, monitor, workers, device, replay)))
         opened.callback(monitor.close)
         tuner = Tuner(resources, frozen, guesses)
-        if not frozen and (engine := _engine(target, devices, scheduler, workers, notice)) is not None:
+        if scheduler and not frozen:
+            engine = DaskWorkers(scheduler, target, notice)
             opened.callback(engine.close)
             tuner = evolve(tuner, rounds=partial(ShareOut, engine, notice=notice))
         with first_interrupt_stops(budget):
@@ -85,32 +88,35 @@ def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Dat
 
 
 def _resources(
-    target: Target, database: Database, budget: Budget, monitor: Monitor, workers: int, replay: Path | None
+    database: Database,
+    budget: Budget,
+    monitor: Monitor,
+    workers: int,
+    device: Callable[[], Bench],
+    replay: Path | None,
 ) -> Resources:
     """Return what a session searches with: workers, and a device or what was recorded of one."""
 
     def builder() -> Workers:
         """Start the workers, and the device's process beside them: each takes seconds until it answers."""
-        if isinstance(bench := resources.bench, DeviceBench):
+        if isinstance(bench := resources.bench, (DeviceBench, DevicePool)):
             bench.start()
         return Workers(workers, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
 
-    def bench() -> Bench:
-        return DeviceBench(target, over=budget.over) if replay is None else ReplayBench(_recording(replay))
-
-    resources = Resources(database, builder, bench, budget=budget, monitor=monitor)
+    resources = Resources(database, builder, device, budget=budget, monitor=monitor)
     return resources
 
 
-def _engine(
-    target: Target, devices: Sequence[str], scheduler: str, workers: int, notice: Callable[[str], None]
-) -> SearchEngine | None:
-    """Return the places that search: a scheduler's workers, or several devices of this host; none where this process
-    does it all.
-    """
-    if scheduler:
-        return DaskWorkers(scheduler, target, notice)
-    return DeviceProcesses(devices, workers, target) if len(devices) > 1 else None
+def _device(
+    target: Target, budget: Budget, replay: Path | None, devices: Sequence[str], notice: Callable[[str], None]
+) -> Bench:
+    """Return what checks and times kernels: a recording, a device, or those of this host that are named."""
+    if replay is not None:
+        return ReplayBench(_recording(replay))
+    if not devices:
+        return DeviceBench(target, over=budget.over)
+    named = {name: DeviceBench(target, service=SERVICE, over=budget.over, device=name) for name in devices}
+    return DevicePool(named, notice) if len(named) > 1 else named[devices[0]]
 
 
 def _recording(path: Path) -> Database:

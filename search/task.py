@@ -89,6 +89,7 @@ class SearchTask:
     tried: int = 0
     points: int = 0
     ending: bool = False
+    asking: bool = False
     lost: str = ""
     error: PassError | None = None
     proof: Proof | None = None

@@ -40,7 +40,7 @@ class Trials:
         self.settings = settings
         self.loop = DispatchLoop(resources)
         self.batches = 1
-        self._checking: tuple[SearchTask, Entry] | None = None
+        self._checking: dict[str, tuple[SearchTask, Entry]] = {}
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
@@ -89,24 +89,32 @@ class Trials:
         """Take in what was built, and check and time one candidate; one whose check takes longer than there is to do
         here is timed by a later step.
         """
-        if self._checking is not None:
+        if self._checking:
             self.loop.take_in()
-            self.look(0.0 if any(task.idle for task in tasks) else SOON)
-        task = self.loop.next(tasks) if self._checking is None else None
+        busy = any(task.idle or (task.measurable and self._free(task)) for task in tasks)
+        self.look(SOON if self._checking and not busy else 0.0)
+        checked = [task for task, _ in self._checking.values()]
+        task = self.loop.next(tasks, self._free, checked)
         if task is not None:
             self._measure(task, task.take())
 
     def look(self, timeout: float = 0.0) -> None:
-        """Time the candidate that is checked, if that is done, and was right."""
-        bench = self.resources.bench
-        if self._checking is None or not isinstance(bench, SideBench):
+        """Time the candidates whose check is done, and that were right; one that an earlier search left is nobody's."""
+        bench = self.resources.bench if self.resources.opened else None
+        if not isinstance(bench, SideBench):
             return
         with self.resources.statistics.phase("check"):
-            verdict = bench.ended(timeout)
-        if verdict is not None:
-            (task, entry), self._checking = self._checking, None
-            task.waiting -= 1
-            self._checked(task, entry, verdict)
+            ended = bench.ended(timeout)
+        for key, verdict in ended:
+            if key in self._checking:
+                task, entry = self._checking.pop(key)
+                task.waiting -= 1
+                self._checked(task, entry, verdict)
+
+    def _free(self, task: SearchTask) -> bool:
+        """Whether a candidate of a problem would be checked at once: its device has none to check."""
+        bench = self.resources.bench
+        return not isinstance(bench, SideBench) or bench.free(task.problem)
 
     def again(self, task: SearchTask, entry: Entry) -> None:
         """Time a candidate once more; one that fails now has lost."""
@@ -182,7 +190,7 @@ class Trials:
             if isinstance(bench, SideBench):
                 bench.begin(task.problem, _code(entry))
                 task.waiting += 1
-                self._checking = task, entry
+                self._checking[task.problem.key] = task, entry
                 return
             verdict = bench.check(task.problem, _code(entry))
         self._checked(task, entry, verdict)

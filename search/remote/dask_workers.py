@@ -12,8 +12,8 @@ from typing import Any
 
 from ...ir import BackendError, Target, UsageError, quote
 from .share_out import UnitAnswer
-from .stream import search_unit
 from .unit import SearchPlace, SearchUnit, place_here
+from .unit_search import search_unit
 
 #: Seconds in which a scheduler must answer.
 PATIENCE = 10.0

@@ -11,8 +11,8 @@ from cuts.search.database import Database
 from cuts.search.problem import Problem
 from cuts.search.remote import ShareOut
 from cuts.search.remote.share_out import UnitAnswer
-from cuts.search.remote.stream import search_unit
 from cuts.search.remote.unit import SearchUnit, UnitResult
+from cuts.search.remote.unit_search import search_unit
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner

@@ -6,10 +6,8 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Sequence
 
 from cuts.ir.errors import BackendError
-from cuts.search.remote.unit import SearchUnit
 
 
 class Slow:
@@ -51,29 +49,6 @@ class Broken:
 
     def __init__(self, target: object = None) -> None:
         raise BackendError("no device of this kind")
-
-
-class Leaving:
-    """Ends its process over every unit."""
-
-    def __init__(self, device: str, workers: int, target: object) -> None:
-        pass
-
-    def search(self, search: int, units: object) -> None:
-        os._exit(3)
-
-
-class Patient:
-    """Answers every unit of the search that it is asked about last, after a while."""
-
-    def __init__(self, device: str, workers: int, target: object) -> None:
-        self._searches: list[int] = []
-
-    def search(self, search: int, units: Sequence[tuple[int, SearchUnit]]) -> list[tuple[int, object]]:
-        self._searches += [search] if search not in self._searches else []
-        time.sleep(0.3)
-        words = ("first search", "second search")
-        return [(n, (words[len(self._searches) - 1], [unit.problem.label])) for n, unit in units]
 
 
 class Counting:

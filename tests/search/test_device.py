@@ -350,11 +350,13 @@ def test_a_candidate_is_checked_beside_what_else_is_asked_for() -> None:
     bench.begin(other, built(other))
     assert len(bench.sample(one, built(one), 2).samples) == 2
     assert bench.check(one, built(one, 1)).outcome == "ok"
-    assert bench.ended(0.0) == Verdict("ok")
-    assert bench.ended(0.0) is None
+    assert bench.ended(0.0) == [(other.key, Verdict("ok"))]
+    assert bench.ended(0.0) == []
     bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
-    while (verdict := bench.ended(0.1)) is None:
+    while not (told := bench.ended(0.1)):
         pass
+    ((key, verdict),) = told
+    assert key == other.key
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
     assert bench.check(one, built(one)).outcome == "ok"
     bench.close()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
+from cuts.search import rounds
 from cuts.search.build import Done, Factory, Job
 from cuts.search.kernels import make_kernel
 from cuts.search.learned.gaussian import Beliefs, GaussianProcess, expected_gain
@@ -175,7 +176,11 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_searches_asks_workers_and_goes_on_alone_where_they_fail(fails: bool) -> None:
+def test_who_searches_asks_workers_and_goes_on_alone_where_they_fail(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "EARLY", 0.0)  # who proposes before all is known proposes something else
+
     class Several(Inline):
         def collect(self, timeout: float) -> list[Done]:
             return [evolve(d, value=None, error="no") if fails and d.job.method == "propose" else d

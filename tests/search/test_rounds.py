@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import pytest
 from attrs import define, field
 from cuts.ir.budget import Budget
 from cuts.search.build import Done, Job, Scored
 from cuts.search.earlier_results import modelled
 from cuts.search.rounds import Rounds
 from cuts.search.settings import Settings
+from cuts.search.strategies import Strategy
 from cuts.search.task import Entry, SearchTask
 from cuts.search.trials import Trials
 
@@ -80,3 +84,33 @@ def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with()
         trials.build(task, entry, turn)
     priorities = [job.priority for job in workers.jobs]
     assert sorted(range(5), key=priorities.__getitem__) == [0, 1, 4, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("left", "load", "stale", "better", "hurries"),
+    [
+        (2, 3, 0, False, True),
+        (1, 3, 1, False, True),
+        (1, 3, 2, True, True),  # what stands behind it in vain counts from now on
+        (3, 3, 0, True, False),  # too much of what it would be told is not known
+        (2, 16, 0, True, False),  # workers have enough to do
+        (1, 3, 2, False, False),  # it may end by what the last one takes
+        (0, 3, 0, True, False),
+    ],
+)
+def test_where_workers_are_idle_the_next_batch_is_proposed_before_the_slowest_of_the_last(
+    left: int, load: int, stale: int, better: bool, hurries: bool
+) -> None:
+    """What is built last would be waited for alone, round after round."""
+    rounds = _rounds(Noting(load=load))
+    task = SearchTask(problem_of(8), strategy=cast(Strategy, object()), tried=6, waiting=left, stale=stale)
+    for number in range(12):
+        entry = task.entries[str(number)] = Entry(cast(Scored, None), str(number))
+        if number < 12 - left:
+            entry.samples, entry.outcome = [2.0], "ok"
+    task.reached = 3.0 if better else 2.0
+    assert rounds._may_hurry(task) is hurries
+    for name in ("ending", "asking", "unknown", "untrusted"):
+        setattr(task, name, True)
+        assert not rounds._may_hurry(task)
+        setattr(task, name, False)

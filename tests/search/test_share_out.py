@@ -12,7 +12,7 @@ from attrs import evolve
 from cuts.ir.errors import BackendError, UsageError
 from cuts.search.child import serve
 from cuts.search.database import Database
-from cuts.search.remote import DeviceProcesses, ShareOut
+from cuts.search.remote import ShareOut
 from cuts.search.remote.share_out import ATTEMPTS, UnitAnswer
 from cuts.search.remote.unit import SearchPlace, place_here
 from cuts.search.resources import Resources
@@ -75,21 +75,6 @@ def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[
     tuned(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT)
     assert results(database, PROBLEMS[:1]) == undisturbed[0][:1]
     assert "another machine" in notes[0]
-
-
-def test_a_device_whose_process_ends_over_every_problem_is_given_up_and_nothing_is_lost(
-    undisturbed: tuple[list[tuple[str, float]], list[int]],
-) -> None:
-    engine = DeviceProcesses(["0", "1"], 2, OPENCL, "cuts.tests.search.services:Leaving")
-    database, notes = Database(None), list[str]()
-    tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
-    tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings, notes.append))
-    try:
-        tuner.run(PROBLEMS[:2], SHORT)
-    finally:
-        engine.close()
-    assert results(database, PROBLEMS[:2]) == undisturbed[0][:2]
-    assert notes
 
 
 @needs_dask

@@ -1,0 +1,71 @@
+"""The search for one unit, with the workers and the device of this place, which are kept for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import evolve
+
+from ...ir import Budget, CutsError, cores
+from ..bench import Bench
+from ..build import CandidateBuilder
+from ..database import Database
+from ..final_round import best_known, space_key
+from ..resources import Resources
+from ..rounds import Rounds
+from ..task import SearchTask
+from .unit import KeptParts, SearchUnit, UnitResult
+
+#: What this process keeps, by the name of the target.
+_KEPT: dict[str, KeptParts] = {}
+
+
+def search_unit(
+    unit: SearchUnit,
+    builder: Callable[[], CandidateBuilder] | None = None,
+    bench: Callable[[], Bench] | None = None,
+    workers: int | None = None,
+) -> UnitResult:
+    """Search for one problem with what this place has; errors are part of the result, and where its time is over it is
+    handed over as it is.
+    """
+    target = unit.problem.target
+    kept = _KEPT.setdefault(target.name, KeptParts(target, workers or cores()))
+    database = Database(None)
+    budget = Budget.of_measuring(unit.seconds)
+    resources = Resources(database, builder or kept.builder, bench or kept.bench, budget)
+    same = unit.version == database.version
+    known = unit.trials if same else [evolve(trial, holds=None) for trial in unit.trials]
+    task = SearchTask(unit.problem, trials={trial.schedule: trial for trial in known})
+    try:
+        database.record(unit.problem, unit.trials)
+        if unit.ranked:
+            resources.ranked[space_key(unit.problem, unit.settings)] = list(unit.ranked)
+        Rounds(resources, unit.settings).search([task])
+        return _result(resources, unit, task)
+    except CutsError as error:  # there is no device, for example
+        resources.drop()
+        return UnitResult(dict(unit.problem.machine), error=error.message.splitlines()[0])
+    finally:
+        if not resources.started:
+            kept.forget()
+        database.close()
+
+
+def _result(resources: Resources, unit: SearchUnit, task: SearchTask) -> UnitResult:
+    """Return what came of a unit, which is the best so far where its search was cut short."""
+    problem, database, settings = unit.problem, resources.database, unit.settings
+    known = {t.schedule: t for t in unit.trials}
+    built = [e for e in task.entries.values() if e.built is not None]
+    return UnitResult(
+        dict(problem.machine),
+        tuple(t for t in database.trials(problem) if known.get(t.schedule) != t),
+        task.choice or best_known(task, settings, database, resources.ranked),
+        database.winner(problem),
+        len(built),
+        sum(bool(e.samples) for e in built),
+        complete=task.choice is not None,
+        ranked=() if unit.ranked else tuple(resources.ranked.get(space_key(problem, settings), ())),
+        rounds=task.round,
+        version=database.version,
+    )

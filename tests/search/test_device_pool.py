@@ -1,0 +1,241 @@
+"""Several devices of a host as one: a kernel's points are measured on one of them, and what one loses, others do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+from attrs import define, evolve, field
+from cuts.backends.devices import find_target
+from cuts.ir.budget import Budget
+from cuts.ir.errors import BackendError
+from cuts.search.bench import DeviceBench, Timed
+from cuts.search.build import Built, Factory
+from cuts.search.data import Reference
+from cuts.search.database import Database
+from cuts.search.device_pool import DOUBTED, SERVICE, DevicePool, NamedDevice
+from cuts.search.measure import Verdict
+from cuts.search.problem import Problem
+from cuts.search.resources import Resources
+from cuts.search.settings import Settings
+from cuts.search.tuner import Tuner
+from cuts.tests.needs import needs_opencl
+
+from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of
+from .hosts import PROBLEMS, SHORT, results
+from .simulated import FakeClock, SimulatedWorkers
+
+#: So many searches that three kernels of each keep the cores of two devices busy.
+SIZES = tuple(range(8, 56, 2))
+
+
+@define
+class OneOfSeveral:
+    """A bench that checks beside: it answers when it is asked the second time. From `until` candidates on nothing works
+    on it.
+    """
+
+    inner: FakeBench = field(factory=lambda: FakeBench(by_threads))
+    until: float = float("inf")
+    checking: str = ""
+    verdict: Verdict = Verdict("ok")
+    asked: int = 0
+    begun: int = 0
+    closed: bool = False
+    problems: set[str] = field(factory=set)
+
+    @property
+    def works(self) -> bool:
+        return self.begun <= self.until
+
+    def start(self) -> None:
+        pass
+
+    def prepare(self, problem: Problem, reference: Reference) -> None:
+        pass
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        self.problems.add(problem.key)
+        self.begun += 1
+        return self.inner.check(problem, built) if self.works else Verdict("failed", "the device fell off the bus")
+
+    def free(self, problem: Problem) -> bool:
+        return not self.checking
+
+    def begin(self, problem: Problem, built: Built) -> None:
+        assert not self.checking, "it is asked where it is free"
+        self.checking, self.verdict, self.asked = problem.key, self.check(problem, built), 0
+
+    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
+        self.asked += 1
+        if not self.checking or self.asked < 2:
+            return []
+        checked, self.checking = self.checking, ""
+        return [(checked, self.verdict)]
+
+    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+        assert problem.key in self.problems, "times are of the device that the candidate was checked on"
+        return self.inner.sample(problem, built, repeats)
+
+    def overhead(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Missing(OneOfSeveral):
+    """A device that is not there."""
+
+    def check(self, problem: Problem, built: Built) -> Verdict:
+        raise BackendError("no CUDA device is visible")
+
+
+def searched(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
+    """Return what the winners of a search with some devices take."""
+    database, pool = Database(None), DevicePool(benches, notes.append)
+    Tuner(Resources(database, Inline, lambda: pool)).run(PROBLEMS, SHORT)
+    pool.close()
+    return [seconds for _, seconds in results(database, PROBLEMS)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    return searched({"0": OneOfSeveral()}, [])
+
+
+def test_two_devices_find_what_one_does_and_each_problem_has_one_of_them(expected: list[float]) -> None:
+    benches, notes = {"0": OneOfSeveral(), "1": OneOfSeveral()}, list[str]()
+    assert searched(benches, notes) == expected
+    one, other = (bench.problems for bench in benches.values())
+    assert not one & other
+    assert one | other == {p.key for p in PROBLEMS}
+    assert len(one) == len(other), "they have equally many"
+    assert not notes
+    assert all(bench.closed for bench in benches.values())
+
+
+def test_a_device_that_is_not_there_is_said_and_the_others_do_all(expected: list[float]) -> None:
+    notes = list[str]()
+    assert searched({"0": OneOfSeveral(), "7": Missing()}, notes) == expected
+    assert notes == ["device 7 is not used any more: no CUDA device is visible"]
+
+
+def test_without_any_device_the_error_says_so() -> None:
+    with pytest.raises(BackendError, match="no CUDA device is visible"):
+        searched({"6": Missing(), "7": Missing()}, [])
+
+
+@pytest.mark.parametrize("until", [0, 1, 5])
+def test_a_device_that_works_no_more_costs_a_few_candidates_and_no_problem(expected: list[float], until: int) -> None:
+    broken, notes = OneOfSeveral(until=until), list[str]()
+    assert len(searched({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected)
+    assert broken.begun <= until + DOUBTED
+    assert [note.partition(":")[0] for note in notes] == ["device 0 is not used any more"]
+
+
+def test_kernels_that_fail_are_no_reason_to_give_a_device_up() -> None:
+    """They fail on any device, which is asked whether it works, and does."""
+    fails = Verdict("failed", "an illegal address")
+    benches = {
+        str(number): OneOfSeveral(FakeBench(by_threads, lambda k: fails if k.block[0] > 32 else Verdict("ok")))
+        for number in range(2)
+    }
+    notes = list[str]()
+    assert len(searched(benches, notes)) == len(PROBLEMS)
+    assert not notes
+
+
+def test_a_check_that_an_earlier_search_left_holds_nobody_up(expected: list[float]) -> None:
+    bench, database, problem = OneOfSeveral(), Database(None), problem_of(48)
+    built = Factory().build(problem, Factory().rank(problem, "bound", 1)[0].candidate.schedule)
+    bench.begin(problem, built)
+    Tuner(Resources(database, Inline, lambda: bench)).run(PROBLEMS, SHORT)
+    assert [seconds for _, seconds in results(database, PROBLEMS)] == expected
+
+
+@define
+class SimulatedSide(OneOfSeveral):
+    """A bench that takes simulated time, and checks beside what this process does."""
+
+    clock: FakeClock = field(factory=FakeClock)
+    ready: float = 3.0
+
+    def begin(self, problem: Problem, built: Built) -> None:
+        self.ready, self.checking = max(self.ready, self.clock()) + 0.02, problem.key
+        self.problems.add(problem.key)
+
+    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
+        if not self.checking or self.clock() + timeout < self.ready:
+            self.clock.until(self.clock() + timeout)
+            return []
+        self.clock.until(self.ready)
+        checked, self.checking = self.checking, ""
+        return [(checked, Verdict("ok"))]
+
+    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+        assert built.kernel is not None
+        seconds = 0.01 * by_threads(built.kernel)
+        self.clock.pass_by(repeats * seconds + 1e-3)
+        return Timed((seconds,) * repeats)
+
+
+def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
+    """Return what a search takes, and what the winners do."""
+    clock, database = FakeClock(), Database(None)
+    pool = DevicePool({str(number): SimulatedSide(clock=clock) for number in range(devices)})
+    workers, problems = SimulatedWorkers(clock, size=cores), [problem_of(size) for size in SIZES]
+    resources = Resources(database, lambda: workers, lambda: pool, Budget.of(None, clock))
+    Tuner(resources).run(problems, Settings(prove=False))
+    return clock.now, [seconds for _, seconds in results(database, problems)]
+
+
+def test_two_devices_and_twice_the_cores_take_little_more_than_half_of_the_time() -> None:
+    one, winners = seconds_with(1, 8)
+    two, same = seconds_with(2, 16)
+    assert same == winners
+    assert two <= 0.6 * one
+
+
+@needs_opencl
+@pytest.mark.long
+def test_devices_in_processes_of_their_own_search_together() -> None:
+    benches = {name: DeviceBench(OPENCL, limit=60.0, service=SERVICE, device=name) for name in ("0", "1")}
+    pool, notes = DevicePool(benches), list[str]()
+    pool.start()
+    found = Tuner(Resources(Database(None), Inline, lambda: pool)).run(PROBLEMS[:2], evolve(SHORT, first=2, most=2))
+    assert all(bench.works for bench in benches.values())
+    pool.close()
+    assert all(choice.seconds for choice in found)
+    assert not notes
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "used"), [("", "1", "1"), ("2,5", "1", "5"), ("GPU-a, GPU-b", "0", "GPU-a")]
+)
+def test_a_device_is_one_of_those_that_are_visible(
+    monkeypatch: pytest.MonkeyPatch, visible: str, device: str, used: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    target = find_target("cuda:h100")
+    monkeypatch.setattr("cuts.search.device_pool.find_target", lambda name: target)
+    monkeypatch.setattr("cuts.search.device_pool.MeasuringDevice.__init__", lambda self, target: None)
+    NamedDevice(target, device)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == used
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "there", "said"),
+    [
+        ("3", "1", "cuda:h100", "device 1 is not visible: CUDA_VISIBLE_DEVICES names 1"),
+        ("", "1", "cuda:a100", "device 1 is another machine: .*, expected "),
+    ],
+)
+def test_a_device_of_another_kind_or_that_is_not_visible_is_refused(
+    monkeypatch: pytest.MonkeyPatch, visible: str, device: str, there: str, said: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("cuts.search.device_pool.find_target", lambda name: find_target(there))
+    with pytest.raises(BackendError, match=said):
+        NamedDevice(find_target("cuda:h100"), device)
