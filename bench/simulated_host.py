@@ -27,7 +27,7 @@ from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Job, longest_of, wishes_of
 from cuts.search.course import HERE
 from cuts.search.data import Reference
-from cuts.search.measure import Verdict
+from cuts.search.measure import Measured, Turns, Verdict
 from cuts.search.problem import Problem, digest, schedule_text
 from cuts.search.strategies import ProposingFactory
 
@@ -277,7 +277,8 @@ class SimulatedGPU:
     clock: Clock
     memory: JobMemory
     ready: float = field(init=False)
-    checking: str = ""
+    checking: tuple[str, Measured] | None = None
+    loaded: dict[str, float] = field(factory=dict)
     met: set[str] = field(factory=set)
     spent: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
 
@@ -291,7 +292,7 @@ class SimulatedGPU:
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Find every kernel right."""
         self.begin(problem, built)
-        return self.ended(inf)[0][1]
+        return self.ended(inf)[0][1].verdict
 
     def start(self) -> None:
         """It was started when it was made."""
@@ -303,25 +304,38 @@ class SimulatedGPU:
 
     def free(self, problem: Problem) -> bool:
         """Whether it checks nothing."""
-        return not self.checking
+        return self.checking is None
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        """Check a kernel beside what this process does."""
-        pickle.dumps((problem.key, built.kernel, built.binary))
-        seconds = CHECK if problem.key in self.met else FIRST_CHECK
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        """Check a kernel, and time kernels, beside what this process does."""
+        pickle.dumps((problem.key, built.kernel, built.binary, turns) if built is not None else turns)
+        seconds, samples = 0.0, list[tuple[float, ...]]()
+        if built is not None:
+            assert built.kernel is not None, "only what was built is checked"
+            seconds = CHECK if problem.key in self.met else FIRST_CHECK
+            self.met.add(problem.key)
+            self.loaded[built.kernel.name] = self.seconds(built)
         self.spent["check"] += seconds
+        for name in turns.kernels if turns is not None else ():
+            assert turns is not None, "it says what is timed"
+            taken = self.loaded[name]
+            samples.append((taken + OVERHEAD,) * turns.runs)
+            timing = ASK + (turns.runs + 1) * (taken + RUN)
+            self.spent["time"] += timing
+            seconds += timing
+            if len(samples) == 1 and taken + OVERHEAD > turns.most:
+                break
         self.ready = max(self.ready, self.clock()) + seconds
-        self.met.add(problem.key)
-        self.checking = problem.key
+        self.checking = problem.key, Measured(Verdict("ok"), tuple(samples))
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
-        """Find the kernel right once its check is done."""
-        if not self.checking or self.clock() + timeout < self.ready:
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+        """Find the kernel right, and say what it takes, once that is done."""
+        if self.checking is None or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)
             return []
         self.clock.until(self.ready)
-        checked, self.checking = self.checking, ""
-        return [(checked, Verdict("ok"))]
+        told, self.checking = self.checking, None
+        return [told]
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
         """Time a kernel."""

@@ -14,11 +14,13 @@ from ..ir import BackendError, Target
 from .build import Built
 from .child import START_LIMIT, Child, Lost
 from .data import Reference
-from .measure import Verdict
+from .measure import Measured, Turns, Verdict
 from .problem import Problem
 
 #: Seconds to make the data of a problem and what its outputs must be.
 PREPARE_LIMIT = 120.0
+#: Seconds that a few runs of a kernel may take which was right.
+TIMED_LIMIT = 10.0
 
 
 @frozen
@@ -63,26 +65,29 @@ class SideBench(Bench, Protocol):
         """Whether a candidate of a problem would be checked at once."""
         ...
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        """Have a candidate checked; what else is asked of its device meanwhile waits until that is done."""
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        """Have a candidate checked, if there is one, and if it is right, kernels of its problem timed in turns; what
+        else is asked of its device meanwhile waits until that is done.
+        """
         ...
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
-        """Return what became of candidates, each with the key of its problem, since the last call; wait for one, but no
-        longer than `timeout`.
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+        """Return what became of what was begun, each with the key of its problem, since the last call; wait for one,
+        but no longer than `timeout`.
         """
         ...
 
 
 @frozen
 class _Checking:
-    """A candidate that the device's process is told to check, whether the problem's data is made for it, and the moment
-    by which it must have answered.
+    """What the device's process is told to check and to time, whether the problem's data is made for it, the seconds
+    that this may take, and the moment by which it must have answered.
     """
 
     problem: Problem
-    built: Built
+    built: Built | None
     new: bool
+    limit: float
     deadline: float
 
 
@@ -108,7 +113,7 @@ class DeviceBench:
         self._starts = 0
         self._prepared: set[str] = set()
         self._checking: _Checking | None = None
-        self._told: list[tuple[str, Verdict]] = []
+        self._told: list[tuple[str, Measured]] = []
 
     def start(self) -> None:
         """Start the process, without waiting until it has opened the device."""
@@ -124,16 +129,18 @@ class DeviceBench:
         before, self._told = self._told, []
         self.begin(problem, built)
         self._wait()
-        ((_, verdict),), self._told = self._told, before
-        return verdict
+        ((_, measured),), self._told = self._told, before
+        return measured.verdict
 
     def free(self, problem: Problem) -> bool:
         """Whether no candidate is checked now."""
         return self._checking is None
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        """Have a candidate checked, which begins with the problem's data where the process has none."""
-        assert built.kernel is not None, "only what was built is checked"
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        """Have a candidate checked, which begins with the problem's data where the process has none, and what is timed
+        behind it.
+        """
+        assert built is None or built.kernel is not None, "only what was built is checked"
         self._wait()
         again = self._child.starts != self._starts or not self._child.alive
         if again:
@@ -143,10 +150,10 @@ class DeviceBench:
             self._begin(problem, trusted)
             self._wait()
         self._told.clear()  # nobody asked for it
-        self._begin(problem, built)
+        self._begin(problem, built, turns)
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
-        """Return what became of the candidate that is checked, once that is known."""
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+        """Return what became of what was begun, once that is known."""
         checking = self._checking
         if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
             self._wait()
@@ -196,17 +203,18 @@ class DeviceBench:
         self._told.clear()
         self._child.close()
 
-    def _begin(self, problem: Problem, built: Built) -> None:
-        """Tell the process what to check."""
-        new = problem.key not in self._prepared
+    def _begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        """Tell the process what to check and to time."""
+        new = built is not None and problem.key not in self._prepared
         data = (problem, self._references.get(problem.key)) if new else ()
-        limit = self.limit + (PREPARE_LIMIT if new else 0.0) + START_LIMIT
-        self._checking = _Checking(problem, built, new, time.monotonic() + limit)
+        limit = self.limit + (PREPARE_LIMIT if new else 0.0) + TIMED_LIMIT * len(turns.kernels if turns else ())
+        self._checking = _Checking(problem, built, new, limit, time.monotonic() + limit + START_LIMIT)
+        code = (None, None) if built is None else (built.kernel, built.binary)
         try:
-            self._child.send("check", problem.key, built.kernel, built.binary, *data)
+            self._child.send("measure", problem.key, *code, turns, *data)
         except Lost as lost:
             self._checking = None
-            self._told.append((problem.key, _verdict(lost)))
+            self._told.append((problem.key, Measured(_verdict(lost))))
 
     def _prepare(self, problem: Problem) -> None:
         """Have nothing but the data of a problem made."""
@@ -226,25 +234,27 @@ class DeviceBench:
         if checking is None:
             return
         try:
-            verdict = self._child.receive(self.limit + (PREPARE_LIMIT if checking.new else 0.0))
+            measured = self._child.receive(checking.limit)
         except Lost as lost:
             if not self._starts:  # was it the candidate, or is there no device?
                 self._prepare(checking.problem)
-            self._told.append((checking.problem.key, _verdict(lost)))
+            self._told.append((checking.problem.key, Measured(_verdict(lost))))
             return
         except BackendError as error:
             if not self._starts:
                 raise
             self._child.kill()
-            self._told.append((checking.problem.key, Verdict("failed", error.message.splitlines()[0])))
+            self._told.append((checking.problem.key, Measured(Verdict("failed", error.message.splitlines()[0]))))
             return
-        assert isinstance(verdict, Verdict)
+        assert isinstance(measured, Measured)
         self._starts = self._child.starts
-        self._prepared.add(checking.problem.key)
-        self._told.append((checking.problem.key, verdict))
-        if verdict.outcome == "ok":
+        self._told.append((checking.problem.key, measured))
+        if checking.new:
+            self._prepared.add(checking.problem.key)
+        if measured.verdict.outcome == "ok" and checking.built is not None:
             self._trusted.setdefault(checking.problem.key, checking.built)
-        elif verdict.outcome == "failed" and checking.problem.target.dialect == "cuda":
+        failed = measured.failure or measured.verdict.outcome == "failed"
+        if failed and checking.problem.target.dialect == "cuda":
             self._child.kill()  # an illegal address poisons the context, so what follows would fail too
 
 

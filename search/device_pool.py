@@ -17,7 +17,7 @@ from ..ir import BackendError, Target
 from .bench import SideBench, Timed
 from .build import Built
 from .data import Reference
-from .measure import MeasuringDevice, Verdict
+from .measure import Measured, MeasuringDevice, Turns, Verdict
 from .problem import Problem
 
 #: What hosts one of several devices.
@@ -65,7 +65,7 @@ class _Member:
 
     name: str
     bench: PoolBench
-    checking: tuple[Problem, Built] | None = None
+    checking: tuple[Problem, Built | None] | None = None
     problems: int = 0
     failed: int = 0
 
@@ -79,7 +79,7 @@ class DevicePool:
         self._members = [_Member(name, bench) for name, bench in benches.items()]
         self._notice = notice
         self._homes: dict[str, _Member] = {}
-        self._told: list[tuple[str, Verdict]] = []
+        self._told: list[tuple[str, Measured]] = []
 
     def start(self) -> None:
         """Begin to open all devices."""
@@ -103,18 +103,20 @@ class DevicePool:
         home = self._homes.get(problem.key)
         return any(member.checking is None for member in ([home] if home else self._members))
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        """Have a candidate checked by the device of its problem; by another one at once, where that is lost over it."""
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        """Have a candidate checked and kernels timed by the device of their problem; where that is lost over it,
+        another one checks the candidate at once.
+        """
         member = self._home(problem)
         try:
-            member.bench.begin(problem, built)
+            member.bench.begin(problem, built, turns)
             member.checking = problem, built
         except BackendError as error:
             self._give_up(member, error)
-            self._told.append((problem.key, self.check(problem, built)))
+            self._told.append((problem.key, self._again(problem, built)))
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
-        """Return what became of candidates on all devices."""
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+        """Return what became of what was begun, on all devices."""
         busy = [member for member in self._members if member.checking is not None]
         found, self._told = self._told, []
         for member in [*self._members]:
@@ -124,13 +126,13 @@ class DevicePool:
                 checking = member.checking
                 self._give_up(member, error)
                 if checking is not None:
-                    found.append((checking[0].key, self.check(*checking)))
+                    found.append((checking[0].key, self._again(*checking)))
                 continue
-            for key, verdict in told:
+            for key, measured in told:
                 checking, member.checking = member.checking, None
-                if checking is not None and self._doubted(member, verdict):
-                    verdict = self.check(*checking)
-                found.append((key, verdict))
+                if checking is not None and self._doubted(member, measured.verdict):
+                    measured = self._again(*checking)
+                found.append((key, measured))
         return found
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
@@ -145,6 +147,10 @@ class DevicePool:
         """Give all devices back."""
         for member in self._members:
             member.bench.close()
+
+    def _again(self, problem: Problem, built: Built | None) -> Measured:
+        """Return what another device says of a candidate, which is timed when that is asked for."""
+        return Measured(Verdict("ok") if built is None else self.check(problem, built))
 
     def _asked(self, problem: Problem, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
         """Ask the device of a problem; where it cannot be used, another one.

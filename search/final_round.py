@@ -50,13 +50,12 @@ class Ending:
             self.end(task)
 
     def end(self, task: SearchTask) -> None:
-        """Time the finalists in turns and choose."""
+        """Time the finalists in turns, which may be waited for, and choose."""
         database, statistics = self._trials.resources.database, self._trials.resources.statistics
         finalists = task.finalists(self._settings)
-        for _ in range(self._settings.rounds if len(finalists) > 1 else 0):
-            for entry in finalists:
-                if entry.outcome == "ok":
-                    self._trials.again(task, entry)
+        before, task.turned = task.turned, True
+        if not before and len(finalists) > 1 and self._trials.in_turns(task, finalists, self._settings.rounds):
+            return
         task.choice = best_known(task, self._settings, database)
         task.ended = self._trials.resources.budget.clock()
         winner = task.winner(self._settings)

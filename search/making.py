@@ -49,6 +49,8 @@ PAUSE, NOW = 0.05, -3.0
 #: Questions, and processors, from which on workers are worth their start: each imports what it needs for a second; a
 #: fragment is cut in half a second, a point chosen in a sixth of one.
 WORTH = 4
+#: What workers of a planner host: they compile nothing.
+PLANNING = "cuts.search.build:Worker"
 #: Nodes of a graph from which on workers start while its groups are formed, and most workers.
 MANY, MOST = 24, 8
 
@@ -135,7 +137,7 @@ class PlanningAside(PlanningHere):
         self._count = min(processors or cores(), MOST)
         self._workers: Workers | None = None
         if nodes >= MANY and self._count >= WORTH:
-            self._workers = Workers(self._count)
+            self._workers = Workers(self._count, PLANNING)
 
     def __enter__(self) -> PlanningAside:
         return self
@@ -161,7 +163,7 @@ class PlanningAside(PlanningHere):
         if min(len(asked), self._count) < WORTH:
             return {}
         if self._workers is None:
-            self._workers = Workers(min(self._count, len(asked)))
+            self._workers = Workers(min(self._count, len(asked)), PLANNING)
         for number, arguments in enumerate(asked):
             self._workers.submit(Job(number, method, arguments))
         done: list[Done] = []

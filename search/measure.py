@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
+from math import inf
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,28 @@ class Verdict:
 
     outcome: str
     message: str = ""
+
+
+@frozen
+class Turns:
+    """Kernels of a problem, by their names, that are timed one after another, each for so many `runs`; none behind the
+    first where that takes more than `most` seconds.
+    """
+
+    kernels: tuple[str, ...]
+    runs: int
+    most: float = inf
+
+
+@frozen
+class Measured:
+    """What became of a candidate, and the seconds of each run of those that were timed, in order: nothing for one that
+    is not loaded. Where one fails it is the last, and the reason is the `failure`.
+    """
+
+    verdict: Verdict
+    samples: tuple[tuple[float, ...] | None, ...] = ()
+    failure: str = ""
 
 
 @define
@@ -158,6 +182,31 @@ class MeasuringDevice:
         if not data.whole:
             self._keep(data)
         return Verdict("ok")
+
+    def measure(
+        self,
+        key: str,
+        kernel: KernelFunction | None,
+        binary: bytes | None,
+        turns: Turns | None,
+        new: Problem | None = None,
+        reference: Reference | None = None,
+    ) -> Measured:
+        """Check a kernel, if there is one, and if it is right, time kernels in turns."""
+        with HERE.noting("check"):
+            verdict = Verdict("ok") if kernel is None else self.check(key, kernel, binary, new, reference)
+        samples: list[tuple[float, ...] | None] = []
+        if verdict.outcome != "ok" or turns is None:
+            return Measured(verdict)
+        with HERE.noting("sample"):
+            for name in turns.kernels:
+                try:
+                    samples.append(self.sample(key, name, turns.runs))
+                except BackendError as failure:
+                    return Measured(verdict, tuple(samples), failure.message.splitlines()[0])
+                if len(samples) == 1 and median(samples[0] or (inf,)) > turns.most:
+                    break
+        return Measured(verdict, tuple(samples))
 
     def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> Launch:
         (loaded,) = self.device.build([kernel], [binary])

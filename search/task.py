@@ -64,12 +64,13 @@ class SearchTask:
     """The search for one problem.
 
     `trials` are results of earlier sessions by schedule, `order` is what is known of the order of points besides the
-    model. Nothing can be checked while it is `unknown` what the outputs
-    must be, nothing but the simple kernel that the others are held against while the problem is `untrusted`. `place` is
-    the batch of problems that its first jobs are in. `reached` is the best time when the last batch was proposed,
-    `tried` how many points there were then, `stale` how many batches in a row did not better it, `vain` how many points
-    these had. `lost` says why its space could not be ranked, `error` why there is nothing to choose from. It `begun`
-    and `ended` at moments of the clock.
+    model. Nothing can be checked while it is `unknown` what the outputs must be, nothing but the simple kernel that the
+    others are held against while the problem is `untrusted`. Candidates that are `ready` are checked next, those of
+    `turns` are timed in turns in the end, which was asked for where it is `turned`. Where it is `asking` a worker
+    proposes. `place` is the batch of problems that its first jobs are in. `reached` is the best time when the last
+    batch was proposed, `tried` how many points there were then, `stale` how many batches in a row did not better it,
+    `vain` how many points these had. `lost` says why its space could not be ranked, `error` why there is nothing to
+    choose from. It `begun` and `ended` at moments of the clock.
     """
 
     problem: Problem
@@ -79,6 +80,8 @@ class SearchTask:
     trials: dict[str, Trial] = field(factory=dict)
     entries: dict[str, Entry] = field(factory=dict)
     ready: deque[Entry] = field(factory=deque)
+    turns: list[Entry] = field(factory=list)
+    turned: bool = False
     unknown: bool = False
     untrusted: bool = False
     waiting: int = 0
@@ -130,8 +133,10 @@ class SearchTask:
 
     @property
     def measurable(self) -> bool:
-        """Whether a candidate may be checked now."""
-        return bool(self.ready) and not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))
+        """Whether a candidate may be checked now, or the last ones timed in turns."""
+        if not self.ready:
+            return bool(self.turns)
+        return not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))
 
     def take(self) -> Entry:
         """Return the candidate to check next, and forget that it waits."""
@@ -143,7 +148,7 @@ class SearchTask:
     def idle(self) -> bool:
         """Whether nothing of it is under way, so that something new must be proposed or the search ended."""
         begun = self.strategy is not None or bool(self.lost)
-        return self.choice is None and begun and not self.waiting and not self.ready
+        return self.choice is None and begun and not (self.waiting or self.ready or self.turns)
 
     @property
     def alternates(self) -> bool:

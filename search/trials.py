@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from attrs import frozen
+
 from ..ir import Schedule
 from ..passes.schedule import assess
 from .bench import SideBench
@@ -16,7 +18,7 @@ from .build import Built, Done, Scored, longest_of, wishes_of
 from .data import Reference
 from .database import Trial
 from .loop import DispatchLoop
-from .measure import Verdict
+from .measure import Measured, Turns, Verdict
 from .oracle import WHOLE, evaluations
 from .problem import schedule_text, trial_key
 from .resources import Resources
@@ -30,6 +32,15 @@ PROMISING = 0.9
 SOON = 0.003
 
 
+@frozen(eq=False)
+class _Asked:
+    """What a device is asked for: a candidate to check, if there is one, and others to time in turns."""
+
+    task: SearchTask
+    entry: Entry | None
+    turns: Sequence[Entry]
+
+
 class Trials:
     """Candidates of one search on their way from a proposal to a time. `batches` is how many batches of problems there
     are, which begin one after another; further rounds of a problem come behind all of them.
@@ -40,7 +51,7 @@ class Trials:
         self.settings = settings
         self.loop = DispatchLoop(resources)
         self.batches = 1
-        self._checking: dict[str, tuple[SearchTask, Entry]] = {}
+        self._asked: dict[str, _Asked] = {}
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
@@ -86,40 +97,51 @@ class Trials:
         return bool(long)
 
     def step(self, tasks: Sequence[SearchTask]) -> None:
-        """Take in what was built, and check and time one candidate; one whose check takes longer than there is to do
-        here is timed by a later step.
+        """Take in what was built, and have one candidate checked and timed, or the last ones of a problem timed in
+        turns; what takes longer than there is to do here is taken in by a later step.
         """
-        if self._checking:
+        if self._asked:
             self.loop.take_in()
         busy = any(task.idle or (task.measurable and self._free(task)) for task in tasks)
-        self.look(SOON if self._checking and not busy else 0.0)
-        checked = [task for task, _ in self._checking.values()]
-        task = self.loop.next(tasks, self._free, checked)
-        if task is not None:
+        self.look(SOON if self._asked and not busy else 0.0)
+        asked = [each.task for each in self._asked.values()]
+        task = self.loop.next(tasks, self._free, asked)
+        if task is not None and not task.ready:
+            turns, task.turns = task.turns, []
+            self._ask(task, None, turns)
+        elif task is not None:
             self._measure(task, task.take())
 
     def look(self, timeout: float = 0.0) -> None:
-        """Time the candidates whose check is done, and that were right; one that an earlier search left is nobody's."""
+        """Take in what devices have checked and timed; what an earlier search asked for is nobody's."""
         bench = self.resources.bench if self.resources.opened else None
         if not isinstance(bench, SideBench):
             return
         with self.resources.statistics.phase("check"):
             ended = bench.ended(timeout)
-        for key, verdict in ended:
-            if key in self._checking:
-                task, entry = self._checking.pop(key)
-                task.waiting -= 1
-                self._checked(task, entry, verdict)
+        for key, measured in ended:
+            if key in self._asked:
+                asked = self._asked.pop(key)
+                asked.task.waiting -= 1
+                self._measured(asked, measured)
+
+    def in_turns(self, task: SearchTask, entries: Sequence[Entry], rounds: int) -> bool:
+        """Have candidates timed in turns, and say whether that was asked for and is waited for: there may be nothing to
+        ask, or a device that answers at once.
+        """
+        turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
+        if turns and isinstance(self.resources.bench, SideBench):
+            task.turns = turns
+            return True
+        for entry in turns:
+            if entry.outcome == "ok":
+                self.again(task, entry)
+        return False
 
     def _free(self, task: SearchTask) -> bool:
         """Whether a candidate of a problem would be checked at once: its device has none to check."""
         bench = self.resources.bench
         return not isinstance(bench, SideBench) or bench.free(task.problem)
-
-    def again(self, task: SearchTask, entry: Entry) -> None:
-        """Time a candidate once more; one that fails now has lost."""
-        if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
-            self._settle(task, entry, verdict)
 
     # ---- building
 
@@ -184,16 +206,58 @@ class Trials:
     # ---- checking and timing
 
     def _measure(self, task: SearchTask, entry: Entry) -> None:
-        """Check a candidate, beside what else there is to do where the device can do that."""
+        """Check a candidate, and time it: a few runs, and if it is not hopeless as many again, in turns with the best
+        so far; all that beside what else there is to do where the device can do so.
+        """
         bench = self.resources.bench
+        if isinstance(bench, SideBench):
+            self._ask(task, entry, self._turns_of(task, entry))
+            return
         with self.resources.statistics.phase("check"):
-            if isinstance(bench, SideBench):
-                bench.begin(task.problem, _code(entry))
-                task.waiting += 1
-                self._checking[task.problem.key] = task, entry
-                return
             verdict = bench.check(task.problem, _code(entry))
         self._checked(task, entry, verdict)
+
+    def _turns_of(self, task: SearchTask, entry: Entry) -> list[Entry]:
+        """Return what is timed where a candidate is right, in order: nothing where that was done in an earlier session,
+        and of what others are held against.
+        """
+        best = task.best
+        if entry.trusted or entry.outcome:
+            return []
+        rivals = [best] if best is not None and best.built is not None and task.alternates else []
+        return [entry, *([] if best is None else [*rivals, entry])]
+
+    def _ask(self, task: SearchTask, entry: Entry | None, turns: Sequence[Entry]) -> None:
+        """Have a candidate checked, if there is one, and others timed in turns."""
+        bench, best = self.resources.bench, task.best
+        assert isinstance(bench, SideBench), "it does so beside what else there is to do"
+        most = inf if entry is None or best is None else self.settings.hopeless * best.seconds
+        asked = Turns(tuple(_name(each) for each in turns), self.settings.runs, most) if turns else None
+        with self.resources.statistics.phase("check"):
+            bench.begin(task.problem, None if entry is None else _code(entry), asked)
+        task.waiting += 1
+        self._asked[task.problem.key] = _Asked(task, entry, turns)
+
+    def _measured(self, asked: _Asked, measured: Measured) -> None:
+        """Take in times, each with the candidate that it is of."""
+        task, entry, statistics = asked.task, asked.entry, self.resources.statistics
+        if entry is None and measured.verdict.outcome != "ok":  # the process was lost: what they took before counts
+            return
+        if entry is not None and (measured.verdict.outcome != "ok" or not (asked.turns and any(measured.samples))):
+            self._checked(task, entry, measured.verdict)
+            return
+        for each, samples in zip(asked.turns, measured.samples, strict=False):
+            each.samples += samples or ()
+        statistics.timed += entry is not None
+        if measured.failure:
+            failing, failed = asked.turns[len(measured.samples)], Verdict("failed", measured.failure)
+            self._settle(task, failing, failed)
+            if failing is entry:
+                return
+        elif len(measured.samples) < len(asked.turns):
+            statistics.dropped += 1
+        if entry is not None:
+            self._settle(task, entry, measured.verdict)
 
     def _checked(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
         """Time a candidate that is right, unless that was done in an earlier session."""
@@ -205,7 +269,7 @@ class Trials:
         self._settle(task, entry, verdict)
 
     def _time(self, task: SearchTask, entry: Entry) -> Verdict:
-        """Time a candidate: a few runs, and if it is not hopeless as many again, in turns with the best so far."""
+        """Time a candidate, which this process waits for."""
         best = task.best
         self.resources.statistics.timed += 1
         verdict = self._sample(task, entry)
@@ -217,6 +281,11 @@ class Trials:
         if task.alternates:
             self.again(task, best)
         return self._sample(task, entry)
+
+    def again(self, task: SearchTask, entry: Entry) -> None:
+        """Time a candidate once more; one that fails now has lost."""
+        if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
+            self._settle(task, entry, verdict)
 
     def _sample(self, task: SearchTask, entry: Entry) -> Verdict:
         with self.resources.statistics.phase("time"):
@@ -251,3 +320,10 @@ def trial_of(entry: Entry, message: str = "") -> Trial:
 def _code(entry: Entry) -> Built:
     assert entry.built is not None, "only what was built reaches the device"
     return entry.built
+
+
+def _name(entry: Entry) -> str:
+    """Return the name of a candidate's kernel."""
+    kernel = _code(entry).kernel
+    assert kernel is not None, "only what was built is timed"
+    return kernel.name

@@ -3,7 +3,7 @@
 from .calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .ceiling_kernels import empty_kernel
 from .chains import CudaChains
-from .compile import Cubin, compile_kernel, compile_kernels, find_toolchain, toolchains
+from .compile import Cubin, begin_compiling, compile_kernel, compile_kernels, find_toolchain, toolchains
 from .device import CudaDevice
 from .query import driver, query_target
 from .transfers import CudaTransfers
@@ -13,6 +13,7 @@ __all__ = [
     "CudaChains",
     "CudaDevice",
     "CudaTransfers",
+    "begin_compiling",
     "compile_kernel",
     "compile_kernels",
     "driver",

@@ -23,10 +23,13 @@ MANY = 4096
 
 
 def main() -> None:
-    """Import the module that is named, and copy this process whenever that is asked for."""
+    """Import the module that is named, do what it does once for all copies, and copy this process whenever that is
+    asked for.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(Exception):  # whoever needs the module meets this again, and says so
-        import_module(sys.argv[2])
+        module = import_module(sys.argv[2])
+        getattr(module, "before_copies", lambda: None)()
     gc.freeze()
     Copying(socket.socket(fileno=int(sys.argv[1]))).run()
 

@@ -10,6 +10,7 @@ from math import inf
 
 from attrs import frozen
 
+from ...backends.cuda import begin_compiling
 from ...ir import Schedule
 from ...passes.schedule import make_space
 from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
@@ -26,6 +27,14 @@ from .threads import one_thread
 #: again.
 KEPT = 64
 _STRATEGIES: OrderedDict[Hashable, Bayes] = OrderedDict()
+
+
+def before_copies() -> None:
+    """Do what workers that are copies of one process need not do one after another.
+
+    Raises `BackendError` where there is no compiler.
+    """
+    begin_compiling()
 
 
 @frozen

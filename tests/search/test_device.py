@@ -38,7 +38,7 @@ from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
-from cuts.search.measure import MeasuringDevice, Verdict
+from cuts.search.measure import Measured, MeasuringDevice, Turns, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -99,6 +99,25 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
         np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
         for axis, extent in enumerate(whole[tensor].shape):
             assert {0, extent - 1} <= set(sample.places[axis])
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "evaluated"), [(7, 40, 7), (90, 40, 80), (90, 900, 44), (90, 4000, 16), (5, 4000, 5)]
+)
+def test_no_element_is_evaluated_twice_and_of_long_sums_there_are_fewer(
+    rows: int, terms: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two thousand random instances of 64 channels are each of them thirty times."""
+    form = group_of("reduce_sum", ((rows, terms),), {"axes": (1,), "keepdims": 0})
+    x = np.random.default_rng(0).standard_normal((rows, terms)).astype(np.float32)
+    for name, value in {"WHOLE": 0, "ENOUGH": 40_000, "LEAST": 16}.items():
+        monkeypatch.setattr(f"cuts.search.oracle.{name}", value)
+    (sample,) = expected(form, {"x0": x}, count=80).values()
+    places = sample.places[0]
+    assert len(places) == evaluated
+    assert evaluated > rows // 2 or {0, rows - 1} <= set(places), "borders are among them"
+    assert evaluated < rows or len(set(places)) == rows
+    np.testing.assert_allclose(sample.values, x.astype(np.float64).sum(1)[places], rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [0, 3, 4, 21, 22])
@@ -350,15 +369,48 @@ def test_a_candidate_is_checked_beside_what_else_is_asked_for() -> None:
     bench.begin(other, built(other))
     assert len(bench.sample(one, built(one), 2).samples) == 2
     assert bench.check(one, built(one, 1)).outcome == "ok"
-    assert bench.ended(0.0) == [(other.key, Verdict("ok"))]
+    assert bench.ended(0.0) == [(other.key, Measured(Verdict("ok")))]
     assert bench.ended(0.0) == []
     bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
     while not (told := bench.ended(0.1)):
         pass
-    ((key, verdict),) = told
+    ((key, measured),) = told
+    verdict = measured.verdict
     assert key == other.key
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
     assert bench.check(one, built(one)).outcome == "ok"
+    bench.close()
+
+
+@needs_opencl
+def test_candidates_are_timed_in_turns_beside_what_else_there_is_to_do() -> None:
+    """One that is hopeless no more than once, and what is not loaded not at all."""
+    bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
+    first, second = built(problem), built(problem, 1)
+    assert first.kernel is not None
+    assert second.kernel is not None
+    names = first.kernel.name, second.kernel.name
+
+    def ended() -> Measured:
+        while not (told := bench.ended(0.1)):
+            pass
+        ((key, measured),) = told
+        assert key == problem.key
+        assert measured.verdict == Verdict("ok")
+        return measured
+
+    bench.begin(problem, first, Turns(names[:1], 3))
+    assert [len(samples or ()) for samples in ended().samples] == [3]
+    bench.begin(problem, second, Turns((names[1], names[0], names[1]), 2))
+    assert [len(samples or ()) for samples in ended().samples] == [2, 2, 2]
+    bench.begin(problem, second, Turns((names[1], names[0], names[1]), 2, 1e-12))
+    assert [len(samples or ()) for samples in ended().samples] == [2]
+    bench.begin(problem, None, Turns((*names, "unknown"), 2))
+    assert [samples and len(samples) for samples in ended().samples] == [2, 2, None]
+    bench._child.kill()
+    bench.begin(problem, None, Turns(names, 2))
+    loaded = [samples is not None for samples in ended().samples]
+    assert loaded == [True, False], "a process that is new has loaded what others are held against"
     bench.close()
 
 

@@ -15,7 +15,7 @@ from cuts.search.build import Built, Factory
 from cuts.search.data import Reference
 from cuts.search.database import Database
 from cuts.search.device_pool import DOUBTED, SERVICE, DevicePool, NamedDevice
-from cuts.search.measure import Verdict
+from cuts.search.measure import Measured, Turns, Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
@@ -39,7 +39,8 @@ class OneOfSeveral:
     inner: FakeBench = field(factory=lambda: FakeBench(by_threads))
     until: float = float("inf")
     checking: str = ""
-    verdict: Verdict = Verdict("ok")
+    measured: Measured = Measured(Verdict("ok"))
+    loaded: dict[tuple[str, str], Built] = field(factory=dict)
     asked: int = 0
     begun: int = 0
     closed: bool = False
@@ -63,16 +64,22 @@ class OneOfSeveral:
     def free(self, problem: Problem) -> bool:
         return not self.checking
 
-    def begin(self, problem: Problem, built: Built) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
         assert not self.checking, "it is asked where it is free"
-        self.checking, self.verdict, self.asked = problem.key, self.check(problem, built), 0
+        verdict = Verdict("ok") if built is None else self.check(problem, built)
+        if built is not None and built.kernel is not None:
+            self.loaded[problem.key, built.kernel.name] = built
+        names = turns.kernels if turns is not None and verdict.outcome == "ok" else ()
+        known = [self.loaded.get((problem.key, name)) for name in names]
+        samples = [None if each is None else self.sample(problem, each, 3).samples for each in known]
+        self.checking, self.asked, self.measured = problem.key, 0, Measured(verdict, tuple(samples))
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
         self.asked += 1
         if not self.checking or self.asked < 2:
             return []
         checked, self.checking = self.checking, ""
-        return [(checked, self.verdict)]
+        return [(checked, self.measured)]
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
         assert problem.key in self.problems, "times are of the device that the candidate was checked on"
@@ -162,29 +169,29 @@ class SimulatedSide(OneOfSeveral):
     clock: FakeClock = field(factory=FakeClock)
     ready: float = 3.0
 
-    def begin(self, problem: Problem, built: Built) -> None:
-        self.ready, self.checking = max(self.ready, self.clock()) + 0.02, problem.key
-        self.problems.add(problem.key)
+    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+        OneOfSeveral.begin(self, problem, built, turns)
+        taken = sum(1e-3 + sum(samples or ()) for samples in self.measured.samples)
+        self.ready = max(self.ready, self.clock()) + taken + (0.0 if built is None else 0.02)
 
-    def ended(self, timeout: float) -> list[tuple[str, Verdict]]:
+    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
         if not self.checking or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)
             return []
         self.clock.until(self.ready)
         checked, self.checking = self.checking, ""
-        return [(checked, Verdict("ok"))]
-
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
-        assert built.kernel is not None
-        seconds = 0.01 * by_threads(built.kernel)
-        self.clock.pass_by(repeats * seconds + 1e-3)
-        return Timed((seconds,) * repeats)
+        return [(checked, self.measured)]
 
 
 def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
     """Return what a search takes, and what the winners do."""
     clock, database = FakeClock(), Database(None)
-    pool = DevicePool({str(number): SimulatedSide(clock=clock) for number in range(devices)})
+    pool = DevicePool(
+        {
+            str(number): SimulatedSide(FakeBench(lambda kernel: 0.01 * by_threads(kernel)), clock=clock)
+            for number in range(devices)
+        }
+    )
     workers, problems = SimulatedWorkers(clock, size=cores), [problem_of(size) for size in SIZES]
     resources = Resources(database, lambda: workers, lambda: pool, Budget.of(None, clock))
     Tuner(resources).run(problems, Settings(prove=False))
