@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from ...ir import Index, Statement, Var, as_index, substitute, variables
+from ...ir import COMBINERS, Index, Statement, Var, as_index, substitute, variables
 from .inline import FusionError
 from .solve import is_bijection, solve
 
@@ -45,6 +45,34 @@ class Places:
     def rows(self, axes: Sequence[Var]) -> dict[Var, Index]:
         """Map reduced or free axes to the variables of their row space."""
         return {a: as_index(v) for a, v in zip(axes, self.row_vars(axes), strict=True)}
+
+
+def check_counts(statements: Sequence[Statement], live: Sequence[str]) -> None:
+    """Raise `FusionError` where numbers of elements alone say that statements have no instances in common: there are as
+    many as a reduction has results, and an output has one element for each, or a row.
+
+    Of the merges that a partition looks at, a third come to nothing for this, and to solve maps for that takes long.
+    Where statements are yet to be rewritten into others, of rows and places, it is not told.
+    """
+    wanted, needed = set(live), list[Statement]()
+    for statement in reversed(statements):
+        if statement.target in wanted:
+            needed.append(statement)
+            wanted.update(statement.tensors_read)
+    rewritten = any(s.along is not None or (s.combine and COMBINERS[s.combine].position) for s in needed)
+    if rewritten or len({s.target for s in needed}) < len(needed):
+        return
+    counts = [prod(axis.extent for axis in s.axes) for s in needed]
+    sums = [n for n, s in enumerate(needed) if s.combine and any(r.extent > 1 for r in s.reduce)]
+    outputs = [n for n, s in enumerate(needed) if s.target in live]
+    instances = counts[sums[0]] if sums else max((counts[n] for n in outputs), default=1)
+    apart = [n for n in sums if counts[n] != instances] or [n for n in outputs if counts[n] % instances]
+    if apart:
+        raise _unmatched(needed[apart[0]])
+
+
+def _unmatched(statement: Statement) -> FusionError:
+    return FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
 
 
 def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
@@ -106,7 +134,7 @@ def _by_shape(statement: Statement, axes: Sequence[Var]) -> Mapping[Var, Index]:
     own = sorted((a for a in statement.axes if a.extent > 1), key=lambda axis: axis.extent)
     group = sorted((p for p in axes if p.extent > 1), key=lambda axis: axis.extent)
     if [a.extent for a in own] != [p.extent for p in group]:
-        raise FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
+        raise _unmatched(statement)
     return {**{a: as_index(0) for a in statement.axes}, **{a: as_index(p) for a, p in zip(own, group, strict=True)}}
 
 

@@ -49,7 +49,7 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from .align import Places, align
+from .align import Places, align, check_counts
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .orders import Order, order_of
@@ -92,6 +92,7 @@ class _Normaliser:
     limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
+        check_counts(statements, self.live)
         plain = self._prepare(statements)
         needed = self._needed(plain)
         self._check_places(needed)
