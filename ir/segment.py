@@ -104,7 +104,7 @@ class FusedGroup:
     only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
     memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are constants of the
     graph, as weights; the others are taken to lie in the cache, as whoever left them did so a moment ago. That is no
-    part of what a group computes: equal groups may differ in it.
+    part of what a group computes: equal groups may differ in it. `memo` is room for what somebody found of it once.
     """
 
     segments: tuple[Segment, ...]
@@ -114,6 +114,12 @@ class FusedGroup:
     shared: tuple[str, ...] = ()
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     fixed: tuple[str, ...] = field(default=(), eq=False)
+    memo: list[object] = field(factory=list, init=False, eq=False, repr=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how it is made again in another process, where nothing was found of it."""
+        parts = self.segments, self.tensors, self.inputs, self.outputs, self.shared, self.constants, self.fixed
+        return FusedGroup, parts
 
     @property
     def adds_to_memory(self) -> bool:

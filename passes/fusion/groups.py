@@ -97,8 +97,28 @@ def _aligned(storage: Storage) -> int:
     return offsets % _WIDEST and offsets & -offsets
 
 
-#: Normal forms that are in use: equal ones are one object, so that comparing them takes no time.
+class FormKey:
+    """What equal normal forms have in common: one object as long as somebody has it, in every process of its own, so
+    that comparing keys takes no time.
+    """
+
+    __slots__ = ("__weakref__", "parts")
+
+    def __init__(self, parts: tuple[object, ...]) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how another process finds its own."""
+        return _key_of, (self.parts,)
+
+
+#: Normal forms that are in use, by their keys, and these by what they are made of: equal ones are one object.
 _SAME: WeakValueDictionary[Hashable, FusedGroup] = WeakValueDictionary()
+_KEYS: WeakValueDictionary[tuple[object, ...], FormKey] = WeakValueDictionary()
+
+
+def _key_of(parts: tuple[object, ...]) -> FormKey:
+    return _KEYS.setdefault(parts, FormKey(parts))
 
 
 def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
@@ -138,9 +158,11 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
 
 def form_key(form: FusedGroup) -> Hashable:
     """Return a value that is equal for equal normal forms; forms over canonical names are equal for groups that compute
-    the same.
+    the same. It is found once of each form: everything that is remembered of groups is asked for by it.
     """
-    return (
+    if form.memo:
+        return form.memo[0]
+    parts = (
         form.segments,
         tuple(form.tensors.items()),
         form.inputs,
@@ -148,6 +170,8 @@ def form_key(form: FusedGroup) -> Hashable:
         form.shared,
         tuple(form.constants.items()),
     )
+    form.memo.append(key := _key_of(parts))
+    return key
 
 
 def in_math(form: FusedGroup, math: str) -> FusedGroup:
