@@ -222,6 +222,7 @@ class Workshop:
         self._pattern_of: dict[str, int] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, Workshop] = {}
+        self._losing: dict[str, bool] = {}
 
     def turn(self, unit: str) -> Workshop:
         """Return a workshop for one turn of a loop."""
@@ -260,6 +261,34 @@ class Workshop:
         if isinstance(shared, Group):
             return shared
         return Illegal(f"register level: {found.reason}; shared-memory level: {shared.reason}")
+
+    def outline(self, members: Sequence[Group]) -> FusedGroup | None:
+        """Return what a merge of groups reads and writes at least, without what it computes, which takes long to find;
+        nothing where that may be less than what they read apart: some of several pieces, of rows and of tables may turn
+        out not to be needed.
+        """
+        units = {name for group in members for name in group.units}
+        made = {t for name in units for t in self.units[name].writes}
+        inputs: dict[str, None] = {}
+        for tensor in (t for group in members for t in group.inputs):
+            if self.sources(tensor) not in made:
+                inputs[tensor] = None
+            elif tensor not in made:
+                units.add(self._view_units[tensor].name)
+        if any(map(self._loses_reads, units)):
+            return None
+        outputs = dict.fromkeys(t for group in members for t in group.outputs if self._needed(t, units))
+        return FusedGroup((), {t: self.types[t] for t in (*inputs, *outputs)}, tuple(inputs), tuple(outputs))
+
+    def _loses_reads(self, unit: str) -> bool:
+        """Whether part of what a unit reads may not be needed where it is merged with others."""
+        if unit not in self._losing:
+            statements, source = self.units[unit].statements, self._view_units
+            pieces = len({s.target for s in statements}) < len(statements)
+            behind = any(t in source and self._loses_reads(source[t].name) for t in self.units[unit].reads)
+            own = any(s.along is not None or not self.tables.keys().isdisjoint(s.tensors_read) for s in statements)
+            self._losing[unit] = pieces or own or behind
+        return self._losing[unit]
 
     def _reading(self, first: Group, second: Group) -> int:
         """Return which segment of a group is the first to read what another group writes; the first where none does."""
@@ -407,26 +436,3 @@ class Workshop:
             elif unit.name not in inside:
                 return True
         return False
-
-
-class Owners(dict[str, Group | str]):
-    """The group of each unit; units that need no kernel stand for themselves. `following` is what is known of who reads
-    what an owner writes.
-    """
-
-    def __init__(self, owners: Mapping[str, Group | str]) -> None:
-        super().__init__(owners)
-        self.following: dict[Group | str, frozenset[Group | str]] = {}
-
-    def join(self, group: Group, sources: Mapping[str, frozenset[str]]) -> None:
-        """Let a group have its units; `sources` are the units that write what each of them reads."""
-        for before in {self[source] for unit in group.units for source in sources[unit]}:
-            self.following.pop(before, None)
-        self.update(dict.fromkeys(group.units, group))
-        self.following.pop(group, None)
-
-    def copy(self) -> Owners:
-        """Return the same owners, which change by themselves."""
-        made = Owners(self)
-        made.following = dict(self.following)
-        return made

@@ -14,10 +14,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Protocol
 
-from ...ir import FusedGroup
-from .groups import Group, Owners, Workshop, form_key
+from attrs import field, frozen
+
+from ...ir import Segment
+from .groups import Group, Workshop, form_key
 from .legality import multiplies as tiled
 from .normalise import Illegal
+from .partitioner import Owners, Paths
 
 #: Most groups between two products: rows, their weights, and what is computed of either element by element.
 BETWEEN = 4
@@ -38,6 +41,10 @@ class Edges(Protocol):
 
     def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
         """Return the groups that read what a group writes."""
+        ...
+
+    def paths(self, owner: Owners) -> Paths[Group | str]:
+        """Return what each group leads to."""
         ...
 
 
@@ -84,25 +91,19 @@ def joined(workshop: Workshop, hull: tuple[Group, ...]) -> Group | Illegal:
 
 def multiplies(group: Group) -> bool:
     """Whether a group is one segment whose threads have tiles of a product's results."""
-    return _multiplies(_Form(form_key(group.form), group.form))
+    return len(group.form.segments) == 1 and _multiplies(form_key(group.form), _Asked(group.form.segments[0]))
 
 
-class _Form:
-    """A normal form that is asked about once."""
+@frozen
+class _Asked:
+    """A segment that is no part of what says whether the answer is known, which its form's key does at once."""
 
-    def __init__(self, key: Hashable, form: FusedGroup) -> None:
-        self.key, self.form = key, form
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self.key == other.key
+    segment: Segment = field(eq=False)
 
 
-@lru_cache(maxsize=4096)
-def _multiplies(asked: _Form) -> bool:
-    return len(asked.form.segments) == 1 and tiled(asked.form.segments[0])
+@lru_cache(maxsize=1 << 13)
+def _multiplies(key: Hashable, asked: _Asked) -> bool:
+    return tiled(asked.segment)
 
 
 def _in_front(workshop: Workshop, group: Group, product: str, made: set[str]) -> tuple[str, ...]:
@@ -148,12 +149,4 @@ def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: Owners) 
 
 def convex(edges: Edges, hull: set[Group], owner: Owners) -> bool:
     """Whether no path leaves some groups and comes back."""
-    pending = [v for g in hull for v in edges.successors(g, owner) - hull]
-    seen = set(pending)
-    while pending:
-        following = edges.successors(pending.pop(), owner)
-        if following & hull:
-            return False
-        pending.extend(following - seen)
-        seen |= following
-    return True
+    return not edges.paths(owner).lead_to({v for g in hull for v in edges.successors(g, owner) - hull}, hull)

@@ -23,10 +23,10 @@ from typing import TypeAlias
 from attrs import define, evolve, field
 
 from ...ir import FusedGroup, Mode
-from .groups import Group, Owners, Workshop
+from .groups import Group, Workshop
 from .hulls import convex, hulls, joined, leading_to
 from .normalise import Illegal
-from .partitioner import Partitioner
+from .partitioner import Owners, Partitioner
 from .siblings import sibling_pairs
 
 #: How often it is told which groups a path will come to, each time after those before are known.
@@ -128,7 +128,7 @@ def _improved(
     several = [*first_pairs, *_hulls(partitioner, initial, path.owner)]
     partitioner.foresee([group.form for members in several for group in members])
     path.consider(several)
-    partitioner.foresee([merged.form for *_, merged in sorted(path.queue)])  # nearly all of them are looked at
+    partitioner.foresee(_formed(path))  # nearly all of them are looked at
     if partitioner.known is not None:
         _look_ahead(path.copy(), partitioner.known)
     path.follow()
@@ -139,26 +139,43 @@ def _improved(
 @define
 class _Path:
     """A path of best merges: the groups so far, who owns units, and the merges that may come next. A merge stands where
-    the most that it may save has it, until somebody looked at what it saves.
+    the most that it may save has it, until somebody looked at what it saves. Of most that come up behind others one of
+    the groups is gone before they are looked at: whether they are legal is asked only then, where there is no need to
+    know it for that most.
     """
 
     partitioner: Partitioner
     groups: dict[Group, None]
     owner: Owners
     beside: bool
-    queue: list[tuple[float, int, bool, tuple[Group, ...], Group]] = field(factory=list)
+    queue: list[tuple[float, int, bool, tuple[Group, ...], Group | None]] = field(factory=list)
     ties: int = 0
 
     def copy(self) -> _Path:
         """Return a path that goes on from here by itself."""
         return evolve(self, groups=dict(self.groups), owner=self.owner.copy(), queue=list(self.queue))
 
-    def consider(self, several: Iterable[tuple[Group, ...]]) -> None:
-        """Queue those of some merges that are legal."""
-        for members, merged in _merges(self.partitioner, several):
-            most = max(0.0, _most(self.partitioner, members, merged))
-            heapq.heappush(self.queue, (-most, self.ties, False, members, merged))
+    def consider(self, several: Iterable[tuple[Group, ...]], late: bool = False) -> None:
+        """Queue those of some merges that are legal, or may be, which is found `late`."""
+        for members in several:
+            if self.partitioner.over():
+                break
             self.ties += 1
+            outline = _outline(self.partitioner, members) if late else None
+            if outline is None:
+                self._form(members, self.ties)
+            else:
+                self._queue(members, self.ties, None, _most(self.partitioner, members, outline))
+
+    def _form(self, members: tuple[Group, ...], tie: int) -> None:
+        """Queue a merge if it is legal."""
+        shop = self.partitioner.workshop
+        merged = shop.fuse(*members) if len(members) == 2 else joined(shop, members)
+        if isinstance(merged, Group):
+            self._queue(members, tie, merged, _most(self.partitioner, members, merged.form, merged))
+
+    def _queue(self, members: tuple[Group, ...], tie: int, merged: Group | None, most: float) -> None:
+        heapq.heappush(self.queue, (-max(0.0, most), tie, False, members, merged))
 
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True) -> None:
         """Make merges, always the one that saves most, to the end; those are left whose costs are not `known`."""
@@ -166,6 +183,10 @@ class _Path:
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
             if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
+                continue
+            if merged is None:
+                if not self.partitioner.over():
+                    self._form(members, tie)
                 continue
             if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
                 if not known(merged.form):
@@ -181,8 +202,8 @@ class _Path:
             del self.groups[group]
         self.groups[merged] = None
         self.owner.join(merged, self.partitioner.sources)
-        self.consider(self.partitioner.neighbours(merged, self.owner, self.beside))
-        self.consider(_hulls(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner))
+        self.consider(self.partitioner.neighbours(merged, self.owner, self.beside), late=True)
+        self.consider(_hulls(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner), late=True)
 
 
 def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
@@ -195,22 +216,22 @@ def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
         path.partitioner.likely([group for group in path.groups if group not in pending])
         if not path.queue or path.partitioner.over():
             return
-        path.partitioner.foresee([merged.form for *_, merged in sorted(path.queue)])
+        path.partitioner.foresee(_formed(path))
         heapq.heapify(path.queue)
 
 
-def _merges(partitioner: Partitioner, several: Iterable[tuple[Group, ...]]) -> list[tuple[tuple[Group, ...], Group]]:
-    """Return the pairs and hulls of groups that one kernel can compute, and that kernel's group, as far as there is
-    time.
+def _formed(path: _Path) -> list[FusedGroup]:
+    """Return what merges of a queue compute, those first that may save most."""
+    return [merged.form for *_, merged in sorted(path.queue) if merged is not None]
+
+
+def _outline(partitioner: Partitioner, members: tuple[Group, ...]) -> FusedGroup | None:
+    """Return what a merge reads and writes at least, where that tells the most that it may save: what it takes apart
+    was asked before, as the model may judge groups by those that it was asked about first.
     """
-    shop, found = partitioner.workshop, []
-    for members in several:
-        if partitioner.over():
-            break
-        merged = shop.fuse(*members) if len(members) == 2 else joined(shop, members)
-        if isinstance(merged, Group):
-            found.append((members, merged))
-    return found
+    if partitioner.least is None or not all(map(partitioner.has_cost, members)):
+        return None
+    return partitioner.workshop.outline(members)
 
 
 def _hulls(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
@@ -273,11 +294,12 @@ def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: Owners)
     return convex(partitioner, {*members}, owner)
 
 
-def _most(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:
-    """Return the seconds that a merge saves at most."""
+def _most(partitioner: Partitioner, members: Sequence[Group], form: FusedGroup, merged: Group | None = None) -> float:
+    """Return the seconds that a merge saves at most, by what its form reads and writes."""
     if partitioner.least is None:
+        assert merged is not None, "without a bound it is asked what the group takes"
         return _gain(partitioner, members, merged)
-    return sum(map(partitioner.cost, members)) - partitioner.least(merged.form)
+    return sum(map(partitioner.cost, members)) - partitioner.least(form)
 
 
 def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Forms, Group, Owners, Workshop, form_key
+from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key
 from cuts.passes.fusion.legality import Policy, issue_slots
-from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, partition, places, settle
-from cuts.passes.fusion.partitioner import Partitioner
+from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, neighbours, partition, places, settle
+from cuts.passes.fusion.partitioner import Owners, Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
@@ -285,3 +287,93 @@ def test_normal_forms_that_graphs_share_are_those_of_each_alone(made: list[objec
     again = Partitioner(workshop_of(made[0], policy, forms), Roofline(TARGET))
     fuse_all(again, again.singletons())
     assert len(forms.normal) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_whether_merges_are_legal_is_asked_late_and_ends_alike(made: object) -> None:
+    """Costs are asked for in the same order: the model may judge groups by those that it was asked about first."""
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    asked: list[list[object]] = [[], []]
+
+    class Asked:
+        """The roofline, which notes what it was asked about."""
+
+        def __init__(self, found: list[object]) -> None:
+            self.found = found
+
+        def cost(self, group: FusedGroup) -> float:
+            self.found.append(form_key(group))
+            return Roofline(TARGET).cost(group)
+
+    class AtOnce(Workshop):
+        """A workshop that tells nothing of a merge but by forming it."""
+
+        def outline(self, members: Sequence[Group]) -> FusedGroup | None:
+            return None
+
+    views, policy, least = parts.workshop.views, parts.workshop.policy, Roofline(TARGET).traffic
+    late, at_once = (
+        Partitioner(kind(views, policy), Asked(found), least=least)
+        for kind, found in zip((Workshop, AtOnce), asked, strict=True)
+    )
+    assert improve(late, late.singletons()) == improve(at_once, at_once.singletons())
+    assert asked[0] == asked[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_a_merge_reads_and_writes_no_less_than_is_told_before_it_is_formed(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    groups = parts.singletons()
+    for first, second in neighbours(parts, groups, parts.owners(groups)):
+        told, merged = parts.workshop.outline((first, second)), parts.workshop.fuse(first, second)
+        if told is not None and isinstance(merged, Group):
+            assert {*told.inputs} <= {*merged.inputs} and {*told.outputs} <= {*merged.outputs}
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_what_groups_lead_to_is_known_behind_every_merge(made: object) -> None:
+    """A merge is convex by the paths that are remembered where a walk through the graph says so."""
+
+    class Walking(Partitioner):
+        """A partitioner that walks."""
+
+        def convex(self, first: Group, second: Group, owner: Owners) -> bool:
+            def leads(vertex: Group | str, seen: set[Group | str]) -> bool:
+                following = self.successors(vertex, owner) - seen
+                return second in following or any(leads(each, seen | following) for each in following)
+
+            around = any(leads(each, set()) for each in self.successors(first, owner) - {second})
+            known = super().convex(first, second, owner)
+            if second in self.successors(first, owner):
+                assert known != around
+            return known
+
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    walking = Walking(parts.workshop, parts.evaluator)
+    initial = walking.singletons()
+    assert improve(walking, initial) == improve(parts, initial)
+
+
+def test_equal_forms_have_one_key_wherever_they_come_from() -> None:
+    form = next(iter(partitioner(CHAIN, TARGET).singletons())).form
+    other = pickle.loads(pickle.dumps(form))
+    assert other is not form and other == form and not other.memo
+    assert form_key(other) is form_key(form) is pickle.loads(pickle.dumps(form_key(form)))
+    changed = evolve(form, inputs=(*form.inputs, "more"))
+    assert form_key(changed) is not form_key(form)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_numbers_of_elements_tell_of_no_merge_that_maps_would_not(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    groups, views = parts.singletons(), parts.workshop.views
+    pairs = list(neighbours(parts, groups, parts.owners(groups)))
+    told = [parts.workshop.fuse(*pair) for pair in pairs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cuts.passes.fusion.normalise.check_counts", lambda statements, live: None)
+        solved = [Workshop(views, parts.workshop.policy).fuse(*pair) for pair in pairs]
+    assert [isinstance(found, Group) for found in told] == [isinstance(found, Group) for found in solved]

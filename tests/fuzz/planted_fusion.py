@@ -39,8 +39,8 @@ BUGS = (
     Bug("legality", "an index that is computed in the group is read from memory",
         "passes.fusion.inline:Inliner._check_places",
         "if computed:", "if len(computed) > 1:"),
-    Bug("partition", "a path may leave a group and come back", "passes.fusion.partitioner:Partitioner._direct",
-        "if second in following:", "if False:"),
+    Bug("partition", "a path may leave a group and come back", "passes.fusion.partitioner:Paths.lead_to",
+        "any(self.leads[vertex] & wanted for vertex in vertices)", "False"),
     Bug("partition", "groups run before what they read", "passes.fusion.partitioner:Partitioner.sorted",
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]",
         "waits = {v: min(n, 1) for v, n in waits.items()}\n    "
