@@ -39,6 +39,14 @@ def print_expr(expr: Expr, names: IndexNames) -> str:
 
 
 def _print(expr: Expr, names: IndexNames) -> tuple[str, int]:
+    """Return the text of an expression and how tightly it binds; what a transform shares is written once."""
+    found = names.expressions.get(expr)
+    if found is None:
+        found = names.expressions[expr] = _written(expr, names)
+    return found
+
+
+def _written(expr: Expr, names: IndexNames) -> tuple[str, int]:
     if isinstance(expr, Const):
         return literal_text(expr.value, expr.dtype)
     if isinstance(expr, Call):

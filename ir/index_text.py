@@ -12,7 +12,7 @@ from itertools import pairwise
 from attrs import define, field
 
 from .errors import ParseError
-from .expr import Guard
+from .expr import Expr, Guard
 from .index import Clamp, FloorDiv, Index, Indirect, Mod, Primary, Var, as_index, primary_index
 from .tokens import Tokens, quote
 
@@ -21,13 +21,19 @@ _WIDTH = 120
 
 @define
 class IndexNames:
-    """How variables and tensors are written: declared variables by name, words of the language in quotes."""
+    """How variables and tensors are written: declared variables by name, words of the language in quotes. `indices` and
+    `expressions` are the texts of those that were written, as most occur several times.
+    """
 
     reserved: Container[str] = frozenset()
     declared: dict[str, Var] = field(factory=dict)
+    indices: dict[Index, str] = field(factory=dict)
+    expressions: dict[Expr, tuple[str, int]] = field(factory=dict)
 
     def declare(self, variables: Iterable[Var]) -> None:
         """Declare variables; of those that share a name, the first."""
+        self.indices.clear()
+        self.expressions.clear()
         for variable in variables:
             self.declared.setdefault(variable.name, variable)
 
@@ -54,6 +60,13 @@ class IndexNames:
 
 def print_index(index: Index, names: IndexNames) -> str:
     """Return the text of an index."""
+    found = names.indices.get(index)
+    if found is None:
+        found = names.indices[index] = _index_text(index, names)
+    return found
+
+
+def _index_text(index: Index, names: IndexNames) -> str:
     parts: list[str] = []
     for primary, factor in index.terms:
         text = _print_primary(primary, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
 
 import attrs
@@ -28,15 +28,28 @@ def variables_of(node: object) -> dict[Var, None]:
     stack: list[object] = [node]
     while stack:
         item = stack.pop()
-        if isinstance(item, Var):
+        if isinstance(item, tuple):
+            stack.extend(reversed(item))
+        elif isinstance(item, Index):
+            found.update(_in_order(item))
+        elif isinstance(item, Var):
             found[item] = None
+        elif names := _last_first(cast(Any, type(item))):
+            if id(item) not in seen:
+                seen.add(id(item))
+                stack.extend([getattr(item, name) for name in names])
         elif isinstance(item, Mapping):
             stack.extend(reversed(list(item.values())))
-        elif isinstance(item, tuple):
-            stack.extend(reversed(item))
-        elif (names := _last_first(cast(Any, type(item)))) and id(item) not in seen:
-            seen.add(id(item))
-            stack.extend([getattr(item, name) for name in names])
+    return found
+
+
+@lru_cache(maxsize=1 << 16)
+def _in_order(index: Index) -> dict[Var, None]:
+    """Return the variables of an index, in order of first occurrence."""
+    found: dict[Var, None] = {}
+    for primary, _ in index.terms:
+        for part in (primary,) if isinstance(primary, Var) else primary.parts:
+            found.update({part: None} if isinstance(part, Var) else _in_order(part))
     return found
 
 
