@@ -7,9 +7,9 @@ from math import gcd, prod
 
 import numpy as np
 
-from ...ir import FusedGroup, Read, Target, Var, linearise, variables
+from ...ir import FusedGroup, Read, Target, Var, linearise
 from ..lowering import in_rows
-from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, scattered, segments_of
+from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, places_of, scattered, segments_of
 from .geometry import Geometry
 from .places import Place
 
@@ -98,7 +98,7 @@ def decoding_cost(read: Read, geometry: Geometry) -> float:
     """Return the instructions that a direct load takes besides itself: comparisons of its guards, division of flattened
     indices.
     """
-    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    used = places_of(read.indices)
     flat = any(
         len(d) > 1 and len(used.intersection(d)) > 1 for d in (*geometry.structure.loops, *geometry.structure.dims)
     )
@@ -112,7 +112,7 @@ def divides(read: Read, geometry: Geometry) -> Count:
     Where atoms multiply, threads divide only if a chunk is no part of the innermost axis: else all others stand still
     in it. (What the estimate takes for divisions elsewhere is fitted without that.)
     """
-    used = frozenset[object]().union(*(variables(i) for i in read.indices))
+    used = places_of(read.indices)
     several = float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
     if not geometry.structure.atom or not several:
         return several

@@ -7,15 +7,17 @@ single schedule and a million points. Counts are exact for sums of two variables
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, variables
 
+T = TypeVar("T")
 #: A number, or an array of numbers with one entry per point.
 Count: TypeAlias = Any
 
@@ -55,16 +57,28 @@ class Cover:
     each axis.
 
     `sizes` counts elements of each dim (a dim is a tuple of axes flattened row-major); `extents` of each axis; `owner`
-    names an axis' dim. Both are clipped to the space, since what lies outside is never read.
+    names an axis' dim. Both are clipped to the space, since what lies outside is never read. What was counted is
+    `known`: most tensors of a kernel are read at the same places.
     """
 
     dims: tuple[tuple[Var, ...], ...]
     sizes: tuple[Count, ...]
     extents: Mapping[Var, Count]
+    known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what belongs to a key, made when it is first asked for; nobody changes it."""
+        if key not in self.known:
+            self.known[key] = make()
+        found: T = self.known[key]
+        return found
 
     def dependent(self, used: frozenset[Var]) -> Count:
         """Iterations that differ in the used variables: the product over the dims that hold one."""
-        return product(size for dim, size in zip(self.dims, self.sizes, strict=True) if used.intersection(dim))
+        return self.once(used, lambda: self._dependent(used))
+
+    def _dependent(self, used: frozenset[Var]) -> Count:
+        return product(size for dim, size in zip(self.dims, self.sizes, strict=True) if not used.isdisjoint(dim))
 
     @staticmethod
     def of(dims: Sequence[tuple[Var, ...]], sizes: Sequence[Count]) -> Cover:
@@ -127,9 +141,18 @@ def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:
 
 def elements(read: Read, shape: Sequence[int], cover: Cover) -> Count:
     """Return how many distinct elements of a tensor a read touches over a cover."""
-    box = product(distinct(i, cover.extents, e) for i, e in zip(read.indices, shape, strict=True))
-    used = frozenset[Var]().union(*(variables(i) for i in read.indices))
-    return least(box, cover.dependent(used))
+    return cover.once(("elements", read.indices, tuple(shape)), lambda: _elements(read.indices, shape, cover))
+
+
+def _elements(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> Count:
+    box = product(distinct(i, cover.extents, e) for i, e in zip(indices, shape, strict=True))
+    return least(box, cover.dependent(places_of(indices)))
+
+
+@lru_cache(maxsize=1 << 14)
+def places_of(indices: tuple[Index, ...]) -> frozenset[Var]:
+    """Return the variables that say where an element stands."""
+    return frozenset[Var]().union(*map(variables, indices))
 
 
 def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
@@ -146,22 +169,26 @@ def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Coun
 
     What several lookups by the same axes find are no more elements than these have values, however far apart.
     """
+    return cover.once(("runs", read.indices, tuple(shape)), lambda: _runs_of(read.indices, shape, cover))
+
+
+def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
     rows: Count = 1
     run: Count = 1
     whole: Count = True
     last = len(shape) - 1
     for position in range(last, -1, -1):
-        count = distinct(read.indices[position], cover.extents, shape[position])
+        count = distinct(indices[position], cover.extents, shape[position])
         if whole is True:
-            run = run * (count * _step(read.indices[position]) if position == last else count)
+            run = run * (count * _step(indices[position]) if position == last else count)
         else:
             run = run * np.where(whole, count, 1)
             rows = rows * np.where(whole, 1, count)
         if shape[position] > 1:  # of one element all are read
             whole = np.logical_and(whole, count >= shape[position])
-    if sum(isinstance(primary, Indirect) for index in read.indices for primary, _ in index.terms) < 2:
+    if sum(isinstance(primary, Indirect) for index in indices for primary, _ in index.terms) < 2:
         return rows, run
-    points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
+    points = cover.dependent(places_of(indices))
     rows = least(rows, points)
     return rows, least(run, ceil_div(points, rows))
 
@@ -175,7 +202,7 @@ def scattered(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Coun
     dims = zip(read.indices, shape, strict=True)
     *outer, inner = (extent if _placed(i) else distinct(i, cover.extents, extent) for i, extent in dims)
     groups = product(outer) * ceil_div(inner, unit) * 1.0
-    points = cover.dependent(frozenset[Var]().union(*(variables(i) for i in read.indices)))
+    points = cover.dependent(places_of(read.indices))
     return groups * -np.expm1(-points / groups)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
-from ...ir import Read, Var, variables
+from ...ir import Read, Var
 from ..lowering import LARGEST, ROW_STEPS
-from .footprint import Count, Cover, ceil_div, elements, least, product
+from .footprint import Count, Cover, ceil_div, elements, least, places_of, product
 from .geometry import Geometry
 
 
@@ -34,6 +35,13 @@ class Place:
     threads: Count
     step: Cover
     turns: Count
+    known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def _once(self, key: Hashable, make: Callable[[], Count]) -> Count:
+        """Return what was counted of a key, which many reads have in common."""
+        if key not in self.known:
+            self.known[key] = make()
+        return self.known[key]
 
     @property
     def rows(self) -> tuple[tuple[Var, ...], ...]:
@@ -42,30 +50,43 @@ class Place:
 
     def repeats(self, used: frozenset[object]) -> Count:
         """How many trips compute something new that depends on the used variables."""
+        return self._once(used, lambda: self._repeats(used))
+
+    def computed(self, used: frozenset[Var]) -> Count:
+        """How often a thread computes what depends on the used variables."""
+        return self._once(("computed", used), lambda: self.thread.dependent(used) * self.repeats(used))
+
+    def _repeats(self, used: frozenset[object]) -> Count:
         loops = zip(self.rows, self.trips, strict=True)
-        return product(t for dim, t in loops if used.intersection(dim))
+        return product(t for dim, t in loops if not used.isdisjoint(dim))
 
     def distinct(self, read: Read, shape: Sequence[int]) -> Count:
         """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do
         not.
         """
+        return self._once(("distinct", read.indices, tuple(shape)), lambda: self._distinct(read, shape))
+
+    def _distinct(self, read: Read, shape: Sequence[int]) -> Count:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
         """How many elements a thread loads in one trip: each once, unless that is more than it holds; then each once in
         each turn of the outermost loop, or, where even that is too many, for each use.
         """
+        return self._once(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
+
+    def _loads(self, read: Read, shape: Sequence[int]) -> Count:
         once = self.distinct(read, shape)
         if len(self.trips) < 2:
             return once
-        used, runs = frozenset[Var]().union(*(variables(i) for i in read.indices)), self._runs(read)
+        used, runs = places_of(read.indices), self._runs(read)
         turn = elements(read, shape, self.step)
         anew = np.where(np.greater(turn, LARGEST), self.run.dependent(used), turn * self.turns) * runs
         return np.where(np.greater(once, LARGEST), np.maximum(once, anew), once)
 
     def _runs(self, read: Read) -> Count:
-        used = frozenset[object]().union(*(variables(i) for i in read.indices))
-        return product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if used.intersection(dim))
+        used = places_of(read.indices)
+        return product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if not used.isdisjoint(dim))
 
     @property
     def all_trips(self) -> Count:
@@ -75,6 +96,10 @@ class Place:
 
 def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     """Return the place inside the given loops of a segment."""
+    return geometry.once(("place", tuple(which)), lambda: _place_of(geometry, which))
+
+
+def _place_of(geometry: Geometry, which: Sequence[int]) -> Place:
     loops = tuple(geometry.structure.loops[k] for k in which)
     return _place(geometry, loops, tuple(geometry.chunk[k] for k in which), tuple(geometry.trips[k] for k in which))
 

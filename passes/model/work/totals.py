@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 import numpy as np
 
-from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables, variables
+from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
 from ...lowering import kept_reads
 from ..access import access_vector, decoding_cost, divides, passed_vector, row_ways, unmoved, warp_lines, wavefronts
 from ..banks import passed_ways
 from ..counts import SUMS
-from ..footprint import Count, ceil_div, runs_of, scattered
+from ..footprint import Count, ceil_div, places_of, runs_of, scattered
 from ..geometry import Geometry
 from ..least_work import node_cost, nodes
 from ..masked import Masked
@@ -91,19 +91,23 @@ class Totals:
         """Count the arithmetic of an expression in every thread;
         `fused` makes the top node one half of a multiply-add.
         """
+        known: dict[Hashable, tuple[Count, Count, Count]] = {}  # most nodes depend on the same variables
         for node in nodes(expr, stop):
             work = node_cost(node)
             if not work.issue:
                 continue
-            used = expr_variables(node)
-            once = place.thread.dependent(used)
-            times = once * place.repeats(used) * self.weight(node) * 1.0
+            used, key = expr_variables(node), (expr_variables(node), work, node in self.seen)
+            if key not in known:
+                times = place.computed(used) * self.weight(node) * 1.0
+                flops = times * work.flops
+                known[key] = flops, flops * place.threads, times * work.issue * place.threads
+            flops, every, issue = known[key]
             self.seen.add(node)
-            self.add("thread_flops", times * work.flops)
-            self.add("flops", times * work.flops * place.threads)
+            self.add("thread_flops", flops)
+            self.add("flops", every)
             if not (fused and node == expr):
-                self.add("issue", times * work.issue * place.threads)
-                self.add("body", once * 1.0)
+                self.add("issue", issue)
+                self.add("body", place.thread.dependent(used) * 1.0)
 
     def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
         """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared
@@ -112,7 +116,7 @@ class Totals:
         `lattices` says for how many disjoint sets of elements the read's traffic stands, 0 where another one's stands
         for it.
         """
-        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        used = places_of(read.indices)
         kind = self.group.tensors[read.tensor]
         again = place.repeats(used) * self.weight(read) * 1.0
         times = place.loads(read, kind.shape) * again
@@ -189,7 +193,7 @@ class Totals:
         apart = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
         self.add("missed", np.maximum(0.0, apart - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
-        used = frozenset[object]().union(*(variables(i) for i in read.indices))
+        used = places_of(read.indices)
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
         if not outer:
             self.add("columns", more)
