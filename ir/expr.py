@@ -10,6 +10,7 @@ the indices that it holds itself (`own_indices`, `with_indices`). `ir.walk` uses
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import is_
 from typing import TypeAlias, Union, cast
 
 from attrs import field, frozen
@@ -89,8 +90,10 @@ class Read(_Node):
         return (*self.indices, *(g.index for g in self.guards))
 
     def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
-        """Return the read of another element."""
-        return Read(self.tensor, tuple(move(i) for i in self.indices), check(self.guards), self.fill)
+        """Return the read of another element, itself where that is the same."""
+        indices, guards = tuple(map(move, self.indices)), check(self.guards)
+        same = guards == self.guards and all(map(is_, indices, self.indices))
+        return self if same else Read(self.tensor, indices, guards, self.fill)
 
 
 @frozen(cache_hash=True)

@@ -190,7 +190,7 @@ def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]
 
 def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
     """Replace index variables everywhere in an expression."""
-    if not any(v in values for v in expr_variables(expr)):
+    if not values or not any(v in values for v in expr_variables(expr)):
         return expr
     moved: dict[Index, Index] = {}  # the reads of a transform have many in common
     checked: dict[tuple[Guard, ...], tuple[Guard, ...]] = {}

@@ -8,6 +8,7 @@ them in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from typing import TypeAlias
 
@@ -62,7 +63,7 @@ class Unit:
     free: bool = False
     repeat: Repeat | None = None
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor of its statements, in order of first occurrence: what a pattern numbers."""
         found: dict[str, None] = {}
