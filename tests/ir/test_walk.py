@@ -128,6 +128,14 @@ def test_substitution_leaves_none_of_the_variables(expr: Expr, values: dict[Var,
     assert not expr_variables(substitute_expr(expr, fresh)) & fresh.keys()
 
 
+def test_what_no_substitution_touches_stays_the_same_object() -> None:
+    i, j = Var("i", 5), Var("j", 7)
+    kept = Read("x", (as_index(i),), (Guard(as_index(i) - 1, 0, 3),))
+    moved = substitute_expr(Call("add", (kept, Read("y", (as_index(j),)))), {j: as_index(Var("k", 7))})
+    assert isinstance(moved, Call)
+    assert moved.args[0] is kept
+
+
 @given(plain_indices, substitutions)
 def test_substitution_by_atoms_is_substitution(index: Index, values: dict[Var, Index]) -> None:
     replaced = map_primaries(

@@ -21,8 +21,11 @@ from cuts.ir.walk import reads
 from cuts.passes.model.counts import SUMS, Features
 from cuts.passes.model.footprint import Cover, distinct, elements, scattered
 from cuts.passes.model.least_work import group_work
+from cuts.passes.model.places import Place
 from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.passes.schedule.enumerate import sampled
 from cuts.passes.schedule.legal_points import features_of
+from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,3 +255,19 @@ def test_rows_of_outputs_that_no_reduction_runs_over_are_counted(repeats):
     assert counts.segments[0].loads == 4096 / 32  # of the reduction
     assert counts.direct == 4096 / 32 + 2 * 2048 * repeats / 32
     assert counts.rounds == 16 + repeats * 2048 / 256
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_what_is_counted_once_is_what_is_counted_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of the same places, and nodes of the same axes, share their counts, which are the same to the last bit."""
+
+    def counts() -> list[dict[str, object]]:
+        batches = sampled(make_space(ALL[name], H200), 64)
+        return [{count: getattr(batch.features, count) for count in SUMS} for batch in batches]
+
+    once = counts()
+    monkeypatch.setattr(Cover, "once", lambda self, key, make: make())
+    monkeypatch.setattr(Place, "_once", lambda self, key, make: make())
+    for known, anew in zip(once, counts(), strict=True):
+        for count in SUMS:
+            np.testing.assert_array_equal(known[count], anew[count], err_msg=count)
