@@ -27,7 +27,7 @@ from cuts.search.bench import Timed
 from cuts.search.build import Built, Done, Job, longest_of, wishes_of
 from cuts.search.course import HERE
 from cuts.search.data import Reference
-from cuts.search.measure import Measured, Turns, Verdict
+from cuts.search.measure import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.problem import Problem, digest, schedule_text
 from cuts.search.strategies import ProposingFactory
 
@@ -277,7 +277,7 @@ class SimulatedGPU:
     clock: Clock
     memory: JobMemory
     ready: float = field(init=False)
-    checking: tuple[str, Measured] | None = None
+    checking: tuple[str, DeviceAnswer] | None = None
     loaded: dict[str, float] = field(factory=dict)
     met: set[str] = field(factory=set)
     spent: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
@@ -306,7 +306,7 @@ class SimulatedGPU:
         """Whether it checks nothing."""
         return self.checking is None
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         """Check a kernel, and time kernels, beside what this process does."""
         pickle.dumps((problem.key, built.kernel, built.binary, turns) if built is not None else turns)
         seconds, samples = 0.0, list[tuple[float, ...]]()
@@ -326,9 +326,9 @@ class SimulatedGPU:
             if len(samples) == 1 and taken + OVERHEAD > turns.most:
                 break
         self.ready = max(self.ready, self.clock()) + seconds
-        self.checking = problem.key, Measured(Verdict("ok"), tuple(samples))
+        self.checking = problem.key, DeviceAnswer(Verdict("ok"), tuple(samples))
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Find the kernel right, and say what it takes, once that is done."""
         if self.checking is None or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)

@@ -14,7 +14,7 @@ from ..ir import BackendError, Target
 from .build import Built
 from .child import START_LIMIT, Child, Lost
 from .data import Reference
-from .measure import Measured, Turns, Verdict
+from .measure import DeviceAnswer, TimingTurns, Verdict
 from .problem import Problem
 
 #: Seconds to make the data of a problem and what its outputs must be.
@@ -65,13 +65,13 @@ class SideBench(Bench, Protocol):
         """Whether a candidate of a problem would be checked at once."""
         ...
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         """Have a candidate checked, if there is one, and if it is right, kernels of its problem timed in turns; what
         else is asked of its device meanwhile waits until that is done.
         """
         ...
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return what became of what was begun, each with the key of its problem, since the last call; wait for one,
         but no longer than `timeout`.
         """
@@ -113,7 +113,7 @@ class DeviceBench:
         self._starts = 0
         self._prepared: set[str] = set()
         self._checking: _Checking | None = None
-        self._told: list[tuple[str, Measured]] = []
+        self._told: list[tuple[str, DeviceAnswer]] = []
 
     def start(self) -> None:
         """Start the process, without waiting until it has opened the device."""
@@ -136,7 +136,7 @@ class DeviceBench:
         """Whether no candidate is checked now."""
         return self._checking is None
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         """Have a candidate checked, which begins with the problem's data where the process has none, and what is timed
         behind it.
         """
@@ -152,7 +152,7 @@ class DeviceBench:
         self._told.clear()  # nobody asked for it
         self._begin(problem, built, turns)
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return what became of what was begun, once that is known."""
         checking = self._checking
         if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
@@ -203,7 +203,7 @@ class DeviceBench:
         self._told.clear()
         self._child.close()
 
-    def _begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def _begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         """Tell the process what to check and to time."""
         new = built is not None and problem.key not in self._prepared
         data = (problem, self._references.get(problem.key)) if new else ()
@@ -214,7 +214,7 @@ class DeviceBench:
             self._child.send("measure", problem.key, *code, turns, *data)
         except Lost as lost:
             self._checking = None
-            self._told.append((problem.key, Measured(_verdict(lost))))
+            self._told.append((problem.key, DeviceAnswer(_verdict(lost))))
 
     def _prepare(self, problem: Problem) -> None:
         """Have nothing but the data of a problem made."""
@@ -238,15 +238,15 @@ class DeviceBench:
         except Lost as lost:
             if not self._starts:  # was it the candidate, or is there no device?
                 self._prepare(checking.problem)
-            self._told.append((checking.problem.key, Measured(_verdict(lost))))
+            self._told.append((checking.problem.key, DeviceAnswer(_verdict(lost))))
             return
         except BackendError as error:
             if not self._starts:
                 raise
             self._child.kill()
-            self._told.append((checking.problem.key, Measured(Verdict("failed", error.message.splitlines()[0]))))
+            self._told.append((checking.problem.key, DeviceAnswer(Verdict("failed", error.message.splitlines()[0]))))
             return
-        assert isinstance(measured, Measured)
+        assert isinstance(measured, DeviceAnswer)
         self._starts = self._child.starts
         self._told.append((checking.problem.key, measured))
         if checking.new:

@@ -17,7 +17,7 @@ from ..ir import BackendError, Target
 from .bench import SideBench, Timed
 from .build import Built
 from .data import Reference
-from .measure import Measured, MeasuringDevice, Turns, Verdict
+from .measure import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
 from .problem import Problem
 
 #: What hosts one of several devices.
@@ -79,7 +79,7 @@ class DevicePool:
         self._members = [_Member(name, bench) for name, bench in benches.items()]
         self._notice = notice
         self._homes: dict[str, _Member] = {}
-        self._told: list[tuple[str, Measured]] = []
+        self._told: list[tuple[str, DeviceAnswer]] = []
 
     def start(self) -> None:
         """Begin to open all devices."""
@@ -103,7 +103,7 @@ class DevicePool:
         home = self._homes.get(problem.key)
         return any(member.checking is None for member in ([home] if home else self._members))
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         """Have a candidate checked and kernels timed by the device of their problem; where that is lost over it,
         another one checks the candidate at once.
         """
@@ -115,7 +115,7 @@ class DevicePool:
             self._give_up(member, error)
             self._told.append((problem.key, self._again(problem, built)))
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return what became of what was begun, on all devices."""
         busy = [member for member in self._members if member.checking is not None]
         found, self._told = self._told, []
@@ -148,9 +148,9 @@ class DevicePool:
         for member in self._members:
             member.bench.close()
 
-    def _again(self, problem: Problem, built: Built | None) -> Measured:
+    def _again(self, problem: Problem, built: Built | None) -> DeviceAnswer:
         """Return what another device says of a candidate, which is timed when that is asked for."""
-        return Measured(Verdict("ok") if built is None else self.check(problem, built))
+        return DeviceAnswer(Verdict("ok") if built is None else self.check(problem, built))
 
     def _asked(self, problem: Problem, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
         """Ask the device of a problem; where it cannot be used, another one.

@@ -13,11 +13,12 @@ from ..passes.schedule import assess, choose_soon
 from .build import Done, Scored
 from .database import Database, Winner
 from .earlier_results import faster_before, unfinished
+from .measurements import trial_of
 from .problem import Problem
 from .proof import simple_schedule
 from .settings import Settings, TunedChoice
 from .task import Entry, SearchTask
-from .trials import Trials, trial_of
+from .trials import Trials
 
 
 class Ending:
@@ -53,8 +54,9 @@ class Ending:
         """Time the finalists in turns, which may be waited for, and choose."""
         database, statistics = self._trials.resources.database, self._trials.resources.statistics
         finalists = task.finalists(self._settings)
-        before, task.turned = task.turned, True
-        if not before and len(finalists) > 1 and self._trials.in_turns(task, finalists, self._settings.rounds):
+        turned, task.turned = task.turned, True
+        several = len(finalists) > 1 and not turned
+        if several and self._trials.measurements.in_turns(task, finalists, self._settings.rounds):
             return
         task.choice = best_known(task, self._settings, database)
         task.ended = self._trials.resources.budget.clock()

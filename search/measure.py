@@ -54,7 +54,7 @@ class Verdict:
 
 
 @frozen
-class Turns:
+class TimingTurns:
     """Kernels of a problem, by their names, that are timed one after another, each for so many `runs`; none behind the
     first where that takes more than `most` seconds.
     """
@@ -65,7 +65,7 @@ class Turns:
 
 
 @frozen
-class Measured:
+class DeviceAnswer:
     """What became of a candidate, and the seconds of each run of those that were timed, in order: nothing for one that
     is not loaded. Where one fails it is the last, and the reason is the `failure`.
     """
@@ -188,25 +188,25 @@ class MeasuringDevice:
         key: str,
         kernel: KernelFunction | None,
         binary: bytes | None,
-        turns: Turns | None,
+        turns: TimingTurns | None,
         new: Problem | None = None,
         reference: Reference | None = None,
-    ) -> Measured:
+    ) -> DeviceAnswer:
         """Check a kernel, if there is one, and if it is right, time kernels in turns."""
         with HERE.noting("check"):
             verdict = Verdict("ok") if kernel is None else self.check(key, kernel, binary, new, reference)
         samples: list[tuple[float, ...] | None] = []
         if verdict.outcome != "ok" or turns is None:
-            return Measured(verdict)
+            return DeviceAnswer(verdict)
         with HERE.noting("sample"):
             for name in turns.kernels:
                 try:
                     samples.append(self.sample(key, name, turns.runs))
                 except BackendError as failure:
-                    return Measured(verdict, tuple(samples), failure.message.splitlines()[0])
+                    return DeviceAnswer(verdict, tuple(samples), failure.message.splitlines()[0])
                 if len(samples) == 1 and median(samples[0] or (inf,)) > turns.most:
                     break
-        return Measured(verdict, tuple(samples))
+        return DeviceAnswer(verdict, tuple(samples))
 
     def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> Launch:
         (loaded,) = self.device.build([kernel], [binary])

@@ -115,7 +115,7 @@ class Rounds:
             if (task.idle or self._may_hurry(task)) and task.problem.key not in self._resources.going_on:
                 self._advance(task, self._batch(task, tasks))
                 self._trials.loop.take_in()  # workers go on meanwhile: a proposal takes as long as some of their jobs
-                self._trials.look()
+                self._trials.measurements.look()
 
     def _may_hurry(self, task: SearchTask) -> bool:
         """Whether the next batch is proposed though a few of the last one are on their way, as workers have nothing to

@@ -278,10 +278,14 @@ class MeasuredSelector:
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it was measured to be faster than its groups by themselves; these count as the
         model has them where no clock has seen them. The model's word, which proposed a launch, counts where the budget
-        left no time to measure it, as it does where nothing is measured at all.
+        left no time to measure it, as it does where nothing is measured at all; what such a launch takes to be made is
+        kept back.
         """
         asked = [(joint_problem(members, self.target, self._machine), bundle_members(members)) for members in launches]
+        kernels, new = len(self.problems), sum(choice.seconds is None for choice in self.choices)
+        self._keep_back(kernels, new + len(asked))
         found = self.tuner.together(asked)
+        self._keep_back(kernels, new + found.count(None))
         return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
 
     def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:

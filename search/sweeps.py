@@ -115,7 +115,7 @@ class Sweeps:
             entry.samples = []
         for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
             if entry.outcome == "ok" and not self._resources.over():
-                self._trials.again(task, entry)
+                self._trials.measurements.again(task, entry)
                 self._trials.loop.take_in()
 
     def _keep(self, sweep: Sweep) -> None:

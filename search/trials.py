@@ -1,28 +1,27 @@
-"""What becomes of candidates: workers build them, the device checks and times them, the database keeps the outcome.
+"""What becomes of candidates: workers build them, and what was built is measured (`measurements.py`). Jobs go out,
+answers are handed on, and a device is told whose candidate it takes next, so that workers and devices are busy.
 
-Those of a large problem are held against its simple kernel, which is therefore built and checked before them. What is
-much slower than the best so far is dropped after a few runs.
+Those of a large problem are held against its simple kernel, which is therefore built and checked before them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from ..ir import Schedule
 from ..passes.schedule import assess
-from .bench import SideBench
-from .build import Built, Done, Scored, longest_of, wishes_of
+from .build import COMPILE_LIMIT, Built, Done, Job, Scored, longest_of, wishes_of
 from .data import Reference
 from .database import Trial
-from .loop import DispatchLoop
-from .measure import Measured, Turns, Verdict
+from .measure import Verdict
+from .measurements import Measurements
 from .oracle import WHOLE, evaluations
 from .problem import schedule_text, trial_key
 from .resources import Resources
-from .settings import Rejected, Settings
+from .settings import Settings
 from .task import Entry, SearchTask
 
 #: Part of the estimates of all others by which a long kernel is worth its time all the same: a product of odd sizes,
@@ -30,15 +29,70 @@ from .task import Entry, SearchTask
 PROMISING = 0.9
 #: Seconds in which nothing but the device is waited for: then workers that are done get something else to do.
 SOON = 0.003
+#: Takes the answer of a worker.
+Then = Callable[[Done], None]
 
 
-@frozen(eq=False)
-class _Asked:
-    """What a device is asked for: a candidate to check, if there is one, and others to time in turns."""
+@frozen
+class _Request:
+    """Whom the answer to a job is for."""
 
     task: SearchTask
-    entry: Entry | None
-    turns: Sequence[Entry]
+    then: Then
+
+
+@define
+class DispatchLoop:
+    """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
+
+    resources: Resources
+    _current: list[SearchTask] = field(factory=list, init=False)
+
+    def submit(
+        self,
+        task: SearchTask,
+        then: Then,
+        method: str,
+        priority: tuple[float, ...],
+        *arguments: object,
+        limit: float = COMPILE_LIMIT,
+    ) -> None:
+        """Have a worker do a job for a problem; `then` takes the answer when it is taken in."""
+        task.waiting += 1
+        self.resources.builder.submit(Job(_Request(task, then), method, (task.problem, *arguments), priority, limit))
+
+    def take_in(self, timeout: float = 0.0) -> None:
+        """Take in what the workers have done; wait for something, but no longer than `timeout`. What was asked before a
+        search, and is answered only now, is for whoever asked.
+        """
+        for done in self.resources.collect(timeout):
+            request = done.job.owner
+            if isinstance(request, _Request):
+                request.task.waiting -= 1
+                request.then(done)
+            else:
+                self.resources.take_in(done)
+
+    def next(
+        self,
+        tasks: Sequence[SearchTask],
+        free: Callable[[SearchTask], bool] = lambda task: True,
+        checked: Collection[SearchTask] = (),
+    ) -> SearchTask | None:
+        """Take in what was built, and return the problem of which a candidate is measured now, on a device that is
+        `free`; none where nothing is ready. Where candidates of others are `checked` meanwhile, none is waited for.
+        """
+        ready = bool(checked) or any(t.measurable for t in tasks)
+        with self.resources.statistics.phase("wait for workers"):
+            self.take_in(0.0 if ready else self.resources.pause)
+        waiting = [t for t in tasks if t.measurable and free(t)]
+        if not waiting:
+            return None
+        # A problem whose data is in use on some device goes first, then the one that promises most.
+        known = next((t for t in self._current if t in waiting), None)
+        chosen = known or max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
+        self._current = [chosen, *(t for t in self._current if t in checked)]
+        return chosen
 
 
 class Trials:
@@ -51,7 +105,7 @@ class Trials:
         self.settings = settings
         self.loop = DispatchLoop(resources)
         self.batches = 1
-        self._asked: dict[str, _Asked] = {}
+        self.measurements = Measurements(resources, settings)
 
     def refer(self, task: SearchTask) -> None:
         """Have computed what the outputs of a large problem must be, and its simple kernel made."""
@@ -100,48 +154,16 @@ class Trials:
         """Take in what was built, and have one candidate checked and timed, or the last ones of a problem timed in
         turns; what takes longer than there is to do here is taken in by a later step.
         """
-        if self._asked:
+        measurements, asked = self.measurements, self.measurements.under_way
+        if asked:
             self.loop.take_in()
-        busy = any(task.idle or (task.measurable and self._free(task)) for task in tasks)
-        self.look(SOON if self._asked and not busy else 0.0)
-        asked = [each.task for each in self._asked.values()]
-        task = self.loop.next(tasks, self._free, asked)
-        if task is not None and not task.ready:
-            turns, task.turns = task.turns, []
-            self._ask(task, None, turns)
+        busy = any(task.idle or (task.measurable and measurements.free(task)) for task in tasks)
+        measurements.look(SOON if asked and not busy else 0.0)
+        task = self.loop.next(tasks, measurements.free, measurements.under_way)
+        if task is not None and task.ready:
+            measurements.measure(task, task.take())
         elif task is not None:
-            self._measure(task, task.take())
-
-    def look(self, timeout: float = 0.0) -> None:
-        """Take in what devices have checked and timed; what an earlier search asked for is nobody's."""
-        bench = self.resources.bench if self.resources.opened else None
-        if not isinstance(bench, SideBench):
-            return
-        with self.resources.statistics.phase("check"):
-            ended = bench.ended(timeout)
-        for key, measured in ended:
-            if key in self._asked:
-                asked = self._asked.pop(key)
-                asked.task.waiting -= 1
-                self._measured(asked, measured)
-
-    def in_turns(self, task: SearchTask, entries: Sequence[Entry], rounds: int) -> bool:
-        """Have candidates timed in turns, and say whether that was asked for and is waited for: there may be nothing to
-        ask, or a device that answers at once.
-        """
-        turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
-        if turns and isinstance(self.resources.bench, SideBench):
-            task.turns = turns
-            return True
-        for entry in turns:
-            if entry.outcome == "ok":
-                self.again(task, entry)
-        return False
-
-    def _free(self, task: SearchTask) -> bool:
-        """Whether a candidate of a problem would be checked at once: its device has none to check."""
-        bench = self.resources.bench
-        return not isinstance(bench, SideBench) or bench.free(task.problem)
+            measurements.time_turns(task)
 
     # ---- building
 
@@ -201,129 +223,4 @@ class Trials:
             task.ready.append(entry)
             return
         task.untrusted = task.untrusted and not entry.trusted
-        self._settle(task, entry, Verdict(built.outcome, built.message))
-
-    # ---- checking and timing
-
-    def _measure(self, task: SearchTask, entry: Entry) -> None:
-        """Check a candidate, and time it: a few runs, and if it is not hopeless as many again, in turns with the best
-        so far; all that beside what else there is to do where the device can do so.
-        """
-        bench = self.resources.bench
-        if isinstance(bench, SideBench):
-            self._ask(task, entry, self._turns_of(task, entry))
-            return
-        with self.resources.statistics.phase("check"):
-            verdict = bench.check(task.problem, _code(entry))
-        self._checked(task, entry, verdict)
-
-    def _turns_of(self, task: SearchTask, entry: Entry) -> list[Entry]:
-        """Return what is timed where a candidate is right, in order: nothing where that was done in an earlier session,
-        and of what others are held against.
-        """
-        best = task.best
-        if entry.trusted or entry.outcome:
-            return []
-        rivals = [best] if best is not None and best.built is not None and task.alternates else []
-        return [entry, *([] if best is None else [*rivals, entry])]
-
-    def _ask(self, task: SearchTask, entry: Entry | None, turns: Sequence[Entry]) -> None:
-        """Have a candidate checked, if there is one, and others timed in turns."""
-        bench, best = self.resources.bench, task.best
-        assert isinstance(bench, SideBench), "it does so beside what else there is to do"
-        most = inf if entry is None or best is None else self.settings.hopeless * best.seconds
-        asked = Turns(tuple(_name(each) for each in turns), self.settings.runs, most) if turns else None
-        with self.resources.statistics.phase("check"):
-            bench.begin(task.problem, None if entry is None else _code(entry), asked)
-        task.waiting += 1
-        self._asked[task.problem.key] = _Asked(task, entry, turns)
-
-    def _measured(self, asked: _Asked, measured: Measured) -> None:
-        """Take in times, each with the candidate that it is of."""
-        task, entry, statistics = asked.task, asked.entry, self.resources.statistics
-        if entry is None and measured.verdict.outcome != "ok":  # the process was lost: what they took before counts
-            return
-        if entry is not None and (measured.verdict.outcome != "ok" or not (asked.turns and any(measured.samples))):
-            self._checked(task, entry, measured.verdict)
-            return
-        for each, samples in zip(asked.turns, measured.samples, strict=False):
-            each.samples += samples or ()
-        statistics.timed += entry is not None
-        if measured.failure:
-            failing, failed = asked.turns[len(measured.samples)], Verdict("failed", measured.failure)
-            self._settle(task, failing, failed)
-            if failing is entry:
-                return
-        elif len(measured.samples) < len(asked.turns):
-            statistics.dropped += 1
-        if entry is not None:
-            self._settle(task, entry, measured.verdict)
-
-    def _checked(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
-        """Time a candidate that is right, unless that was done in an earlier session."""
-        if entry.trusted:
-            task.untrusted = False
-            self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
-        elif verdict.outcome == "ok" and not entry.outcome:
-            verdict = self._time(task, entry)
-        self._settle(task, entry, verdict)
-
-    def _time(self, task: SearchTask, entry: Entry) -> Verdict:
-        """Time a candidate, which this process waits for."""
-        best = task.best
-        self.resources.statistics.timed += 1
-        verdict = self._sample(task, entry)
-        if verdict.outcome != "ok" or best is None:
-            return verdict
-        if entry.seconds > self.settings.hopeless * best.seconds:
-            self.resources.statistics.dropped += 1
-            return verdict
-        if task.alternates:
-            self.again(task, best)
-        return self._sample(task, entry)
-
-    def again(self, task: SearchTask, entry: Entry) -> None:
-        """Time a candidate once more; one that fails now has lost."""
-        if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
-            self._settle(task, entry, verdict)
-
-    def _sample(self, task: SearchTask, entry: Entry) -> Verdict:
-        with self.resources.statistics.phase("time"):
-            timed = self.resources.bench.sample(task.problem, _code(entry), self.settings.runs)
-        entry.samples += timed.samples
-        return timed.verdict
-
-    def _settle(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
-        """Record what became of a candidate."""
-        entry.outcome = verdict.outcome
-        self.resources.statistics.outcomes[verdict.outcome] += 1
-        if verdict.outcome != "ok":
-            problem = task.problem
-            self.resources.statistics.reject(
-                Rejected(verdict.outcome, verdict.message, problem.label, entry.text, problem.work)
-            )
-        if not entry.trusted:
-            with self.resources.statistics.phase("record"):
-                self.resources.database.record(task.problem, [trial_of(entry, verdict.message)], today=True)
-
-
-def trial_of(entry: Entry, message: str = "") -> Trial:
-    """Return what the database keeps of a candidate."""
-    built, candidate = entry.built, entry.scored.candidate
-    seconds = entry.seconds if entry.outcome == "ok" and entry.samples else None
-    registers, source = (built.registers, built.source) if built else (0, "")
-    return Trial(
-        entry.text, entry.outcome, seconds, entry.spread, registers, source, message, candidate.bound, candidate.score
-    )
-
-
-def _code(entry: Entry) -> Built:
-    assert entry.built is not None, "only what was built reaches the device"
-    return entry.built
-
-
-def _name(entry: Entry) -> str:
-    """Return the name of a candidate's kernel."""
-    kernel = _code(entry).kernel
-    assert kernel is not None, "only what was built is timed"
-    return kernel.name
+        self.measurements.settle(task, entry, Verdict(built.outcome, built.message))

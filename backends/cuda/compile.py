@@ -128,8 +128,8 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 
 def begin_compiling() -> None:
     """Have NVRTC compile a kernel that does nothing, where it is the compiler: with its first one it opens the driver
-    and every GPU that is visible, which processes do one after another. On a host of four H200 that takes a second, and
-    the first kernels of 32 processes side by side 5.4 s, where those behind it take 0.9 (`bench/first_kernels.py`).
+    and every GPU that is visible, which processes do one after another: on a host of four H100 the first kernels of 32
+    side by side take 4.1 s, those behind them 1.0 (`bench/first_kernels.py`).
     """
     tool = find_toolchain()
     if tool.name == "nvrtc":

@@ -21,7 +21,7 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS":
 #: What gives the GNU C library's memory large pages, where the system has them for who asks: a copy's first kernel then
 #: takes its compiler 2,800 page faults in place of 8,500 (`../memory.py` says what these cost).
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-#: What keeps a compiler from opening GPUs, which copies do not use: it takes a fifth of a second for each.
+#: What keeps a compiler from opening GPUs, which copies do not use.
 BLIND = {"CUDA_VISIBLE_DEVICES": "-1"}
 #: The module that the process runs.
 COPYING = f"{__package__}.copying"

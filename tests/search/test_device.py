@@ -38,7 +38,7 @@ from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
-from cuts.search.measure import Measured, MeasuringDevice, Turns, Verdict
+from cuts.search.measure import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -369,7 +369,7 @@ def test_a_candidate_is_checked_beside_what_else_is_asked_for() -> None:
     bench.begin(other, built(other))
     assert len(bench.sample(one, built(one), 2).samples) == 2
     assert bench.check(one, built(one, 1)).outcome == "ok"
-    assert bench.ended(0.0) == [(other.key, Measured(Verdict("ok")))]
+    assert bench.ended(0.0) == [(other.key, DeviceAnswer(Verdict("ok")))]
     assert bench.ended(0.0) == []
     bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
     while not (told := bench.ended(0.1)):
@@ -391,7 +391,7 @@ def test_candidates_are_timed_in_turns_beside_what_else_there_is_to_do() -> None
     assert second.kernel is not None
     names = first.kernel.name, second.kernel.name
 
-    def ended() -> Measured:
+    def ended() -> DeviceAnswer:
         while not (told := bench.ended(0.1)):
             pass
         ((key, measured),) = told
@@ -399,16 +399,16 @@ def test_candidates_are_timed_in_turns_beside_what_else_there_is_to_do() -> None
         assert measured.verdict == Verdict("ok")
         return measured
 
-    bench.begin(problem, first, Turns(names[:1], 3))
+    bench.begin(problem, first, TimingTurns(names[:1], 3))
     assert [len(samples or ()) for samples in ended().samples] == [3]
-    bench.begin(problem, second, Turns((names[1], names[0], names[1]), 2))
+    bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2))
     assert [len(samples or ()) for samples in ended().samples] == [2, 2, 2]
-    bench.begin(problem, second, Turns((names[1], names[0], names[1]), 2, 1e-12))
+    bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2, 1e-12))
     assert [len(samples or ()) for samples in ended().samples] == [2]
-    bench.begin(problem, None, Turns((*names, "unknown"), 2))
+    bench.begin(problem, None, TimingTurns((*names, "unknown"), 2))
     assert [samples and len(samples) for samples in ended().samples] == [2, 2, None]
     bench._child.kill()
-    bench.begin(problem, None, Turns(names, 2))
+    bench.begin(problem, None, TimingTurns(names, 2))
     loaded = [samples is not None for samples in ended().samples]
     assert loaded == [True, False], "a process that is new has loaded what others are held against"
     bench.close()

@@ -15,7 +15,7 @@ from cuts.search.build import Built, Factory
 from cuts.search.data import Reference
 from cuts.search.database import Database
 from cuts.search.device_pool import DOUBTED, SERVICE, DevicePool, NamedDevice
-from cuts.search.measure import Measured, Turns, Verdict
+from cuts.search.measure import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
@@ -39,7 +39,7 @@ class OneOfSeveral:
     inner: FakeBench = field(factory=lambda: FakeBench(by_threads))
     until: float = float("inf")
     checking: str = ""
-    measured: Measured = Measured(Verdict("ok"))
+    measured: DeviceAnswer = DeviceAnswer(Verdict("ok"))
     loaded: dict[tuple[str, str], Built] = field(factory=dict)
     asked: int = 0
     begun: int = 0
@@ -64,7 +64,7 @@ class OneOfSeveral:
     def free(self, problem: Problem) -> bool:
         return not self.checking
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         assert not self.checking, "it is asked where it is free"
         verdict = Verdict("ok") if built is None else self.check(problem, built)
         if built is not None and built.kernel is not None:
@@ -72,9 +72,9 @@ class OneOfSeveral:
         names = turns.kernels if turns is not None and verdict.outcome == "ok" else ()
         known = [self.loaded.get((problem.key, name)) for name in names]
         samples = [None if each is None else self.sample(problem, each, 3).samples for each in known]
-        self.checking, self.asked, self.measured = problem.key, 0, Measured(verdict, tuple(samples))
+        self.checking, self.asked, self.measured = problem.key, 0, DeviceAnswer(verdict, tuple(samples))
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         self.asked += 1
         if not self.checking or self.asked < 2:
             return []
@@ -169,12 +169,12 @@ class SimulatedSide(OneOfSeveral):
     clock: FakeClock = field(factory=FakeClock)
     ready: float = 3.0
 
-    def begin(self, problem: Problem, built: Built | None, turns: Turns | None = None) -> None:
+    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
         OneOfSeveral.begin(self, problem, built, turns)
         taken = sum(1e-3 + sum(samples or ()) for samples in self.measured.samples)
         self.ready = max(self.ready, self.clock()) + taken + (0.0 if built is None else 0.02)
 
-    def ended(self, timeout: float) -> list[tuple[str, Measured]]:
+    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         if not self.checking or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)
             return []

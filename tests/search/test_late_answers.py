@@ -7,9 +7,9 @@ from cuts.backends.devices import find_target
 from cuts.ir.budget import Budget
 from cuts.search.build import Done, Job
 from cuts.search.launches import measure_launches
-from cuts.search.loop import DispatchLoop
 from cuts.search.problem import Problem
 from cuts.search.resources import Asking, Resources
+from cuts.search.trials import DispatchLoop
 
 from .fakes import MACHINE, group_of
 from .simulated import FakeClock, session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +156,22 @@ def test_a_launch_that_the_model_proposes_is_taken_unless_a_clock_says_otherwise
         known = ({}, timed)
         members: Any = [(None, None, SimpleNamespace(score=seconds, measured=each, schedule=None)) for each in known]
         assert selector.faster_together([members]) == [faster]
+
+
+def test_what_launches_take_to_be_made_is_kept_back_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that no time was left to measure are taken, and compiled behind the end of the search."""
+    resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), 60.0)
+    selector, needed = MeasuredSelector(OPENCL, Tuner(resources), SHORT), list[float]()
+
+    def together(_: Tuner, asked: Sequence[object]) -> list[float | None]:
+        needed.append(selector.budget.needed)
+        return [None, 1e-9, None, None]
+
+    monkeypatch.setattr(Tuner, "together", together)
+    monkeypatch.setattr(selector_module, "joint_problem", lambda *_: None)
+    members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
+    assert selector.faster_together([members] * 4) == [True] * 4
+    assert 0 < selector.budget.needed == pytest.approx(0.75 * needed[0])
 
 
 def test_a_launch_that_computes_wrong_numbers_is_not_used() -> None:

@@ -20,7 +20,6 @@ from cuts.passes.schedule import choose_soon
 from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
 from cuts.search.final_round import best_known, space_key
-from cuts.search.loop import DispatchLoop
 from cuts.search.measure import Verdict
 from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
@@ -29,6 +28,7 @@ from cuts.search.resources import Resources
 from cuts.search.settings import LOOK, QUICK, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 from cuts.search.task import Entry, SearchTask
+from cuts.search.trials import DispatchLoop
 from cuts.search.tuner import Tuner
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
