@@ -1,10 +1,12 @@
-"""What the first kernels of many processes take: NVRTC opens the driver for the first one, and every GPU.
+"""What the kernels of many processes take: NVRTC opens the driver for the first one, and every GPU.
 
     python bench/first_kernels.py --processes 32 --out $OUT/first_kernels.json
+    taskset -c 0-15 python bench/first_kernels.py --processes 16 --out $OUT/first_kernels.json
 
 Processes are copies of one that has imported what they need, as workers are: with GPUs in sight or without, and where
 that process compiled a kernel before (as a nursery does, `search/copies/`) or not. A row has the mean seconds of the
-first and of the second kernel of each process, and of them what the system took for the first.
+first and of the later kernels of each process, of the first what the system took, and how many later ones all processes
+compile in a second: what a search that waits for its compiler may gain by more processors.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from cuts.backends.cuda import begin_compiling, find_toolchain
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.cases import all_cases
-from cuts.bench.records import Row, circumstances, exit_code, write_rows
+from cuts.bench.records import Row, circumstances, exit_code, read_rows, write_rows
 from cuts.bench.tuned import tune
 from cuts.search.copies.nursery import ALONE, BLIND, LARGE_PAGES
 
 #: Kernels that each process compiles.
-EACH = 2
+EACH = 5
 
 
 def kernel_source() -> str:
@@ -63,10 +65,10 @@ def side_by_side(processes: int, begun: bool) -> Row:
         os.wait()
     whole = perf_counter() - start
     rows = [json.loads(line) for line in os.read(ours, 1 << 20).decode().splitlines()]
-    first, second = (fmean(row[turn][0] for row in rows) for turn in range(EACH))
+    first, later = fmean(row[0][0] for row in rows), fmean(seconds for row in rows for seconds, _ in row[1:])
     return {
-        "processes": processes, "begun": begun, "beginning": took, "all": whole,
-        "first": first, "second": second, "system": fmean(row[0][1] for row in rows),
+        "processes": processes, "begun": begun, "beginning": took, "all": whole, "first": first, "later": later,
+        "a second": processes / later, "system": fmean(row[0][1] for row in rows),
     }  # fmt: skip
 
 
@@ -92,20 +94,21 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--begun", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "first_kernels.json")
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(side_by_side(options.processes, options.begun)))
         return
-    told, rows = circumstances(find_target("cuda").name), list[Row]()
+    told, rows = circumstances(find_target("cuda").name, options.commit), read_rows(options.out)
     for sighted in (True, False):
         for begun in (False, True):
             rows.append(measured(options.processes, sighted, begun) | told)
             write_rows(options.out, rows)
-    print("GPUs in sight  begun  beginning  first kernel  of it the system's  second kernel  all  (seconds)")
+    print("processes  GPUs in sight  begun  beginning  first kernel  of it the system's  later ones  in a second")
     for row in rows:
-        print(f"{row['sighted']!s:>13}  {row['begun']!s:>5}{row['beginning']:>11.2f}{row['first']:>14.2f}"
-              f"{row['system']:>20.2f}{row['second']:>15.2f}{row['all']:>5.1f}")  # fmt: skip
+        print(f"{row['processes']:>9}{row['sighted']!s:>15}{row['begun']!s:>7}{row['beginning']:>11.2f}"
+              f"{row['first']:>14.2f}{row['system']:>20.2f}{row['later']:>12.2f}{row['a second']:>13.1f}")  # fmt: skip
 
 
 if __name__ == "__main__":
