@@ -61,10 +61,12 @@ def side_by_side(processes: int, begun: bool) -> Row:
         if not os.fork():
             os.write(theirs, (json.dumps(compiled(source, number)) + "\n").encode())
             os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as told:  # until all have ended
+        rows = [json.loads(line) for line in told]
+    whole = perf_counter() - start
     for _ in range(processes):
         os.wait()
-    whole = perf_counter() - start
-    rows = [json.loads(line) for line in os.read(ours, 1 << 20).decode().splitlines()]
     first, later = fmean(row[0][0] for row in rows), fmean(seconds for row in rows for seconds, _ in row[1:])
     return {
         "processes": processes, "begun": begun, "beginning": took, "all": whole, "first": first, "later": later,

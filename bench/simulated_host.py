@@ -31,9 +31,9 @@ from cuts.search.measure import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.problem import Problem, digest, schedule_text
 from cuts.search.strategies import ProposingFactory
 
-#: Seconds until a program that imports the package answers where others do so beside it, until workers do that are
-#: copied from one (1.6 times what the import takes here, 0.5 to 0.85, and the copies), and until a device does.
-PROGRAM_START, WORKER_START, DEVICE_START = 2.0, 1.4, 3.0
+#: Seconds until workers answer that are copied from a program which imports the package (1.6 times what the import
+#: takes here, 0.5 to 0.85, and the copies), and until a device does.
+WORKER_START, DEVICE_START = 1.4, 3.0
 #: Seconds that the device's process takes to check a kernel, the first of a problem with its data, to be asked for a
 #: time, and to time a run besides the run itself (an H200's: 880 checks and the data of 73 problems took 3.1 s, 2,737
 #: requests of three runs 1.1).

@@ -4,7 +4,7 @@ times them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
 
@@ -68,6 +68,18 @@ def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[st
     }
     form = joined([form for form, _, _ in members])
     return Problem(form, storages, target, machine, "groups side by side")
+
+
+def is_faster(seconds: float | None, members: Sequence[Member], alone: Callable[[float], float], tie: float) -> bool:
+    """Whether a launch of so many seconds is faster than its groups, by what each takes `alone` among others, or as the
+    model has it where no clock has seen it; one that nobody measured counts as faster.
+    """
+    if seconds is None:
+        return True
+    times = [candidate.measured.get("measured") for _, _, candidate in members]
+    known = [alone(t) for t in times if isinstance(t, (int, float))]
+    guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
+    return alone(seconds) < (1 - tie) * sum((*known, *guessed))
 
 
 def _value(done: Done, kernel: bool) -> object:

@@ -23,7 +23,7 @@ from .audit import Audit, audit_choices
 from .build import Job
 from .decisions import DecidedGraph
 from .earlier_results import ELSEWHERE, GUESSED
-from .launches import bundle_members, joint_problem
+from .launches import bundle_members, is_faster, joint_problem
 from .libraries import seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
@@ -286,15 +286,8 @@ class MeasuredSelector:
         self._keep_back(kernels, new + len(asked))
         found = self.tuner.together(asked)
         self._keep_back(kernels, new + found.count(None))
-        return [self._is_faster(seconds, members) for seconds, members in zip(found, launches, strict=True)]
-
-    def _is_faster(self, seconds: float | None, members: Sequence[Member]) -> bool:
-        times = [candidate.measured.get("measured") for _, _, candidate in members]
-        known = [self._alone(t) for t in times if isinstance(t, (int, float))]
-        guessed = [c.score for (_, _, c), t in zip(members, times, strict=True) if not isinstance(t, (int, float))]
-        if seconds is None:
-            return True
-        return self._alone(seconds) < (1 - self.settings.tie) * sum((*known, *guessed))
+        tie, pairs = self.settings.tie, zip(found, launches, strict=True)
+        return [is_faster(seconds, members, self._alone, tie) for seconds, members in pairs]
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
