@@ -59,12 +59,26 @@ def compile_measured(
     """Compile a graph by measured times; `run` does. What is known of it and final is taken over without a search.
 
     What a search finds is held against what was known, and against the plan that fuses nothing, where these may be
-    faster; `wholes` times them. The fastest that `is_right` is returned, with the selector as it was then, and kept.
+    faster; `wholes` times them. The fastest that `is_right` is returned, with the selector as it was then, and kept;
+    its kernels are audited where that is asked for, which changes nothing of it.
 
     Raises `NumericsError` where none is.
     """
-    if selector.audit or watched(options):
-        return run(options)
+    found = run(options) if watched(options) else _fastest(graph, spec, options, selector, run, wholes, is_right)
+    selector.look_closer()
+    return found
+
+
+def _fastest(
+    graph: Graph,
+    spec: Spec,
+    options: CompileOptions,
+    selector: MeasuredSelector,
+    run: Run,
+    wholes: Wholes,
+    is_right: Right,
+) -> CompiledGraph:
+    """Return the fastest plan of a graph that is right: what is known of it, or what a search finds."""
     database = selector.tuner.resources.database
     if selector.further or not database.may_know(graph.name):
         selector.tuner.begin()  # workers take seconds to start

@@ -42,17 +42,16 @@ AGAIN, CONTEST = (*WRITING, "layouts", "pack", "views", "split"), 1.5
 
 @frozen
 class Findings:
-    """What a compilation found: the problems of its kernels, the choice for each, audits, and what it decided."""
+    """What a compilation found: the problems of its kernels, the choice for each, and what it decided."""
 
     problems: tuple[Problem, ...]
     choices: tuple[TunedChoice, ...]
-    audits: tuple[Audit, ...]
     made: Decisions | None
 
 
 class MeasuredSelector:
     """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `audit` points of every kernel
-    are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and nothing was
+    of what ships are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and nothing was
     searched. `decisions` are what the next compilation is told, `made` is what the last one decided, `apart` the
     seconds of its units where nothing is fused. `further` searches on where there are final decisions. `rivalled` says
     that another plan will be made of the graph too, `uncompared` of which plans that ship nothing was compared, and
@@ -147,12 +146,11 @@ class MeasuredSelector:
     @property
     def findings(self) -> Findings:
         """What the last compilation found."""
-        return Findings(tuple(self.problems), tuple(self.choices), tuple(self.audits), self.made)
+        return Findings(tuple(self.problems), tuple(self.choices), self.made)
 
     @findings.setter
     def findings(self, found: Findings) -> None:
-        self.problems, self.choices, self.audits = list(found.problems), list(found.choices), list(found.audits)
-        self.made = found.made
+        self.problems, self.choices, self.made = list(found.problems), list(found.choices), found.made
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Return the kernels of small graphs, which workers find side by side; what the model says of them is kept."""
@@ -328,12 +326,15 @@ class MeasuredSelector:
         self.choices = known or self._run(share)
         self._answers[asked] = self.choices
         self._keep_back(len(workloads), sum(choice.seconds is None for choice in self.choices))
-        if self.audit and self.tuner.complete:
-            self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
         return {
             key: evolve(c.candidate, measured=c.facts(p.key))
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
+
+    def look_closer(self) -> None:
+        """Audit the kernels of what ships, if that is asked for and there is time left."""
+        if self.audit and self.tuner.complete:
+            self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
 
     def _prepare(self, share: float) -> None:
         """Leave the workers to what will be asked of them. Where there is no time left for a search they go on to rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -69,4 +70,5 @@ def test_a_large_result_is_refused_under_a_memory_limit(tmp_path: Path) -> None:
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert result.returncode == 4, result.stderr
-    assert "the plan needs 4,0" in result.stderr
+    # A device of a small machine refuses one allocation of so many bytes before the host lacks them all.
+    assert re.search("the plan needs (one allocation of )?4,0", result.stderr), result.stderr
