@@ -3,6 +3,7 @@
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .evaluators import Roofline
 from .fragments import Fragment, Priced, cut_fragment
+from .launch_schedules import Alike, scheduled_alike
 from .pipeline import compile_graph, graph_passes
 from .pricing import Prices, Pricing, price
 from .rewrites import WRITING
@@ -12,6 +13,7 @@ from .workload import Member, Planning, PlanningHere, Selector, Workload
 
 __all__ = [
     "WRITING",
+    "Alike",
     "Decisions",
     "ForeignDecisionsError",
     "Fragment",
@@ -31,4 +33,5 @@ __all__ = [
     "joined",
     "node_marks",
     "price",
+    "scheduled_alike",
 ]

@@ -5,9 +5,7 @@ but one, and blocks of one fill the machine where those of another leave room. W
 the registers and the shared memory of the member that needs most. Both are in the estimate; where times are measured
 the clock decides.
 
-What a small kernel takes by itself is a launch and a round trip to memory, whatever its schedule: 26 gathers in blocks
-of 32 elements took 20 us on an H200, each of them 1.5 us. So groups without sums are scheduled for their part of the
-machine.
+Groups without sums are scheduled for their part of the machine (`launch_schedules.py`).
 
 Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
 one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
@@ -17,18 +15,19 @@ be kept for less time, has none: it would go where what it reads is, which is ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from attrs import evolve, frozen
 
-from ..ir import Budget, FusedGroup, Schedule, Target, Var, member_name
+from ..ir import Budget, FusedGroup, Target, Var, member_name
 from .assemble import kernel_key
 from .compilation import Compilation
 from .decisions import Decisions, ForeignDecisionsError, Upheld
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
-from .schedule import Candidate, assess, check_schedule, choose
+from .launch_schedules import Alike, Ask, scheduled_alike
+from .schedule import Candidate
 from .shared_launches import seconds_together
 from .workload import Selector
 
@@ -78,7 +77,7 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if work.told is not None and work.settled:
-        return _leave(work, _told(launches, work.told, work.views, work.target), keys)
+        return _leave(work, _told(launches, work.told, work), keys)
     needs = dependencies(groups, work.views)
     held = set() if work.kept is None else {*work.kept.groups.values()}
     wanted, over = work.options.side_by_side and work.options.mode == "mixed", _late(work.budget)
@@ -88,10 +87,16 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
-        packed = _packed(launches, own, keys, work.target, over)
-        packed = [_together_at([launches[p] for p in launch.places], work.target, over) for launch in packed]
+        ask = _ask(work)
+        packed = _packed(launches, own, keys, work.target, ask, over)
+        packed = _together_at([[launches[p] for p in launch.places] for launch in packed], work.target, ask, over)
         launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
     return _leave(work, _with_kept(launches, needs, work), keys)
+
+
+def _ask(work: Compilation) -> Ask:
+    """Return who schedules kernels that share a launch."""
+    return work.planning.schedule_alike if work.selector is None else work.selector.schedule_alike
 
 
 def _with_kept(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work: Compilation) -> list[Launch]:
@@ -101,7 +106,7 @@ def _with_kept(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work
     if not shared:
         return apart
     taken = {launch for members in shared for launch in members}
-    joint = [_together_at(members, work.target) for members in shared]
+    joint = _together_at(shared, work.target, _ask(work))
     found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
     places = [launch.places for launch in found]
     whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
@@ -137,15 +142,19 @@ def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Has
     return work.launches
 
 
-def _together_at(members: Sequence[Launch], target: Target, over: Callable[[], bool] = lambda: False) -> Launch:
-    """Return launches of one group each as one: scheduled for as many, for fewer, or as they are by themselves, the
-    first of these that can be made; as they are once it is `over`.
+def _together_at(
+    several: Sequence[Sequence[Launch]], target: Target, ask: Ask, over: Callable[[], bool] = lambda: False
+) -> list[Launch]:
+    """Return launches of one group each as one, for several of these: scheduled for as many, for fewer, or as they are
+    by themselves, the first of these that can be made; as they are once it is `over`.
     """
-    for count in (len(members), MEMBERS) if len(members) > 1 and not over() else ():
-        launch = _joint(_scheduled(members, target, count))
-        if allowed(launch, target):
-            return launch
-    return _joint(members)
+    found: dict[int, Launch] = {}
+    for count in (None, MEMBERS):
+        left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
+        parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
+        made = map(_joint, _scheduled(parts, target, ask, over))
+        found |= {n: launch for n, launch in zip(left, made, strict=True) if allowed(launch, target)}
+    return [found.get(n) or _joint(members) for n, members in enumerate(several)]
 
 
 def _joint(members: Sequence[Launch]) -> Launch:
@@ -153,55 +162,52 @@ def _joint(members: Sequence[Launch]) -> Launch:
     return Launch(tuple(m.groups[0] for m in members), tuple(m.candidates[0] for m in members), places)
 
 
-def _among_others(
-    form: FusedGroup, target: Target, count: int, known: MutableMapping[tuple[Var, ...], Schedule]
-) -> Schedule:
-    """Return the schedule that a kernel without sums has as one of so many: the model's for its part of the machine;
-    that of others over the same axes, where that is `known` and legal, so that their blocks are equally wide.
-    """
-    schedule = known.get(axes := form.segments[-1].axes)
-    if schedule is None or check_schedule(form, schedule, target):
-        schedule = known[axes] = choose(form, _part_of(target, count))[0].schedule
-    return schedule
+@frozen(eq=False)
+class _Part:
+    """Launches of one group each, those of them that are wanted as one of so many, and that number."""
 
-
-def _part_of(target: Target, count: int) -> Target:
-    """Return one of so many equal parts of a machine."""
-    return evolve(
-        target,
-        NUM_SM=max(1, target.NUM_SM // count),
-        PERF_peak=target.PERF_peak / count,
-        BW_global=target.BW_global / count,
-        l2_bandwidth=target.l2_bandwidth / count,
-    )
+    launches: Sequence[Launch]
+    wanted: Sequence[Launch]
+    count: int
 
 
 def _scheduled(
-    launches: Sequence[Launch],
-    target: Target,
-    count: int,
-    wanted: Sequence[Launch] | None = None,
-    over: Callable[[], bool] = lambda: False,
-) -> list[Launch]:
-    """Return launches of one group each as they are as one of so many, those that are `wanted`: kernels without sums
-    with a schedule for that. Equal kernels keep having one candidate; what one was measured to take by itself stays
-    known. Once it is `over`, the rest stay as they are.
+    parts: Sequence[_Part], target: Target, ask: Ask, over: Callable[[], bool] = lambda: False
+) -> list[list[Launch]]:
+    """Return the launches of each part, those that are wanted as they are as one of so many: kernels without sums with
+    a schedule for that. Equal kernels keep having one candidate; what one was measured to take by itself stays known.
+    Once it is `over`, the rest stay as they are.
     """
-    some = [launch for launch in (launches if wanted is None else wanted) if not _sums(launch)]
-    axes, kernels = {_axes(launch) for launch in some}, {id(launch.candidates[0]) for launch in some}
-    found: dict[int, Candidate] = {}
-    schedules: dict[tuple[Var, ...], Schedule] = {}
-    for launch in launches:  # one that is not wanted itself may be the first over its axes
-        ((group,), (candidate,)) = launch.groups, launch.candidates
-        if id(candidate) in found or _sums(launch) or _axes(launch) not in axes or over():
-            continue
-        schedule = _among_others(group.form, target, count, schedules)
-        found[id(candidate)] = candidate
-        if id(candidate) in kernels:
-            facts = {**candidate.measured, "why": "chosen by the model for a launch that it shares"}
-            assessed = assess(group.form, schedule, target, candidate.score)
-            found[id(candidate)] = evolve(assessed, measured=facts)
-    return [evolve(each, candidates=(found.get(id(c := each.candidates[0]), c),)) for each in launches]
+    rows = [(number, row) for number, part in enumerate(parts) for row in _rows(part)]
+    asked = [_alike(row, parts[number].count, target) for number, row in rows]
+    kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
+    found: list[dict[int, Candidate]] = [{} for _ in parts]
+    for (number, row), alike, told in zip(rows, asked, ask(asked), strict=True):
+        for launch, candidate in zip(row, scheduled_alike(alike, over) if told is None else told, strict=False):
+            if id(own := launch.candidates[0]) in kernels[number]:
+                facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
+                found[number][id(own)] = evolve(candidate, measured=facts)
+    return [
+        [evolve(each, candidates=(new.get(id(c := each.candidates[0]), c),)) for each in part.launches]
+        for part, new in zip(parts, found, strict=True)
+    ]
+
+
+def _alike(row: Sequence[Launch], count: int, target: Target) -> Alike:
+    forms, scores = (launch.groups[0].form for launch in row), (launch.candidates[0].score for launch in row)
+    return Alike(tuple(forms), tuple(scores), count, target)
+
+
+def _rows(part: _Part) -> Iterable[list[Launch]]:
+    """Return the launches of a part without sums, one of each kernel, by their axes; of axes that any of those has that
+    are wanted: one that is not may be the first over its axes.
+    """
+    axes = {_axes(launch) for launch in part.wanted if not _sums(launch)}
+    rows: dict[tuple[Var, ...], dict[int, Launch]] = {}
+    for launch in part.launches:
+        if not _sums(launch) and _axes(launch) in axes:
+            rows.setdefault(_axes(launch), {}).setdefault(id(launch.candidates[0]), launch)
+    return [[*row.values()] for row in rows.values()]
 
 
 def _sums(launch: Launch) -> bool:
@@ -212,14 +218,14 @@ def _axes(launch: Launch) -> tuple[Var, ...]:
     return launch.groups[0].form.segments[-1].axes
 
 
-def _told(launches: Sequence[Launch], told: Decisions, views: Views, target: Target) -> list[Launch]:
+def _told(launches: Sequence[Launch], told: Decisions, work: Compilation) -> list[Launch]:
     """Return launches of the groups that are known to be faster together, held to the law of launches: who decided may
     have been another version.
     """
     if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = [_together_at([launches[p] for p in places], target) for places in told.launches]
-    for broken in launch_violations([launch.groups for launch in found], told.launches, views):
+    found = _together_at([[launches[p] for p in places] for places in told.launches], work.target, _ask(work))
+    for broken in launch_violations([launch.groups for launch in found], told.launches, work.views):
         raise ForeignDecisionsError(f"launches cannot run as told: {broken.message}")
     return found
 
@@ -328,6 +334,7 @@ def _packed(
     found: Sequence[Hashable],
     keys: Mapping[int, Hashable],
     target: Target,
+    ask: Ask,
     over: Callable[[], bool],
 ) -> list[Launch]:
     """Return launches of one group each, those of one level put together where that is faster."""
@@ -337,7 +344,8 @@ def _packed(
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    shared = {each.places[0]: each for each in _scheduled(launches, target, MEMBERS, several, over)}
+    (scheduled,) = _scheduled([_Part(launches, several, MEMBERS)], target, ask, over)
+    shared = {each.places[0]: each for each in scheduled}
     for members in by_level.values():
         result += _together([shared[launch.places[0]] for launch in members], keys, target, over)
     return result

@@ -14,6 +14,7 @@ from ..ir import WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Storage, T
 from .decisions import Decisions
 from .fragments import Fragment, Priced, cut_fragments
 from .fusion import GroupEvaluator
+from .launch_schedules import Alike
 from .pricing import Prices, Pricing
 from .schedule import Candidate
 
@@ -45,6 +46,10 @@ class Planning(Protocol):
         """Return the best point of each group by the model, nothing for those that are left to the caller."""
         ...
 
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Return the kernels of each row as one of several in a launch, nothing for rows that are left to who asks."""
+        ...
+
 
 class PlanningHere:
     """Plans in this process."""
@@ -56,6 +61,10 @@ class PlanningHere:
     def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
         """Leave all to the caller."""
         return [None] * len(forms)
+
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Leave all to who asks."""
+        return [None] * len(rows)
 
 
 class Selector(Protocol):
@@ -135,6 +144,10 @@ class Selector(Protocol):
     @property
     def together(self) -> bool:
         """Whether groups may share a launch."""
+        ...
+
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Return the kernels of each row as one of several in a launch, nothing for rows that are left to who asks."""
         ...
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:

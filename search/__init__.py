@@ -10,9 +10,9 @@ from .libraries.substitute import with_libraries
 from .making import PlanningAside
 from .memory import seldom_collected
 from .problem import machine_of
-from .selector import Findings, MeasuredSelector
+from .selector import MeasuredSelector
 from .session import tuning_session
-from .settings import Settings
+from .settings import Findings, Settings
 from .strategies import STRATEGIES
 from .summary import summary_lines, summary_values, tried
 

@@ -19,7 +19,7 @@ from attrs import define, evolve, frozen
 from ..backends.cuda import compile_kernel
 from ..backends.source import unrolled_statements
 from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, cores
-from ..passes import Fragment, Priced, Prices, Pricing, cut_fragment, price
+from ..passes import Alike, Fragment, Priced, Prices, Pricing, cut_fragment, price, scheduled_alike
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from .child import START_LIMIT, Child, Lost
 from .copies import Nursery
@@ -112,6 +112,10 @@ class Factory:
     def choose(self, form: FusedGroup, target: Target) -> Candidate:
         """Return the best point of a group by the model."""
         return choose(form, target)[0]
+
+    def alike(self, row: Alike) -> list[Candidate]:
+        """Return kernels as one of several in a launch."""
+        return scheduled_alike(row)
 
     def price(self, pricing: Pricing) -> Prices:
         """Return what groups over one iteration space cost by the model."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from attrs import define, field
 
 from ..ir import FusedGroup, KernelFunction, Schedule, Target, cores
-from ..passes import Fragment, PlanningHere, Priced
+from ..passes import Alike, Fragment, PlanningHere, Priced
 from ..passes.fusion import form_key
 from ..passes.schedule import Candidate
 from .build import COMPILE_LIMIT, Built, Done, Job, Scored, Workers
@@ -157,6 +157,11 @@ class PlanningAside(PlanningHere):
         """Return the best point of each group by the model."""
         found = self._answers("choose", [(form, target) for form in forms])
         return [found.get(number) for number in range(len(forms))]
+
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Return the kernels of each row as one of several in a launch."""
+        found = self._answers("alike", [(row,) for row in rows])
+        return [found.get(number) for number in range(len(rows))]
 
     def _answers(self, method: str, asked: Sequence[tuple[object, ...]]) -> dict[int, Any]:
         """Return what workers answer to questions, by their numbers; errors are no answers."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from math import inf, isnan
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target, print_ir
-from ..passes import WRITING, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
+from ..passes import WRITING, Alike, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -28,7 +28,7 @@ from .libraries import seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
-from .settings import BRIEF, CHUNK, LOOK, QUICK, Pace, Settings, TunedChoice, scale_of
+from .settings import BRIEF, CHUNK, LOOK, QUICK, Findings, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
@@ -40,22 +40,13 @@ LEAST = 0.2
 AGAIN, CONTEST = (*WRITING, "layouts", "pack", "views", "split"), 1.5
 
 
-@frozen
-class Findings:
-    """What a compilation found: the problems of its kernels, the choice for each, and what it decided."""
-
-    problems: tuple[Problem, ...]
-    choices: tuple[TunedChoice, ...]
-    made: Decisions | None
-
-
 class MeasuredSelector:
     """A `Selector` that asks a tuner. `evaluate` switches measured partition search on; `audit` points of every kernel
-    of what ships are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and nothing was
-    searched. `decisions` are what the next compilation is told, `made` is what the last one decided, `apart` the
-    seconds of its units where nothing is fused. `further` searches on where there are final decisions. `rivalled` says
-    that another plan will be made of the graph too, `uncompared` of which plans that ship nothing was compared, and
-    why: a sentence for each. `answer` is what is known of the graph, and kept, once it is compiled.
+    of what ships are timed besides, to see whether pruning lost the winner. `cached` says that the plan was found and
+    nothing was searched. `decisions` are what the next compilation is told, `made` is what the last one decided,
+    `apart` the seconds of its units where nothing is fused. `further` searches on where there are final decisions.
+    `rivalled` says that another plan will be made of the graph too, `uncompared` of which plans that ship nothing was
+    compared, and why: a sentence for each. `answer` is what is known of the graph, and kept, once it is compiled.
     """
 
     def __init__(
@@ -217,6 +208,10 @@ class MeasuredSelector:
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
         """Have groups priced by the workers, side by side."""
         return self.tuner.price(pricings)
+
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Return the kernels of each row as one of several in a launch, as workers find them side by side."""
+        return self.tuner.schedule_alike(rows)
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.

@@ -10,9 +10,11 @@ from statistics import median
 
 from attrs import asdict, define, evolve, field, frozen
 
+from ..passes import Decisions
 from ..passes.schedule import Candidate
 from .course import HERE, Search
 from .learned import LearnedOrder
+from .problem import Problem
 from .proof import Proof
 
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
@@ -121,6 +123,15 @@ class TunedChoice:
             exact = "" if self.proof.exact else "about "
             why += f"; {exact}{self.proof.share:.1%} of {self.proof.points:,} points are proven slower"
         return facts | {"why": why}
+
+
+@frozen
+class Findings:
+    """What a compilation found: the problems of its kernels, the choice for each, and what it decided."""
+
+    problems: tuple[Problem, ...]
+    choices: tuple[TunedChoice, ...]
+    made: Decisions | None
 
 
 @frozen

@@ -16,7 +16,8 @@ from typing import Protocol, TypeVar
 from attrs import frozen
 
 from ..ir import ALGORITHMS_SHARE, SCHEDULES_SHARE, WHOLE, Target, UsageError
-from ..passes import Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, price
+from ..passes import Alike, Fragment, Priced, Prices, Pricing, Roofline, cut_fragment, price, scheduled_alike
+from ..passes.schedule import Candidate
 from .build import Factory, Job
 from .course import Search
 from .database import KernelTime
@@ -244,6 +245,14 @@ class Tuner:
         if not self.resources.started:  # there is nothing else for them to do
             return list
         return self._shared_out("price", pricings, price, SCHEDULES_SHARE, patient=True)
+
+    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+        """Return the kernels of each row as one of several in a launch, as workers find them side by side; nothing for
+        those that there was no time for, and where no workers run.
+        """
+        if not self.resources.started:
+            return [None] * len(rows)
+        return self._shared_out("alike", rows, scheduled_alike, WHOLE, patient=True)()
 
     def _shared_out(
         self,

@@ -16,7 +16,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes import side_by_side
+from cuts.passes import launch_schedules
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
 from cuts.passes.shared_launches import bound_together
@@ -105,8 +105,8 @@ def test_other_modes_launch_each_group_by_itself(mode: str) -> None:
 
 def test_only_kernels_that_may_share_a_launch_are_scheduled_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    choose = side_by_side.choose
-    monkeypatch.setattr(side_by_side, "choose", lambda *given: asked.append(given) or choose(*given))
+    choose = launch_schedules.choose
+    monkeypatch.setattr(launch_schedules, "choose", lambda *given: asked.append(given) or choose(*given))
     compiled(graph({"x": (64, 64)}, op("a", "softmax", "x"), op("b", "transpose", "a", perm=(1, 0)), out="b"))
     assert not asked
     compiled(tables(4))

@@ -23,7 +23,7 @@ from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import rewrites, side_by_side, stages
+from cuts.passes import launch_schedules, rewrites, stages
 from cuts.passes.evaluators import OWN, Limited, Modelled
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.pipeline import compile_graph
@@ -347,13 +347,13 @@ def test_launches_are_put_together_no_longer_than_a_budget_lasts(monkeypatch: py
         nodes.append(Node(f"f{n}", "tanh", (f"x{n}",), (f"y{n}",)))
     names = [[f"{t}{n}" for n in range(40)] for t in "xy"]
     graph = Graph("many", tuple(names[0]), tuple(names[1]), types, tuple(nodes))
-    choose = side_by_side.choose
+    choose = launch_schedules.choose
 
     def slow(*asked: Any) -> Any:
         clock.pass_by(2.0)
         return choose(*asked)
 
-    monkeypatch.setattr(side_by_side, "choose", slow)
+    monkeypatch.setattr(launch_schedules, "choose", slow)
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT)
     found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit, selector)

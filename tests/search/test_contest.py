@@ -15,8 +15,8 @@ from cuts.ir.errors import BackendError, NumericsError
 from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
 from cuts.search.decisions import DecidedGraph
-from cuts.search.selector import Findings, MeasuredSelector
-from cuts.search.settings import TunedChoice
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Findings, TunedChoice
 
 from .simulated import FakeClock
 from .test_decisions import kernels, tuned
@@ -80,7 +80,7 @@ def rival(seconds: float, *kernels: float | None) -> Rival:
     candidate: Any = None
     choices = tuple(TunedChoice(candidate, each) for each in kernels)
     compiled: Any = None
-    return Rival(compiled, Findings((), choices, (), None), DecidedGraph("", "", "", "", (), seconds, False))
+    return Rival(compiled, Findings((), choices, None), DecidedGraph("", "", "", "", (), seconds, False))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes import stages
+from cuts.passes import side_by_side, stages
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search import making
@@ -54,7 +54,9 @@ def test_kernels_that_workers_do_not_make_in_time_are_made_here(build: float) ->
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_workers_make_the_kernels_of_launches_of_several_groups(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are as this process would make them; it has none to lower but those of launches that no worker made."""
+    """They are as this process would make them. It schedules none for a launch, and has none to lower but those of
+    launches that no worker made.
+    """
     widths = range(6)
     types = {f"{t}{n}": TensorType(DType.F32, (8, 16 + n)) for n in widths for t in "xy"}
     nodes = tuple(Node(f"n{n}", "tanh", (f"x{n}",), (f"y{n}",)) for n in widths)
@@ -65,6 +67,7 @@ def test_workers_make_the_kernels_of_launches_of_several_groups(lost: bool, monk
     assert any("members" in group for group in own.groups)
     clock = FakeClock()
     monkeypatch.setattr(making, "FEW", 1)
+    monkeypatch.setattr(side_by_side, "scheduled_alike", None)
     if not lost:
         monkeypatch.setattr(stages, "lower", None)
     resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
