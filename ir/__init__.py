@@ -153,7 +153,7 @@ from .segment import (
 from .source import Source, Span
 from .statement import Program, Statement, rename_axes, rename_statement, runs
 from .target import Target
-from .text import parse_ir, print_ir
+from .text import parse_ir, print_ir, renamed_text
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
 from .verify import (
@@ -391,6 +391,7 @@ __all__ = [
     "rename_expr",
     "rename_index",
     "rename_statement",
+    "renamed_text",
     "retold",
     "row_major",
     "row_slice",

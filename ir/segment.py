@@ -114,7 +114,7 @@ class FusedGroup:
     shared: tuple[str, ...] = ()
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     fixed: tuple[str, ...] = field(default=(), eq=False)
-    memo: list[object] = field(factory=list, init=False, eq=False, repr=False)
+    memo: dict[str, object] = field(factory=dict, init=False, eq=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return how it is made again in another process, where nothing was found of it."""

@@ -21,6 +21,8 @@ else. A data-flow graph is a list of values, each once and after its operands, a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from .dfg import (
@@ -49,8 +51,10 @@ from .source import Source
 from .statement import Program, Statement
 from .text_parser import Parser
 from .text_printer import Printer, variables_of
-from .tokens import Tokens
+from .tokens import Tokens, quote
 
+#: A name, or a string.
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
 _RESERVED = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
 
 FORMS: dict[type, Form] = {
@@ -160,6 +164,11 @@ def print_ir(node: Any) -> str:
     names.declare(variables_of(node))
     head = names.declarations()
     return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])
+
+
+def renamed_text(text: str, names: Mapping[str, str]) -> str:
+    """Return the text of a node as if its tensors had other names, by their own: plain ones, which nothing else has."""
+    return _WORD.sub(lambda word: quote(names[word[0]], _RESERVED) if word[0] in names else word[0], text)
 
 
 def parse_ir(text: str, name: str = "<ir>") -> Any:

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, Step, Target, Turns, member_name, print_ir
-from .fusion import Group, Views, form_key, natural
+from ..ir import CompiledGraph, Graph, KernelFunction, Step, Target, Turns, member_name
+from .fusion import Group, Unit, Views, form_key, natural
 from .listing import parameters
 from .schedule import Candidate
 from .shared_launches import bound_together, seconds_together
@@ -71,14 +71,14 @@ def assemble(
     `algorithms` says of nodes that took another one's place which algorithm they belong to, `weighed` by the units of a
     group what records say of its merges.
     """
-    kernels = {key: n for n, key in enumerate(made)}
+    kernels, units = {key: n for n, key in enumerate(made)}, {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
     for groups in launched:
         keys = tuple(kernel_key(group, views) for group in groups)
         bound = _tensors(groups)
         steps.append(Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in made[keys].arguments)))
-        records.append(_record(groups, views, common_facts([chosen[key] for key in keys], target), algorithms))
+        records.append(_record(groups, units, views, common_facts([chosen[key] for key in keys], target), algorithms))
         records[-1] = {**records[-1], **(weighed.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
@@ -116,9 +116,12 @@ def _tensors(groups: Sequence[Group]) -> Mapping[str, str]:
 
 
 def _record(
-    groups: Sequence[Group], views: Views, common: Mapping[str, object], algorithms: Mapping[str, str]
+    groups: Sequence[Group],
+    units: Mapping[str, Unit],
+    views: Views,
+    common: Mapping[str, object],
+    algorithms: Mapping[str, str],
 ) -> Mapping[str, object]:
-    units = {u.name: u for u in views.programs.every_unit}
     members = [u for group in groups for u in group.units]
     nodes = tuple(dict.fromkeys(units[u].node for u in members))
     repeat = groups[0].repeat
@@ -129,7 +132,7 @@ def _record(
         "level": groups[0].level if len(groups) == 1 else "side by side",
         **({"turns": turns(views)[repeat]} if repeat else {}),
         **({"members": len(groups)} if len(groups) > 1 else {}),
-        "form": "\n".join(print_ir(group.named) for group in groups),
+        "form": "\n".join(group.text for group in groups),
         "inputs": list(dict.fromkeys(t for group in groups for t in group.inputs)),
         "outputs": [t for group in groups for t in group.outputs],
         "why": f"the model expects {common['limit']} to limit it",

@@ -40,7 +40,7 @@ def show_partition(groups: Sequence[Group]) -> str:
     for number, group in enumerate(groups):
         units = " | ".join(", ".join(part) for part in group.parts)
         turn = f" in loop {group.repeat}" if group.repeat else ""
-        parts.append(f"# group {number} ({group.level}){turn}: {units}\n{print_ir(group.named)}")
+        parts.append(f"# group {number} ({group.level}){turn}: {units}\n{group.text}")
     return "\n".join(parts)
 
 

@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from ..backends.cuda import toolchains
 from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
+from ..passes.fusion import form_text
 
 #: Changed whenever a stored time would no longer mean what it meant: the way of timing, the text forms. Until format 2,
 #: no input was in the cache.
@@ -42,7 +43,7 @@ class Problem:
 
     @description.default
     def _describe(self) -> str:
-        work = print_ir(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
+        work = form_text(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
         parts = {"format": str(FORMAT), "work": work, "machine": dict(sorted(self.machine.items()))}
         return json.dumps(parts, indent=1, sort_keys=True)
 

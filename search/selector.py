@@ -15,9 +15,9 @@ from math import inf, isnan
 
 from attrs import evolve
 
-from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target, print_ir
+from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target
 from ..passes import WRITING, Alike, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
-from ..passes.fusion import GroupEvaluator, form_key
+from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .build import Job
@@ -83,6 +83,7 @@ class MeasuredSelector:
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self.scale = 1.0
         self._asked: dict[Hashable, Problem] = {}
+        self._joined: dict[Hashable, Problem] = {}
         self._known_only = False
         self._quick = QUICK
         self._pace = Pace()
@@ -274,13 +275,20 @@ class MeasuredSelector:
         left no time to measure it, as it does where nothing is measured at all; what such a launch takes to be made is
         kept back.
         """
-        asked = [(joint_problem(members, self.target, self._machine), bundle_members(members)) for members in launches]
+        asked = [(self._joint(members), bundle_members(members)) for members in launches]
         kernels, new = len(self.problems), sum(choice.seconds is None for choice in self.choices)
         self._keep_back(kernels, new + len(asked))
         found = self.tuner.together(asked)
         self._keep_back(kernels, new + found.count(None))
         tie, pairs = self.settings.tie, zip(found, launches, strict=True)
         return [is_faster(seconds, members, self._alone, tie) for seconds, members in pairs]
+
+    def _joint(self, members: Sequence[Member]) -> Problem:
+        """Return what the groups of a launch compute together; it is asked for where launches are measured and made."""
+        key = tuple((form_key(form), tuple(storages.items())) for form, storages, _ in members)
+        if key not in self._joined:
+            self._joined[key] = joint_problem(members, self.target, self._machine)
+        return self._joined[key]
 
     def knows(self, group: FusedGroup) -> bool:
         """Whether a group was measured."""
@@ -391,8 +399,7 @@ class MeasuredSelector:
             (0, key): alone(self._asked[key], point) for key, point in chosen.items() if key in self._asked
         }
         for key, members in launches.items():
-            problem = joint_problem(members, self.target, self._machine)
-            jobs[1, key] = together(problem, bundle_members(members))
+            jobs[1, key] = together(self._joint(members), bundle_members(members))
         self._preparation.end()
         made = make_kernels(self.tuner.resources, jobs, self._preparation.coming)
         return (
@@ -431,7 +438,7 @@ class MeasuredSelector:
         """Return the model's cost, which the database remembers: it takes a while to compute."""
         if key not in self._costs:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
-            name = digest(f"{self.target}\n{print_ir(group)}")
+            name = digest(f"{self.target}\n{form_text(group)}")
             kept = self.tuner.resources.database.expected(name)
             found = self._modelled.cost(group) if kept is None else kept
             if isnan(found):  # nobody said in time, but may yet

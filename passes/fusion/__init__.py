@@ -3,7 +3,7 @@
 from .cutting import copied
 from .fold_tables import Folding, noted_foldings, remember_foldings
 from .fold_units import drop_unused, fold_units
-from .groups import Forms, Group, Workshop, canonical_names, form_key, rename_group
+from .groups import Forms, Group, Workshop, canonical_names, form_key, form_text, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
@@ -63,6 +63,7 @@ __all__ = [
     "fold_units",
     "follow_pieces",
     "form_key",
+    "form_text",
     "interpret",
     "issue_slots",
     "natural",

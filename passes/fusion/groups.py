@@ -24,9 +24,11 @@ from ...ir import (
     factors,
     is_contraction,
     map_guards,
+    print_ir,
     rename_expr,
     rename_index,
     rename_statement,
+    renamed_text,
 )
 from .legality import Policy, chain_level, register_level, shared_level
 from .normalise import Illegal
@@ -65,9 +67,9 @@ class Group:
         return "register" if len(self.parts[0]) > 1 else "single"
 
     @property
-    def named(self) -> FusedGroup:
-        """The normal form over graph tensors."""
-        return rename_group(self.form, self.tensors)
+    def text(self) -> str:
+        """The normal form over graph tensors as text."""
+        return renamed_text(form_text(self.form), self.tensors)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -160,8 +162,8 @@ def form_key(form: FusedGroup) -> Hashable:
     """Return a value that is equal for equal normal forms; forms over canonical names are equal for groups that compute
     the same. It is found once of each form: everything that is remembered of groups is asked for by it.
     """
-    if form.memo:
-        return form.memo[0]
+    if "key" in form.memo:
+        return form.memo["key"]
     parts = (
         form.segments,
         tuple(form.tensors.items()),
@@ -170,8 +172,17 @@ def form_key(form: FusedGroup) -> Hashable:
         form.shared,
         tuple(form.constants.items()),
     )
-    form.memo.append(key := _key_of(parts))
+    form.memo["key"] = key = _key_of(parts)
     return key
+
+
+def form_text(form: FusedGroup) -> str:
+    """Return a normal form as text. It is printed once of each form, as it is read again and again: in keys, in
+    questions, in records.
+    """
+    if "text" not in form.memo:
+        form.memo["text"] = print_ir(form)
+    return str(form.memo["text"])
 
 
 def in_math(form: FusedGroup, math: str) -> FusedGroup:

@@ -12,9 +12,10 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
+from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key
+from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key, rename_group
 from cuts.passes.fusion.legality import Policy, issue_slots
 from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, neighbours, partition, places, settle
 from cuts.passes.fusion.partitioner import Owners, Partitioner
@@ -364,6 +365,19 @@ def test_equal_forms_have_one_key_wherever_they_come_from() -> None:
     assert form_key(other) is form_key(form) is pickle.loads(pickle.dumps(form_key(form)))
     changed = evolve(form, inputs=(*form.inputs, "more"))
     assert form_key(changed) is not form_key(form)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.lists(st.text(max_size=3) | st.sampled_from(["t0", "t1", "if", "inf", "i0"]), unique=True))
+def test_a_group_is_written_over_the_tensors_of_its_graph(made: object, drawn: list[str]) -> None:
+    """Whatever they are called, what normal forms call theirs included."""
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    for group in fuse_all(parts, parts.singletons()):
+        for first in (drawn, []):
+            new = dict(zip(group.tensors, (*first, *(f"other{n}" for n in range(len(group.tensors)))), strict=False))
+            text, named = evolve(group, tensors=new).text, rename_group(group.form, new)
+            assert parse_ir(text) == named
+            assert first or text == print_ir(named)
 
 
 @settings(max_examples=60, deadline=None)
