@@ -15,7 +15,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.assemble import turns
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.groups import Group, Workshop, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
@@ -81,7 +81,11 @@ def fused(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
 
 def text(group: Group | Illegal) -> str:
     """The normal form over graph tensors, or the reason why there is none."""
-    return group.reason if isinstance(group, Illegal) else "\n".join(print_ir(s) for s in group.named.segments).strip()
+    return (
+        group.reason
+        if isinstance(group, Illegal)
+        else "\n".join(print_ir(s) for s in rename_group(group.form, group.tensors).segments).strip()
+    )
 
 
 def partitioner(made: Graph, target: Target, **policy: Any) -> Partitioner:

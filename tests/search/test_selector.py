@@ -18,7 +18,6 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
-from cuts.search import selector as selector_module
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
 from cuts.search.selector import CHUNK, MeasuredSelector
@@ -151,7 +150,7 @@ def test_a_launch_that_the_model_proposes_is_taken_unless_a_clock_says_otherwise
     bench = FakeBench(lambda kernel: 1e-3)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT)
     monkeypatch.setattr(Tuner, "together", lambda _, asked: [launch for _ in asked])
-    monkeypatch.setattr(selector_module, "joint_problem", lambda *_: None)
+    monkeypatch.setattr(MeasuredSelector, "_joint", lambda *_: None)
     for timed in ({}, {"measured": seconds}):
         known = ({}, timed)
         members: Any = [(None, None, SimpleNamespace(score=seconds, measured=each, schedule=None)) for each in known]
@@ -168,7 +167,7 @@ def test_what_launches_take_to_be_made_is_kept_back_until_they_are(monkeypatch: 
         return [None, 1e-9, None, None]
 
     monkeypatch.setattr(Tuner, "together", together)
-    monkeypatch.setattr(selector_module, "joint_problem", lambda *_: None)
+    monkeypatch.setattr(MeasuredSelector, "_joint", lambda *_: None)
     members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
     assert selector.faster_together([members] * 4) == [True] * 4
     assert 0 < selector.budget.needed == pytest.approx(0.75 * needed[0])
