@@ -10,28 +10,52 @@ F(4x4, 3x3) at about 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from attrs import evolve
 
-from ..ir import Array, Call, Const, CutsError, Expr, Node, Program, TensorType, rebuild
+from ..ir import (
+    Array,
+    Call,
+    Const,
+    CutsError,
+    Expr,
+    Node,
+    Program,
+    TensorType,
+    attributes_key,
+    rebuild,
+    rename_statement,
+)
+from .few_channels import with_few
 from .language import Instances
 from .reference import evaluate
 
 #: Larger dims are taken as this one: the factor depends on filters and tiles, which are small, not on how many there
-#: are.
-_SMALL = 8
+#: are. Channels of a declaration that takes no other operands are taken as so few.
+_SMALL, _FEW = 8, 2
+#: What is known, by vocabularies: a plan has many nodes alike, and plans are compared.
+_KNOWN: WeakKeyDictionary[Instances, dict[Hashable, float]] = WeakKeyDictionary()
 
 
 def amplification(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
     """Return by what factor the expected error of an algorithm exceeds that of a node's own declaration, at least 1."""
+    known = _KNOWN.setdefault(instances, {})
+    key = node.op, node.declaration, tuple(types), attributes_key(node.attributes), algorithm
+    if key not in known:
+        known[key] = _found(node, types, algorithm, instances)
+    return known[key]
+
+
+def _found(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
     for smaller in _smaller(types):
         try:
             return _factor(node, smaller, algorithm, instances)
         except CutsError:  # the declaration does not take operands of these sizes
             continue
-    return _factor(node, types, algorithm, instances)
+    return _factor(node, types, algorithm, instances, few=True)
 
 
 def _smaller(types: Sequence[TensorType | None]) -> Iterator[list[TensorType | None]]:
@@ -47,29 +71,44 @@ def _smaller(types: Sequence[TensorType | None]) -> Iterator[list[TensorType | N
         yield [None if t is None else TensorType(t.dtype, tuple(map(less, t.shape))) for t in types]
 
 
-def _factor(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
+def _factor(
+    node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances, few: bool = False
+) -> float:
+    """Return the factor as it is evaluated for operands of some types; with `few` channels of programs for these."""
     instance = instances.of(node, types)
     if algorithm not in instance.algorithms:
         return 1.0
-    known: dict[str, TensorType] = {
-        f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None
-    }
-    values: dict[str, Array] = {f: np.ones(t.shape) for f, t in known.items()}
-    direct = evaluate(variances(instance.program), values)
-    for step in instance.algorithms[algorithm]:
+    known = {f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None}
+    programs = [instance.program]
+    for number, step in enumerate(instance.algorithms[algorithm]):
         made = instances.of(step, [None if v is None else known[v] for v in step.inputs])
-        operands = {
-            f: values[v] for f, v in zip(made.inputs, step.inputs, strict=False) if f is not None and v is not None
-        }
-        results = evaluate(variances(made.program), operands)
         known.update(zip(step.outputs, made.output_types, strict=True))
-        values.update({v: results[f] for f, v in zip(made.outputs, step.outputs, strict=True)})
+        pairs = (*zip(made.inputs, step.inputs, strict=False), *zip(made.outputs, step.outputs, strict=True))
+        names = {f: v for f, v in pairs if f is not None and v is not None}
+        programs.append(_over(made.program, {t: names.get(t, f"{t} of step {number}") for t in made.program.tensors}))
+    direct, *steps = map(variances, with_few(programs, _FEW) if few else programs)
+    shapes = {t: type_.shape for program in (direct, *steps) for t, type_ in program.tensors.items()}
+    values: dict[str, Array] = {f: np.ones(shapes[f]) for f in instance.inputs if f in shapes}
+    found = evaluate(direct, values)
+    for program in steps:
+        values |= evaluate(program, {f: values[f] for f in program.inputs})
     means = {
-        o: max(float(np.mean(np.asarray(direct[o], dtype=np.float64))), 1e-300)
+        o: max(float(np.mean(np.asarray(found[o], dtype=np.float64))), 1e-300)
         for o in instance.outputs
         if values[o].size
     }
     return math.sqrt(max([1.0, *(float(np.max(values[o])) / mean for o, mean in means.items())]))
+
+
+def _over(program: Program, names: Mapping[str, str]) -> Program:
+    """Return a program over tensors of other names."""
+    return Program(
+        {names[tensor]: type_ for tensor, type_ in program.tensors.items()},
+        tuple(names[tensor] for tensor in program.inputs),
+        tuple(names[tensor] for tensor in program.outputs),
+        tuple(rename_statement(statement, names) for statement in program.statements),
+        {names[tensor]: table for tensor, table in program.constants.items()},
+    )
 
 
 def variances(program: Program) -> Program:

@@ -25,6 +25,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
+from cuts.ops.few_channels import with_few
 from cuts.ops.reference import evaluate
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
@@ -124,6 +125,14 @@ def test_gates_together_compute_what_gates_apart_do(data: st.DataObject) -> None
         np.testing.assert_allclose(np.float64(again), np.float64(result), rtol=1e-5, atol=1e-6)
 
 
+def with_mean(graph: Graph) -> Graph:
+    """Return a graph whose output is the mean of its output's squares."""
+    squares = Node("square", "mul", ("z", "z"), ("s",))
+    mean = Node("mean", "reduce_mean", ("s",), ("loss",), {"axes": (0, 1, 2, 3), "keepdims": False})
+    types = {**graph.types, "s": graph.types["z"], "loss": TensorType(DType.F32, ())}
+    return evolve(graph, nodes=(*graph.nodes, squares, mean), outputs=("loss",), types=types)
+
+
 def test_what_an_algorithm_rounds_more_is_told_by_small_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     """A declaration that wants four times as many rows as a state has was evaluated whole: 4 s for a layer of 1,000."""
     sizes: list[int] = []
@@ -140,6 +149,62 @@ def test_what_an_algorithm_rounds_more_is_told_by_small_operands(monkeypatch: py
         assert 1.0 <= amplification(node, types, "gates_together", INSTANCES) < 1.5
     assert sizes
     assert max(sizes) <= 8**3
+
+
+def test_what_an_algorithm_of_a_gradient_rounds_more_is_told_by_few_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient takes no smaller operands: those of a step of DenseNet-121 were evaluated whole, for minutes."""
+    module = import_module("cuts.ops.amplification")
+    sizes: list[int] = []
+
+    def noted(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sizes.extend(array.size for array in operands.values())
+        return evaluate(program, operands)
+
+    monkeypatch.setattr(module, "evaluate", noted)
+    told = 0
+    cases = [(*sizes, filters) for filters in (3, 5) for sizes in ((3, 12, 10, 8, 8), (64, 128, 32, 56, 56))]
+    for *sizes_of, filters in cases:
+        pads, size = (filters // 2,) * 4, (filters, filters)
+        made = cuts.grad(with_mean(convolution(*sizes_of, pads=pads, size=size, bias=False)), wrt=["x", "w"])
+        instances = made.spec.instances
+        for node in made.graph.nodes:
+            types = [None if v is None else made.graph.types[v] for v in node.inputs]
+            for algorithm in instances.of(node, types).algorithms:
+                sizes.clear()
+                found = amplification(node, types, algorithm, instances)
+                assert max(sizes) <= 8**2 * 4 * 28 * 28  # tiles of two channels of two samples
+                assert amplification(node, types, algorithm, instances) == found
+                if sizes_of[0] == 3:
+                    assert found == pytest.approx(module._factor(node, types, algorithm, instances), rel=1e-9)
+                told += found > 1.0
+    assert told >= 12
+
+
+def test_dims_of_which_nothing_but_whole_axes_tell_are_made_smaller() -> None:
+    """Samples, groups, and channels of each, but no places that filters go along, nor what guards and tables count."""
+    node = Node("n", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1), "groups": 4})
+    program = INSTANCES.of(node, [TensorType(DType.F32, s) for s in ((16, 24, 9, 9), (20, 6, 3, 3))]).program
+    (small,) = with_few([program], 2)
+    shapes = {tensor: type_.shape for tensor, type_ in small.tensors.items()}
+    assert [shapes[t] for t in (*small.inputs, *small.outputs)] == [(2, 4, 9, 9), (4, 2, 3, 3), (2, 4, 9, 9)]
+    arrays = {t: np.ones(shapes[t]) for t in small.inputs}
+    whole = evaluate(program, {t: np.ones(program.tensors[t].shape) for t in program.inputs})
+    np.testing.assert_array_equal(3 * evaluate(small, arrays)["y"], whole["y"][:2, :4])
+    for op, shape, attributes in (
+        ("one_hot", (16,), {"depth": 9}),
+        ("cumsum", (16, 9), {"axis": 1}),
+        ("trilu", (16, 16), {}),
+        ("depth_to_space", (16, 36, 5, 5), {"blocksize": 3}),
+        ("softmax", (16, 9), {"axis": 1}),
+    ):
+        dtype = DType.I64 if op == "one_hot" else DType.F32
+        made = INSTANCES.of(Node("n", op, ("x",), ("y",), attributes), [TensorType(dtype, shape)]).program
+        (less,) = with_few([made], 2)
+        few, all_of_it = (evaluate(p, {t: np.zeros(p.tensors[t].shape) for t in p.inputs}) for p in (less, made))
+        assert sum(array.size for array in few.values()) < made.tensors[made.outputs[0]].size or op == "trilu"
+        for name, array in few.items():
+            whole_of = all_of_it[name][tuple(slice(n) for n in array.shape)]
+            np.testing.assert_allclose(array, whole_of * (4.5 if op == "softmax" else 1))
 
 
 def test_what_is_launched_at_each_step_counts_as_often() -> None:
