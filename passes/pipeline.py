@@ -103,7 +103,7 @@ STAGES: tuple[Stage[Any], ...] = (
           "times are measured", ("second_thoughts.py",)),
     Stage("launches", put_side_by_side, show_launches, verify_order,
           "groups -> launches: independent groups, whose blocks one launch is divided among, where that is faster",
-          ("side_by_side.py", "launch_order.py")),
+          ("side_by_side.py", "launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
