@@ -79,7 +79,9 @@ def _factor(
     if algorithm not in instance.algorithms:
         return 1.0
     known = {f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None}
-    programs = [instance.program]
+    ends = {*instance.program.inputs, *instance.program.outputs}
+    own = {t: t if t in ends else f"{t} of the declaration" for t in instance.program.tensors}
+    programs = [_over(instance.program, own)]
     for number, step in enumerate(instance.algorithms[algorithm]):
         made = instances.of(step, [None if v is None else known[v] for v in step.inputs])
         known.update(zip(step.outputs, made.output_types, strict=True))
