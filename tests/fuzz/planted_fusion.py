@@ -71,7 +71,7 @@ BUGS = (
     Bug("launches", "who reads what is changed may come behind it", "passes.launch_order:_Order.waiting_readers",
         "self.place[unit.name] < place and", "self.place[unit.name] < 0 and", _LAUNCHES),
     Bug("launches", "launches are told by whoever knew them, in any order", "passes.side_by_side:_told",
-        "for broken in launch_violations([launch.groups for launch in found], told.launches, views):",
+        "for broken in launch_violations([launch.groups for launch in found], told.launches, work.views):",
         "for broken in ():", _DECISIONS),
     Bug("split", "parts of a reduction that does not divide lose its end",
         "passes.split.split_reduction:split_reduction",
