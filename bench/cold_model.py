@@ -17,11 +17,13 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
+import torch
 from cuts.backends.devices import find_target
 from cuts.bench.cold_search import SimulatedSearch, remembered
 from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.networks.models import ModelWorkload
 from cuts.bench.networks.own_steps import training_graph
+from cuts.bench.networks.systems import Case
 from cuts.bench.records import Row, exit_code
 from cuts.bench.simulated_host import Clock, JobMemory, ProcessWatch
 from cuts.bench.timelines import described, lines
@@ -46,10 +48,8 @@ def graph_of(workload: ModelWorkload) -> tuple[Graph, Spec]:
     if workload.task == "training":
         training = training_graph(made)
         return training.graph, training.spec
-    import torch
-
     spec = load_spec([])
-    return load_model(torch.export.export(made[0], made[1]), spec), spec
+    return load_model(Case(workload, made, torch, 0.0).program, spec), spec
 
 
 def processors(count: int) -> None:

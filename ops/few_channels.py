@@ -117,7 +117,7 @@ def _join(classes: _Classes, program: Program, statement: Statement, at: tuple[i
     for tensor, places in ((statement.target, statement.write), *((r.tensor, r.indices) for r in statement.reads)):
         for dim, (index, extent) in enumerate(zip(places, program.tensors[tensor].shape, strict=True)):
             digits = _digits(index)
-            if digits and prod(axis.extent for axis in digits) == extent and statement.into is None:
+            if extent and digits and prod(axis.extent for axis in digits) == extent and statement.into is None:
                 whole.update(digits)
                 if len(digits) == 1:
                     classes.join((tensor, dim), (at, digits[0]))

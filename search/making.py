@@ -31,8 +31,8 @@ from .settings import Settings
 #: process takes for it behind its schedule: for its launch, its record, its buffers and its place in a plan. The first
 #: two until workers have built some (163 kernels of a training step of ResNet-50 took 6.2 to be lowered, and 6.9 to be
 #: compiled by 16 cores, on an H200's host). The last was 17 ms on a simulated host (8.3 s for 491 kernels of
-#: DenseNet-121's step), nearly twice that where cores were busy, and is half as much since each kernel is written into
-#: records once: a step of Inception-v3 that kept 30 back for each of 413 ended 10 s early on an H200's host.
+#: DenseNet-121's step), nearly twice that where cores were busy; as each is printed once for records, 2.4 s are left
+#: there behind the last kernel of 413 now, and a step that kept 30 ms back for each ended 10 s early on an H200's host.
 LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.02
 #: Of fewer kernels this process makes all that are not there.
 FEW = 3

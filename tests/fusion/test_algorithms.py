@@ -18,9 +18,11 @@ from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
 from cuts.ir.compiled import CompileOptions
+from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node
+from cuts.ir.index import Index, Var, as_index
 from cuts.ir.segment import FusedGroup
-from cuts.ir.statement import Program
+from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
@@ -178,6 +180,21 @@ def test_what_an_algorithm_of_a_gradient_rounds_more_is_told_by_few_channels(mon
                     assert found == pytest.approx(module._factor(node, types, algorithm, instances), rel=1e-9)
                 told += found > 1.0
     assert told >= 12
+
+
+def test_what_has_no_elements_keeps_its_sizes() -> None:
+    """Nothing along a dim could be a digit of nothing along it, without an end."""
+    digits = Index(0) + as_index(Var("i", 0)) * 4 + as_index(Var("j", 4))
+    empty = TensorType(DType.F32, (0,))
+    split = Statement("y", (Var("i", 0), Var("j", 4)), (digits,), Read("x", (as_index(Var("i", 0)),)))
+    copied = Statement("y", (Var("k", 0),), (as_index(Var("k", 0)),), Read("x", (as_index(Var("k", 0)),)))
+    program = Program({"x": empty, "y": empty}, ("x",), ("y",), (split, copied))
+    assert with_few([program], 2) == [program]
+    made = cuts.grad(with_mean(convolution(0, 12, 10, 8, 8, bias=False)), wrt=["x", "w"])
+    for node in made.graph.nodes:
+        types = [None if v is None else made.graph.types[v] for v in node.inputs]
+        for algorithm in made.spec.instances.of(node, types).algorithms:
+            assert amplification(node, types, algorithm, made.spec.instances) >= 1.0
 
 
 def test_dims_of_which_nothing_but_whole_axes_tell_are_made_smaller() -> None:
