@@ -4,8 +4,9 @@ for several limits and patiences, replayed in recorded spaces without a device.
     python bench/stops.py bench/results/spaces/*.json.gz
     python bench/stops.py bench/results/spaces/*.json.gz --frugal
 
-With `--frugal` that is said of a search that ends by itself: for how many vain points it waits, and for how little gain
-that is expected of one more. `whole` is by how much all kernels together are slower than the best recorded ones.
+With `--frugal` that is said of a search that ends by itself: how many points it begins with before it asks a process,
+for how many vain points it waits, and for how little gain that is expected of one more. `whole` is by how much all
+kernels together are slower than the best recorded ones.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from cuts.search.strategies.frugal import Frugal
 Search: TypeAlias = Callable[[RecordedGround, Sequence[Scored]], list[Known]]
 #: Most kernels, and the batches in a row that may better nothing, of the searches that are compared.
 RULES = ((40, 2), (40, 1), (40, 0), (30, 2), (24, 2), (60, 3))
-#: Vain points, and expected gains, of the searches that end by themselves.
-FRUGAL = ((6, 0.01), (6, 0.02), (3, 0.005), (3, 0.01), (3, 0.02), (3, 0.03), (2, 0.02))
+#: First points, vain points, and expected gains, of the searches that end by themselves.
+FRUGAL = ((6, 3, 0.02), (5, 3, 0.02), (4, 3, 0.02), (3, 3, 0.02), (2, 3, 0.01), (2, 3, 0.02), (2, 4, 0.02),
+          (1, 3, 0.02), (1, 4, 0.02), (1, 5, 0.02))  # fmt: skip
 
 
 def searched(ground: RecordedGround, first: Sequence[Scored], name: str, most: int, patience: int) -> list[Known]:
@@ -88,11 +90,13 @@ def by_patience(name: str) -> dict[str, Search]:
 def by_themselves() -> dict[str, Search]:
     """Return searches that end where little is expected of one more point."""
 
-    def search(ground: RecordedGround, first: Sequence[Scored], vain: int, worth: float) -> list[Known]:
-        strategy = Frugal(ground, first, vain=vain, worth=worth)
+    def search(ground: RecordedGround, first: Sequence[Scored], begun: int, vain: int, worth: float) -> list[Known]:
+        strategy = Frugal(ground, first, begun=begun, vain=vain, worth=worth)
         return tried(ground, strategy, Settings().most, Settings().patience)
 
-    return {f"{vain:>4}{worth:>10.1%}": partial(search, vain=vain, worth=worth) for vain, worth in FRUGAL}
+    return {
+        f"{b:>5}{vain:>6}{worth:>10.1%}": partial(search, begun=b, vain=vain, worth=worth) for b, vain, worth in FRUGAL
+    }
 
 
 def problem_in(space: RecordedSpace, cases: Mapping[str, Case]) -> Problem:
@@ -117,7 +121,7 @@ def main() -> None:
         first, best = first_of(ground), best + ground.best
         for rule, search in searches.items():
             found[rule].append(outcome(search(ground, first), ground))
-    print(("vain  expected" if options.frugal else "most  patience")
+    print(("begun  vain  expected" if options.frugal else "most  patience")
           + "  kernels  regret %  median  within 3 %  whole %")  # fmt: skip
     for rule, results in found.items():
         regrets, whole = [100 * each.regret for each in results], sum(each.seconds for each in results) / best - 1.0

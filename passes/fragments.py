@@ -7,7 +7,7 @@ workers can do it side by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Protocol, TypeAlias
 
@@ -26,14 +26,16 @@ from .fusion import (
     Remembered,
     Workshop,
     build_programs,
+    canonical_names,
     centre_means,
     find_views,
     fold_units,
+    form_key,
     noted_foldings,
     partition,
 )
 from .layout import choose_layouts, pack_constants
-from .schedule import choose
+from .schedule import Point, first_points
 from .split import Splitting
 
 
@@ -42,13 +44,15 @@ class PricedKernels:
     """The kernels that a fragment is cut into, each with the seconds of the best of a few of its points by the model;
     `searched` are seconds of all of them where each is searched by the model, and split where that is faster.
     `foldings` are what was folded on the way, for whoever cuts the same kernels; `counts` says how often each is
-    launched, where one is part of a loop.
+    launched, where one is part of a loop. `points` are the best of each that was searched, over canonical names, for
+    whoever begins to measure with them.
     """
 
     priced: tuple[tuple[FusedGroup, float], ...]
     searched: float
     foldings: Sequence[Folding] = field(default=(), eq=False, repr=False)
     counts: tuple[int, ...] = ()
+    points: Sequence[tuple[FusedGroup, tuple[Point, ...]]] = field(default=(), eq=False, repr=False)
 
     def total(self, seconds: Sequence[float]) -> float:
         """Return what all launches take together, where each kernel takes so many seconds."""
@@ -106,24 +110,30 @@ def _cut(fragment: Fragment) -> Priced:
         workshop = Workshop(views, policy)
         splitting = Splitting(modelled, modelled, fragment.target)
         groups = partition(Partitioner(workshop, splitting), fragment.mode)
-        searched = [_searched(group.form, splitting) for group in groups]
+        points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}
+        searched = [_searched(group.form, splitting, points) for group in groups]
     except CutsError:
         return None
     priced, times = tuple((group.form, modelled.cost(group.form)) for group in groups), turns(views)
-    found = PricedKernels(priced, 0.0, counts=tuple(times[group.repeat] for group in groups))
+    counts = tuple(times[group.repeat] for group in groups)
+    found = PricedKernels(priced, 0.0, counts=counts, points=tuple(points.values()))
     return evolve(found, searched=found.total(searched))
 
 
-def _searched(form: FusedGroup, splitting: Splitting) -> float:
+def _searched(
+    form: FusedGroup, splitting: Splitting, points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]]
+) -> float:
     """Return the seconds of a kernel, or of the two that may take its place, by the points that a search by the model
-    ends with.
+    ends with, and note these.
 
     The best of a few points of a sum may be twice as slow as that; without sums it is about as fast.
     """
     if not any(segment.reductions for segment in form.segments):
         return splitting.cost(form)
-    ways = (form,), splitting.halves(form)
-    return min(sum(choose(each, splitting.target)[0].score for each in way) for way in ways if way)
+    ways = [[canonical_names(form)[0]], splitting.halves(form)]
+    for each in (each for way in ways for each in way):
+        points[form_key(each)] = each, first_points(each, splitting.target)
+    return min(sum(points[form_key(each)][1][0].score for each in way) for way in ways if way)
 
 
 def _with_constants(fragment: Fragment) -> Graph:

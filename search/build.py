@@ -74,27 +74,34 @@ class Built:
 class Factory:
     """What a worker process hosts: it turns points into kernels."""
 
-    def rank(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None = None) -> list[Scored]:
+    def rank(
+        self,
+        problem: Problem,
+        model: str,
+        count: int,
+        correction: LearnedOrder | None = None,
+        known: Sequence[Point] = (),
+    ) -> list[Scored]:
         """Return the best points of a problem by a model, best first; those of a wider choice, and of what was fast on
-        another machine, where what was learned corrects the model.
+        another machine, where what was learned corrects the model. They need not be found where they are `known`.
         """
         space = make_space(problem.form, problem.target)
         wide = count if correction is None else WIDER * count
-        points: Iterable[Point] = best_points(problem.form, problem.target, model, wide)
+        points: Iterable[Point] = known or best_points(problem.form, problem.target, model, wide)
         if correction is not None:
             every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, model), *points)}
             points = sorted(rescored(space, list(every.values()), correction))[:count]
         return [Scored(p, candidate_of(space, p)) for p in points]
 
-    def rank_each(
-        self, problems: Sequence[Problem], model: str, count: int, correction: LearnedOrder | None = None
-    ) -> list[list[Scored]]:
-        """Return the best points of each of some problems; none where no point is legal."""
-        return [self._ranked(problem, model, count, correction) for problem in problems]
+    def rank_each(self, wishes: Sequence[tuple[Any, ...]]) -> list[list[Scored]]:
+        """Return the best points of each of some problems, as `rank` is asked for them; none where no point is
+        legal.
+        """
+        return [self._ranked(wish) for wish in wishes]
 
-    def _ranked(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> list[Scored]:
+    def _ranked(self, wish: tuple[Any, ...]) -> list[Scored]:
         try:
-            return self.rank(problem, model, count, correction)
+            return self.rank(*wish)
         except CutsError:
             return []
 

@@ -215,10 +215,11 @@ class Preparation:
         missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
         self.unranked.update(p.key for p in missing)
         self.unbuilt.update(p.key for p in missing)
-        wishes = (self.settings.model, max(1, self.settings.first), self.settings.correction)
+        settings, count = self.settings, max(1, self.settings.first)
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
-            self._submit("rank_each", (some, *wishes), RANKING, partial(self._keep_ranked, some, whole))
+            wishes = [self.resources.ranking(p, settings.model, count, settings.correction) for p in some]
+            self._submit("rank_each", (wishes,), RANKING, partial(self._keep_ranked, some, whole))
 
     def look(self) -> None:
         """Take in what is ready, now and then, so that workers go on."""

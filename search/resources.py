@@ -11,10 +11,13 @@ from typing import Any, Generic, TypeVar
 from attrs import define
 
 from ..ir import WHOLE, Budget, KernelFunction, Schedule
+from ..passes.fusion import form_key
+from ..passes.schedule import FIRST, Point
 from .bench import Bench
 from .build import Built, CandidateBuilder, Done, Job, Scored
 from .child import Ended
 from .database import Database
+from .learned import LearnedOrder
 from .problem import Problem, schedule_text
 from .settings import Statistics
 from .task import SearchTask
@@ -40,7 +43,8 @@ class Resources:
 
     Workers and device are kept for further searches until `close`. A run ends when a `share` of the budget is used up.
     `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
-    points of spaces that were ranked, `trusted` the problems whose simple kernel the device knows to be right. `asking`
+    points of spaces that were ranked, `climbed` those of groups that were searched by the model for their costs,
+    `trusted` the problems whose simple kernel the device knows to be right. `asking`
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
     `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
     were built before anybody asked, as the device gets them. Workers are `going_on` with problems that are searched for
@@ -61,6 +65,7 @@ class Resources:
         self.statistics = Statistics(clock=self.budget.clock)
         self.expired = False
         self.ranked: dict[Hashable, list[Scored]] = {}
+        self.climbed: dict[Hashable, Sequence[Point]] = {}
         self.trusted: set[str] = set()
         self.asking: list[Asking[Any]] = []
         self.answering = False
@@ -131,6 +136,13 @@ class Resources:
         over = self.budget.over(self.share)
         self.expired = self.expired or over
         return over
+
+    def ranking(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
+        """Return what a worker is asked for the best points of a problem: with them, where it is them that were found
+        for its cost.
+        """
+        same = (model, count, correction) == ("bound", FIRST, None)
+        return problem, model, count, correction, self.climbed.get(form_key(problem.form), ()) if same else ()
 
     def report(self, tasks: Sequence[SearchTask]) -> None:
         """Tell the monitor how far the problems are."""

@@ -140,7 +140,7 @@ class Rounds:
         self._resources.let_go()
         with self._resources.interruptible():
             for key, problem in missing.items():
-                wishes = (problem, self._settings.model, RANKED, self._settings.correction)
+                wishes = self._resources.ranking(problem, self._settings.model, RANKED, self._settings.correction)
                 self._resources.builder.submit(Job(key, "soon", (problem,), (-1.0,)))
                 self._resources.builder.submit(Job(key, "rank", wishes, (0.0,)))
             end = max(self._resources.budget.latest, self._resources.elapsed + ranking_seconds(len(missing)))
@@ -171,11 +171,8 @@ class Rounds:
         if known is not None and task.order is self._settings.correction and len(known) >= self._settings.first:
             self._start(task, known)
             return
-        wanted = (
-            self._settings.model,
-            self._settings.first if self._settings.final else max(RANKED, self._settings.first),
-            task.order,
-        )
+        count = self._settings.first if self._settings.final else max(RANKED, self._settings.first)
+        wanted = self._resources.ranking(task.problem, self._settings.model, count, task.order)[1:]
         # Under a budget all spaces are ranked first: what is not measured then is the model's choice at least.
         first = -1.0 if self._resources.budget.limited and self._settings.final else task.place
         self._trials.loop.submit(task, lambda done: self._ranked(task, done), "rank", (first, -2.0), *wanted)

@@ -28,7 +28,7 @@ from .libraries import seconds_for_routines
 from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
-from .settings import BRIEF, CHUNK, LOOK, QUICK, Findings, Pace, Settings, TunedChoice, scale_of
+from .settings import CHUNK, LOOK, QUICK, Findings, Pace, Settings, TunedChoice, scale_of
 from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
@@ -154,8 +154,10 @@ class MeasuredSelector:
 
         def waited() -> Sequence[Priced]:
             found = wait()
-            for form, seconds in (each for kernels in found if kernels is not None for each in kernels.priced):
-                self._costs.setdefault(form_key(form), seconds)
+            for kernels in (kernels for kernels in found if kernels is not None):
+                for form, seconds in kernels.priced:
+                    self._costs.setdefault(form_key(form), seconds)
+                self.tuner.resources.climbed.update({form_key(form): points for form, points in kernels.points})
             return found
 
         return waited
@@ -225,10 +227,10 @@ class MeasuredSelector:
             return False
         fresh = self._next(asked, questions)
         waiting = list(fresh.items())
-        brief = self._many(questions, share) and self._quick is QUICK
+        self._foresee(questions)
         while waiting and not self._late(share):
             size = self._pace.size(self.budget.left(share)) if self.budget.limited else len(waiting)
-            self._measure(dict(waiting[:size]), BRIEF if brief else self._quick, share)
+            self._measure(dict(waiting[:size]), self._quick, share)
             del waiting[:size]
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self.scale = scale_of(ratios, self.budget.limited)
@@ -240,16 +242,11 @@ class MeasuredSelector:
         self.tuner.resources.expired = self.tuner.resources.expired or late
         return late
 
-    def _many(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
-        """Keep back what the kernels of the first question take to be made, and return whether there are more of them
-        left to measure than there is time for.
-        """
-        if not self.budget.limited or not questions:
-            return False
-        forms = {form_key(form): form for form in questions[0]}
-        new = [form for key, form in forms.items() if key not in self._measured]
-        self._keep_back(len(forms), self._unready(new))
-        return len(new) > self._pace.rate * self.budget.left(share)
+    def _foresee(self, questions: Sequence[Sequence[FusedGroup]]) -> None:
+        """Keep back what the kernels of the first question take to be made."""
+        if self.budget.limited and questions:
+            forms = {form_key(form): form for form in questions[0]}
+            self._keep_back(len(forms), self._unready(form for k, form in forms.items() if k not in self._measured))
 
     def _measure(self, fresh: Mapping[Hashable, FusedGroup], settings: Settings, share: float) -> None:
         """Measure groups, all at once, as far as there is time for it."""

@@ -11,12 +11,14 @@ from statistics import median
 from attrs import asdict, define, evolve, field, frozen
 
 from ..passes import Decisions
-from ..passes.schedule import Candidate
+from ..passes.schedule import FIRST, Candidate
 from .course import HERE, Search
 from .learned import LearnedOrder
 from .problem import Problem
 from .proof import Proof
 
+#: Points of the model's that a search by expected gain begins with, and those of a batch.
+BEGUN, BATCH = 2, 3
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
 ENDLESS = {"frugal": "thorough"}
 
@@ -51,8 +53,8 @@ class Settings:
     strategy: str = "frugal"
     aided: bool = True
     model: str = "bound"
-    first: int = 12
-    batch: int = 3
+    first: int = FIRST
+    batch: int = BATCH
     most: int = 40
     patience: int = 2
     runs: int = 3
@@ -80,11 +82,8 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.
-QUICK = Settings(first=6, batch=0, most=6, patience=0, finalists=1, rounds=1, final=False, prove=False, remembers=False,
-                 recalls=False)  # fmt: skip
-
-#: A shorter one, where there are more groups than time for that.
-BRIEF = evolve(QUICK, first=3, most=3)
+QUICK = Settings(first=BEGUN, batch=0, most=BEGUN, patience=0, finalists=1, rounds=1, final=False, prove=False,
+                 remembers=False, recalls=False)  # fmt: skip
 #: A look at what would ship though no clock has seen it.
 LOOK = evolve(QUICK, first=1, most=1, remembers=True)
 #: Seconds that it takes the device to check and time a kernel at which it has not looked yet, and the part of a budget

@@ -32,6 +32,8 @@ from .space import Space, make_space
 
 #: Points of each structure that are looked at where there is no time for more.
 FEW = 1024
+#: Points that a search which measures begins with: a search of the model finds as many in the time that one takes.
+FIRST = 12
 
 
 @frozen
@@ -64,11 +66,21 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
 
     `model` is "bound" or "paper". Raises `PassError` where no point is legal, which the target's limits can cause.
     """
+    points = first_points(group, target, model, count)
+    space = make_space(group, target)
+    return [candidate_of(space, point) for point in points]
+
+
+def first_points(group: FusedGroup, target: Target, model: str = "bound", count: int = FIRST) -> tuple[Point, ...]:
+    """Return the best `count` legal points of a group by a model, as `choose` does, for whoever makes candidates of
+    them; equal groups are searched once.
+
+    Raises `PassError` where no point is legal.
+    """
     points = _search(_Key(structural_key(group), group), target, model, count)
     if not points:
         raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
-    space = make_space(group, target)
-    return [candidate_of(space, point) for point in points]
+    return points
 
 
 def choose_soon(group: FusedGroup, target: Target) -> Candidate:

@@ -14,20 +14,20 @@ from attrs import define, field
 
 from ...passes.schedule import Point
 from ..build import Scored
+from ..settings import BEGUN
 from .ground import place_of
 from .proposer import Known, Proposer, fastest
 from .surrogate import Outlook, Surrogate
 
 #: Fastest points whose neighbours are looked at, how many of these at most, and how many random points.
 PARENTS, NEAR, RANDOM = 3, 400, 256
-#: Points that are tried before a surrogate is asked.
-BEGUN = 6
 
 
 @define
 class Bayes(Proposer):
-    """Proposes what is expected to gain most."""
+    """Proposes what is expected to gain most, once as many of the first points were tried as it has `begun` with."""
 
+    begun: int = field(default=BEGUN, kw_only=True)
     surrogate: Surrogate = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -36,7 +36,7 @@ class Bayes(Proposer):
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
         """Return the points of the greatest expected gain, greatest first."""
         if not fastest(known, 1):
-            return self.begin(best, min(count, BEGUN))
+            return self.begin(best, min(count, self.begun))
         points = self.looked_at(known)
         outlook = self.surrogate.believed(known, points) if points else None
         if not self.goes_on(known, outlook):

@@ -1,8 +1,8 @@
 """Search by expected gain that ends early: once the last points gained nothing that could be told from noise, and
 little is expected of one more kernel.
 
-How many and how little, recorded spaces say (`bench/stops.py`): a search that waits for six vain points and for less
-than 1 % tries a quarter more points, and its kernel is 0.05 to 0.8 % faster.
+How many and how little, and from which point on a surrogate is asked, recorded spaces say (`bench/stops.py`,
+docs/search.md): a search that waits for one point more tries a seventh more, and its kernel is 0.1 to 1.4 % faster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf
 
 from attrs import define
 
-from .bayes import BEGUN, Bayes
+from .bayes import Bayes
 from .proposer import Known
 from .surrogate import Outlook
 
@@ -37,7 +37,7 @@ class Frugal(Bayes):
             return False
         vain = self.vain if _differ(known) else 2 * self.vain
         before = min((k.seconds for k in known[:-vain]), default=inf)
-        if len(known) < BEGUN + vain or min(k.seconds for k in known[-vain:]) < (1.0 - BAND) * before:
+        if len(known) < self.begun + vain or min(k.seconds for k in known[-vain:]) < (1.0 - BAND) * before:
             return True
         return float(outlook.gains.max()) >= self.worth
 

@@ -16,8 +16,8 @@ from ...passes.schedule import make_space
 from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
 from ..learned import LearnedOrder
 from ..problem import Problem, schedule_text
-from ..settings import Settings
-from .bayes import BEGUN, Bayes
+from ..settings import BEGUN, Settings
+from .bayes import Bayes
 from .catalogue import STRATEGIES, make_strategy
 from .ground import Place, place_of
 from .proposer import Known, Strategy, in_turns
@@ -117,7 +117,7 @@ def request_behind(
     order: LearnedOrder | None = None,
 ) -> ProposalRequest | None:
     """Return what a worker is asked where the first points of a search were tried and nothing else, as their times are
-    known by schedules; nothing where that depends on more, or none of them ran.
+    known by schedules; nothing where that depends on more, as others were tried, or none of them ran.
     """
     kind = STRATEGIES.get(settings.strategy)
     if not (isinstance(kind, type) and issubclass(kind, Bayes) and settings.aided):
@@ -127,7 +127,7 @@ def request_behind(
     texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may be one schedule
     known = tuple(Known(points[text], times.get(text, inf)) for text in texts)
     best = min((k.seconds for k in known), default=inf)
-    if best == inf or len(ranked) < settings.first:
+    if best == inf or len(ranked) < settings.first or not times.keys() <= texts.keys():
         return None
     seen = frozenset(place_of(point) for point, _ in begun if point is not None)
     return ProposalRequest(

@@ -31,12 +31,15 @@ from cuts.ops.few_channels import with_few
 from cuts.ops.reference import evaluate
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
-from cuts.passes.fusion import build_programs, fold_tables, form_key, remember_foldings
+from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, remember_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule import FIRST, best_points
 from cuts.passes.schedule.choose import choose
+from cuts.search.build import Factory
 from cuts.search.making import WORTH, PlanningAside
+from cuts.search.problem import Problem, machine_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -241,6 +244,23 @@ def test_what_is_launched_at_each_step_counts_as_often() -> None:
     assert sorted(found.counts)[-1] == 40
     assert found.total([1.0] * len(found.priced)) == sum(found.counts) > len(found.priced)
     assert found.searched > 40 * min(choose(form, TARGET)[0].score for form, _ in found.priced)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_what_a_search_begins_with_is_found_while_alternatives_are_cut(batch: int) -> None:
+    """The model searches for the best points of sums then, which are those that a search ranks first."""
+    node = Node("n", "matmul", ("a", "b"), ("y",))
+    types = {"a": TensorType(DType.F32, (batch, 512)), "b": TensorType(DType.F32, (512, 64))}
+    (types["y"],) = INSTANCES.infer(node, list(types.values()))
+    found = cut_fragment(Fragment(Graph("g", ("a", "b"), ("y",), types, (node,)), REGISTRY, TARGET, "mixed"))
+    assert found is not None
+    assert found.points
+    named = {form_key(form) for form, _ in found.points}
+    assert {form_key(canonical_names(form)[0]) for form, _ in found.priced} <= named
+    for form, points in found.points:
+        assert points == best_points(form, TARGET, "bound", FIRST)
+        problem = Problem(form, {}, TARGET, machine_of(TARGET))
+        assert Factory().rank(problem, "bound", FIRST, None, points) == Factory().rank(problem, "bound", FIRST)
 
 
 class Words:

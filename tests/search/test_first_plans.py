@@ -33,12 +33,13 @@ from cuts.search.database import Database
 from cuts.search.final_round import best_known
 from cuts.search.problem import Problem, schedule_text
 from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Settings
 from cuts.search.task import Entry, SearchTask
 from cuts.search.tuner import Tuner
 
 from .fakes import MACHINE, group_of
 from .simulated import FakeClock, session, usual
-from .test_budgets import SHORT, slow_host
+from .test_budgets import DECISIVE, SHORT, slow_host
 
 __all__ = ["slow_host"]
 pytestmark = pytest.mark.long
@@ -72,10 +73,14 @@ GRAPH = convolutions()
 
 
 def found_in(
-    seconds: float, clock: FakeClock, cost: Callable[[KernelFunction], float] = usual, **slow: float
+    seconds: float,
+    clock: FakeClock,
+    cost: Callable[[KernelFunction], float] = usual,
+    settings: Settings = SHORT,
+    **slow: float,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile the graph by measured times within some seconds, on a simulated machine."""
-    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), SHORT)
+    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
     options = CompileOptions("mixed", seconds)
     return compile_graph(GRAPH, Registry.builtin(), GPU, options, emit, selector), selector
 
@@ -134,7 +139,7 @@ def test_no_budget_gives_a_slower_plan_than_none_or_a_shorter_one(seed: int, slo
     for seconds in BUDGETS:
         clock = FakeClock()
         slow_host(clock, 0.05)
-        plans.append(found_in(seconds, clock, cost)[0])
+        plans.append(found_in(seconds, clock, cost, DECISIVE)[0])
     taken = [sum(cost(plan.kernels[step.kernel]) for step in plan.steps) for plan in plans]
     assert all(later <= 1.02 * least for later, least in zip(taken[1:], accumulate(taken, min), strict=False))
     assert taken[-1] < 0.9 * taken[0]

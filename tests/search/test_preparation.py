@@ -11,7 +11,9 @@ from cuts.ir.budget import Budget
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.launch import KernelFunction
 from cuts.ops import Registry
+from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule import FIRST, best_points
 from cuts.search.build import Built, Factory, Job, Workers
 from cuts.search.final_round import space_key
 from cuts.search.making import TOGETHER, Preparation, alone, make_kernels
@@ -181,3 +183,30 @@ def test_a_worker_is_given_few_problems_at_once() -> None:
     Preparation(tuner.resources, SETTINGS).begin(PROBLEMS)
     assert [len(job.arguments[0]) for job in builder.queue] == [3, 3, 1]  # type: ignore[arg-type]
     assert TOGETHER == 3
+
+
+def test_points_that_were_found_for_what_a_kernel_costs_are_not_found_again() -> None:
+    """They are ranked alike; where as many are not wanted, or another order counts, they say nothing."""
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    resources, problem = tuner.resources, PROBLEMS[0]
+    points = best_points(problem.form, problem.target, "bound", FIRST)
+    resources.climbed[form_key(problem.form)] = points
+    assert resources.ranking(problem, "bound", FIRST, None) == (problem, "bound", FIRST, None, points)
+    for model, count in (("bound", FIRST + 1), ("paper", FIRST)):
+        assert resources.ranking(problem, model, count, None)[-1] == ()
+    assert resources.ranking(PROBLEMS[1], "bound", FIRST, None)[-1] == ()
+    builder = Inline()
+    asked = Preparation(tuner_of(FakeBench(by_threads), builder).resources, Settings())
+    asked.resources.climbed.update(resources.climbed)
+    asked.begin(PROBLEMS[:1])
+    ((wish,),) = builder.queue[0].arguments
+    assert wish[-1] == points  # type: ignore[index]
+
+
+def test_a_search_begins_with_the_points_that_were_found_for_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = tuner_of(FakeBench(by_threads)).run(PROBLEMS[:1], Settings(prove=False))
+    tuner = tuner_of(FakeBench(by_threads))
+    points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", FIRST)
+    tuner.resources.climbed[form_key(PROBLEMS[0].form)] = points
+    monkeypatch.setattr("cuts.search.build.best_points", lambda *asked: pytest.fail("found again"))
+    assert tuner.run(PROBLEMS[:1], Settings(prove=False)) == ranked
