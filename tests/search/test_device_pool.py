@@ -199,11 +199,14 @@ def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
 
 
 def test_two_devices_and_twice_the_cores_take_little_more_than_half_of_the_time() -> None:
-    """Which points are known when the next ones are proposed depends on who is done: winners are not all the same."""
+    """Which points are known when the next ones are proposed depends on who is done: winners are not all the same.
+
+    The fewer points a search tries, the more of it are rounds, which are no shorter with twice as many workers.
+    """
     one, winners = seconds_with(1, 8)
     two, others = seconds_with(2, 16)
     assert sum(others) == pytest.approx(sum(winners), rel=0.03)
-    assert two <= 0.6 * one
+    assert two <= 0.65 * one
 
 
 @needs_opencl

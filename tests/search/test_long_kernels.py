@@ -12,7 +12,7 @@ from cuts.backends.source import unrolled_statements
 from cuts.search.build import Built, Done, Factory
 from cuts.search.database import Database
 from cuts.search.problem import Problem
-from cuts.search.settings import Settings
+from cuts.search.settings import BEGUN, Settings
 
 from .fakes import FakeBench, Inline, by_threads, group_of, problem_of, tuner_of, uncompiled
 
@@ -49,23 +49,23 @@ def test_a_long_candidate_is_left_out_and_not_remembered() -> None:
 
 
 def test_where_all_candidates_are_long_they_are_built() -> None:
-    builder = Long(range(4))
+    builder = Long(range(BEGUN))
     (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
     assert choice.origin == "measured"
-    assert builder.asked[4:8] == [inf] * 4
+    assert builder.asked[BEGUN : 2 * BEGUN] == [inf] * BEGUN
 
 
-@pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 2)])
+@pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 1)])
 def test_a_long_candidate_that_promises_much_more_is_built(
     promising: float, built: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a product of odd sizes only those that were not long were timed, which took twice as long."""
     monkeypatch.setattr("cuts.search.trials.PROMISING", promising)
-    builder = Long(range(2))
+    builder = Long(range(1))
     tuner = tuner_of(FakeBench(by_threads), builder)
     tuner.run([problem_of(32)], SHORT)
     assert builder.asked.count(inf) == built
-    assert tuner.statistics.outcomes["long"] == 2 - built
+    assert tuner.statistics.outcomes["long"] == 1 - built
 
 
 def test_a_deeper_search_builds_long_candidates() -> None:
