@@ -17,8 +17,8 @@ from .learned import LearnedOrder
 from .problem import Problem
 from .proof import Proof
 
-#: Points of the model's that a search by expected gain begins with, and those of a batch.
-BEGUN, BATCH = 2, 3
+#: Points of the model's that a search by expected gain begins with, and that short searches try.
+BEGUN = 2
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
 ENDLESS = {"frugal": "thorough"}
 
@@ -54,7 +54,7 @@ class Settings:
     aided: bool = True
     model: str = "bound"
     first: int = FIRST
-    batch: int = BATCH
+    batch: int = 3
     most: int = 40
     patience: int = 2
     runs: int = 3

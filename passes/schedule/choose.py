@@ -32,7 +32,7 @@ from .space import Space, make_space
 
 #: Points of each structure that are looked at where there is no time for more.
 FEW = 1024
-#: Points that a search which measures begins with: a search of the model finds as many in the time that one takes.
+#: Points that are ranked for a search which measures: a search of the model finds as many in the time that one takes.
 FIRST = 12
 
 
