@@ -232,7 +232,8 @@ class Rounds:
         if task.ending:
             self._ending.end(task)
             return
-        if self._trials.build_long(task):
+        begins = task.seconds == inf and len(task.entries) < RANKED  # the next in order take the place of what failed
+        if not begins and self._trials.build_long(task):
             return
         if task.seconds < task.reached * (1 - self._settings.tie):
             task.stale, task.vain = 0, 0
@@ -241,7 +242,7 @@ class Rounds:
         task.reached, task.tried = min(task.reached, task.seconds), len(task.entries)
         task.round += 1
         room = self._room(task, batch)
-        if task.seconds == inf and len(task.entries) < RANKED:  # the next in order take the place of those that failed
+        if begins:
             task.stale, room = 0, self._settings.first
         if room <= 0 or self._impatient(task) or task.strategy is None:
             self._ending.begin(task)
@@ -277,8 +278,8 @@ class Rounds:
         self._go_on(task, proposals)
 
     def _go_on(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
-        """Try what is proposed; end the search where nothing is."""
+        """Try what is proposed; where nothing is, what was too long if nothing else ran, and else end the search."""
         if proposals:
             self._trials.propose(task, proposals)
-        else:
+        elif not self._trials.build_long(task):
             self._ending.begin(task)
