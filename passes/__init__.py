@@ -9,7 +9,7 @@ from .pricing import Prices, Pricing, price
 from .rewrites import WRITING
 from .side_by_side import joined
 from .structure import node_marks
-from .workload import Member, Planning, PlanningHere, Selector, Workload
+from .workload import Kernels, Member, Planning, PlanningHere, Questions, Selector, Workload
 
 __all__ = [
     "WRITING",
@@ -18,12 +18,14 @@ __all__ = [
     "ForeignDecisionsError",
     "Fragment",
     "GroupDecision",
+    "Kernels",
     "Member",
     "Planning",
     "PlanningHere",
     "Priced",
     "Prices",
     "Pricing",
+    "Questions",
     "Roofline",
     "Selector",
     "Workload",

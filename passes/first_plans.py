@@ -8,7 +8,7 @@ where the other comes too late; both plans share what their groups are in normal
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from math import inf
 from typing import TypeAlias
 
@@ -25,10 +25,8 @@ from .rewrites import write_programs
 from .split import Splitting
 from .stages import deciding, make_ready, order_dims, partition_alone, place_programs
 from .structure import node_marks
-from .workload import Selector
+from .workload import Questions, Selector
 
-#: Groups by what is asked about them, the most urgent question first.
-Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
 #: What groups compute, each once.
 Forms: TypeAlias = Mapping[Hashable, FusedGroup]
 #: Part of what it takes to plan a graph that it takes to plan it again, and the kernels that stand for what takes the
@@ -109,7 +107,7 @@ def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: 
     work.first = best if work.options.memory is None else None
     if not work.budget.over(ALGORITHMS_SHARE):
         with selector.foreseen(kernels, seconds):
-            chosen = _compared(step, graph, work, others)
+            chosen = _compared(step, graph, work, others, forms)
         if work.budget.left(PARTITION_SHARE) > AMPLE:
             selector.go_on(_kernels(step, forms, work.evaluator))
         if step.replaced != best.replaced:
@@ -159,14 +157,23 @@ def _canonical(work: Compilation, graph: Graph, chosen: Graph) -> Graph:
     return graph if chosen is graph else Canonicalise(work.instances).run(chosen)
 
 
-def _compared(step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = ()) -> Graph:
+def _compared(
+    step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
+) -> Graph:
     """Return a graph with the algorithms that are best by what is known, or can be measured in time. What the groups of
     the plan so far rest on is measured beside, behind all that algorithms depend on: most of it is the same whatever
-    they are, and two searches would leave workers without work twice.
+    they are, and two searches would leave workers without work twice. Where there are the `forms` of a plan before,
+    workers that wait for the last kernels go on with those that the plan has by then.
     """
+
+    def by_now() -> list[FusedGroup]:
+        step.run(graph)
+        return _kernels(step, forms or {}, work.evaluator)
+
     chosen, selector = step.run(graph), work.selector
     while selector and step.choices:
-        if not selector.learn([*_asked(step.questions, work.evaluator), *others], ALGORITHMS_SHARE):
+        questions = [*_asked(step.questions, work.evaluator), *others]
+        if not selector.learn(questions, ALGORITHMS_SHARE, None if forms is None else by_now):
             break
         chosen = step.run(graph)
     return chosen
@@ -181,7 +188,7 @@ def _kernels(step: ChooseAlgorithms, forms: Forms, split: Splitting) -> list[Fus
     return [kernel for form in (chosen | kept).values() for kernel in split.kernels(form)]
 
 
-def _asked(questions: Sequence[Sequence[FusedGroup]], split: Splitting) -> list[list[FusedGroup]]:
+def _asked(questions: Questions, split: Splitting) -> list[list[FusedGroup]]:
     """Return questions about groups as those about the kernels that compute them, and behind them what else these may
     be divided into.
     """

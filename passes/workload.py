@@ -33,6 +33,10 @@ class Workload:
 
 #: A group that shares a launch: its normal form, where its tensors live, and its schedule.
 Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
+#: Groups by what is asked about them, the most urgent question first.
+Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
+#: Says what kernels a plan has by what is known when it is asked.
+Kernels: TypeAlias = Callable[[], Sequence[FusedGroup]]
 
 
 class Planning(Protocol):
@@ -126,10 +130,11 @@ class Selector(Protocol):
         """Have groups priced by the model, and return what waits for it; none where there was no time for one."""
         ...
 
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+    def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
         true if costs changed, so that the partition must be found again. Groups that the decisions so far rest on go
-        first, those of one question after the other.
+        first, those of one question after the other. While the last ones are built, those kernels may be gone on with
+        that a `plan` has by what is known by then.
         """
         ...
 

@@ -36,19 +36,24 @@ class GoingOn:
     resources: Resources
     settings: Settings
     waiting: int = field(default=0, init=False)
+    _asked: set[str] = field(factory=set, init=False)
 
-    def begin(self, problems: Sequence[Problem]) -> None:
-        """Have what problems try next proposed and built, those in front first."""
+    def begin(self, problems: Sequence[Problem], spared: int = 0) -> None:
+        """Have what problems try next proposed and built, those in front first, and not again where that was asked for;
+        of so many problems only that workers which are `spared` have nothing to do with it.
+        """
         resources, settings = self.resources, self.settings
         count = batch_of(settings, 1, resources.builder.size, len(problems))
-        for place, problem in enumerate(problems):
+        new = [problem for problem in problems if problem.key not in self._asked]
+        for place, problem in enumerate(new[: max(0, resources.builder.size - spared)] if spared else new):
             trials = resources.database.trials(problem)
             times = {t.schedule: inf if t.seconds is None else t.seconds for t in trials if t.holds}
             ranked = resources.ranked.get(space_key(problem, settings), ())
             order = order_of(resources.database, problem, settings)
             asked = request_behind(settings, ranked, times, count, order)
-            if asked is not None and problem.key not in resources.going_on:
+            if asked is not None:
                 self.waiting += 1
+                self._asked.add(problem.key)
                 resources.going_on.add(problem.key)
                 wishes, limit = (problem, asked, settings.hasty), (1 + count) * COMPILE_LIMIT
                 job = Job(partial(self._gone_on, problem), "go_on", wishes, (*PRIORITY, float(place)), limit, True)
@@ -58,6 +63,7 @@ class GoingOn:
         """Take in that some jobs will not be done."""
         for job in dropped:
             if job.method == "go_on" and isinstance(problem := job.arguments[0], Problem):
+                self._asked.discard(problem.key)
                 self._over(problem)
 
     def _gone_on(self, problem: Problem, done: Done) -> None:

@@ -48,7 +48,7 @@ class Resources:
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
     `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
     were built before anybody asked, as the device gets them. Workers are `going_on` with problems that are searched for
-    later.
+    later. What a search calls once, when it only waits for what workers and device are at, is `idle`.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Resources:
         self.made: dict[tuple[str, str], KernelFunction] = {}
         self.ready: dict[tuple[str, str], Built] = {}
         self.going_on: set[str] = set()
+        self.idle: Callable[[Sequence[SearchTask]], None] | None = None
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -131,9 +132,9 @@ class Resources:
         """Seconds that may be spent waiting before it is looked whether the run is over."""
         return min(0.1, self.budget.left(self.share))
 
-    def over(self) -> bool:
-        """Whether the run must end; that it had to is remembered."""
-        over = self.budget.over(self.share)
+    def over(self, share: float | None = None) -> bool:
+        """Whether the run must end, or a share of the budget is used up; that it had to is remembered."""
+        over = self.budget.over(self.share if share is None else share)
         self.expired = self.expired or over
         return over
 
@@ -147,6 +148,15 @@ class Resources:
     def report(self, tasks: Sequence[SearchTask]) -> None:
         """Tell the monitor how far the problems are."""
         self._monitor(self, tasks)
+
+    @contextmanager
+    def where_idle(self, then: Callable[[Sequence[SearchTask]], None] | None) -> Iterator[None]:
+        """Have something done, once, when a search in a block leaves workers without work."""
+        self.idle = then
+        try:
+            yield
+        finally:
+            self.idle = None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

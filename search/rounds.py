@@ -47,7 +47,8 @@ def ranking_seconds(spaces: int) -> float:
 
 def batch_of(settings: Settings, turn: int, workers: int, going: int) -> int:
     """Return how many points a search proposes at once in one of its rounds, where so many go on beside each other."""
-    return max(settings.batch, min(WIDE * settings.batch, (1 + turn) * workers // max(1, going)))
+    most = max(WIDE * settings.batch, workers // max(1, going))  # a round takes no longer for those that would be idle
+    return max(settings.batch, min(most, (1 + turn) * workers // max(1, going)))
 
 
 class Rounds:
@@ -88,11 +89,23 @@ class Rounds:
                 self.turn(tasks)
                 for error in (t.error for t in tasks if t.error is not None):
                     raise error
+                self._leave_idle(tasks)
                 self._resources.report(tasks)
                 record.note(self._resources.elapsed)
         if any(t.choice is None for t in tasks):
             self._resources.drop()
         return record
+
+    def _leave_idle(self, tasks: Sequence[SearchTask]) -> None:
+        """Have done what is to be done when most problems have their choice, workers have nothing in their queue, and
+        the device waits for them.
+        """
+        resources, builder = self._resources, self._resources.builder
+        if resources.idle is None or builder.load >= builder.size or self._trials.measurements.under_way:
+            return
+        if 2 * sum(task.choice is None for task in tasks) <= len(tasks):
+            then, resources.idle = resources.idle, None
+            then(tasks)
 
     def _must_look(self, tasks: Sequence[SearchTask]) -> bool:
         """Whether no more is left than it takes to run each kernel once that no clock has seen, which then goes before

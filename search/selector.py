@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf, isnan
 
 from attrs import evolve
 
 from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target
-from ..passes import WRITING, Alike, Decisions, Fragment, Member, Priced, Prices, Pricing, Roofline, Workload
+from ..passes import WRITING, Alike, Decisions, Fragment, Kernels, Member, Priced, Prices, Pricing, Roofline, Workload
 from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
@@ -29,6 +30,7 @@ from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, t
 from .problem import Problem, digest, machine_of
 from .rounds import ranking_seconds
 from .settings import CHUNK, LOOK, QUICK, Findings, Pace, Settings, TunedChoice, scale_of
+from .task import SearchTask
 from .tuner import Tuner, search_deeper
 
 #: Part of the kernels of a plan that are not made yet when its groups are found.
@@ -169,11 +171,11 @@ class MeasuredSelector:
         if self.budget.limited and not self.tuner.frozen and self.evaluate:
             self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
 
-    def go_on(self, groups: Sequence[FusedGroup]) -> None:
-        """Have what the last search will try next made ready of kernels that a plan will have, as far as is known."""
+    def go_on(self, groups: Sequence[FusedGroup], spared: int = 0) -> None:
+        """Have made ready what the last search tries next of kernels that a plan has; some workers are `spared`."""
         if self._prepares:
             problems = [Problem(group, {}, self.target, self._machine, "a kernel of the plan") for group in groups]
-            self._preparation.further.begin(self._longest_first({p.key: p for p in problems}.values()))
+            self._preparation.further.begin(self._longest_first({p.key: p for p in problems}.values()), spared)
 
     @property
     def _prepares(self) -> bool:
@@ -216,7 +218,7 @@ class MeasuredSelector:
         """Return the kernels of each row as one of several in a launch, as workers find them side by side."""
         return self.tuner.schedule_alike(rows)
 
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float, plan: Kernels | None = None) -> bool:
         """Measure what was asked for since the last call, as long as there is time for it.
 
         Under a budget that is what decisions rest on so far, a question after the other, and nothing else: a short
@@ -228,19 +230,13 @@ class MeasuredSelector:
         fresh = self._next(asked, questions)
         waiting = list(fresh.items())
         self._foresee(questions)
-        while waiting and not self._late(share):
+        while waiting and not self.tuner.resources.over(share):
             size = self._pace.size(self.budget.left(share)) if self.budget.limited else len(waiting)
-            self._measure(dict(waiting[:size]), self._quick, share)
-            del waiting[:size]
+            some, waiting = dict(waiting[:size]), waiting[size:]
+            self._measure(some, share, None if waiting else plan)
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
         self.scale = scale_of(ratios, self.budget.limited)
         return any(k in self._measured for k in fresh)
-
-    def _late(self, share: float) -> bool:
-        """Whether a share of the budget is used up, which is remembered."""
-        late = self.budget.over(share)
-        self.tuner.resources.expired = self.tuner.resources.expired or late
-        return late
 
     def _foresee(self, questions: Sequence[Sequence[FusedGroup]]) -> None:
         """Keep back what the kernels of the first question take to be made."""
@@ -248,13 +244,21 @@ class MeasuredSelector:
             forms = {form_key(form): form for form in questions[0]}
             self._keep_back(len(forms), self._unready(form for k, form in forms.items() if k not in self._measured))
 
-    def _measure(self, fresh: Mapping[Hashable, FusedGroup], settings: Settings, share: float) -> None:
+    def _leave_to(self, plan: Kernels, tasks: Sequence[SearchTask]) -> None:
+        """Leave workers that a comparison has nothing more for to the kernels of a plan, by what is known of it."""
+        ended = [task for task in tasks if task.choice is not None]
+        known = {form_key(task.problem.form): task.seconds for task in ended if task.seconds < inf}
+        self._measured.update({key: self._alone(seconds) for key, seconds in known.items()})
+        self.go_on(plan(), spared=len(tasks) - len(ended))
+
+    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float, plan: Kernels | None) -> None:
         """Measure groups, all at once, as far as there is time for it."""
         problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         start = self.budget.elapsed
-        for key, choice in zip(fresh, self.tuner.estimate(problems, settings, share), strict=True):
-            if choice is not None:
-                self._measured[key] = self._alone(choice)
+        with self.tuner.resources.where_idle(partial(self._leave_to, plan) if plan and self._prepares else None):
+            found = self.tuner.estimate(problems, self._quick, share)
+        known = ((key, seconds) for key, seconds in zip(fresh, found, strict=True) if seconds is not None)
+        self._measured.update({key: self._alone(seconds) for key, seconds in known})
         self._pace.note(self.budget.elapsed - start, sum(key in self._measured for key in fresh))
 
     def tell(self, group: FusedGroup, seconds: float) -> None:

@@ -27,6 +27,8 @@ from .task import Entry, SearchTask
 #: Part of the estimates of all others by which a long kernel is worth its time all the same: a product of odd sizes,
 #: whose tiles are guarded, took 1,719 us in 64x64 where those that were left out take 800.
 PROMISING = 0.9
+#: The priority of what takes the place of what failed, among first candidates.
+AGAIN = -0.5
 #: Seconds in which nothing but the device is waited for: then workers that are done get something else to do.
 SOON = 0.003
 #: Takes the answer of a worker.
@@ -136,11 +138,14 @@ class Trials:
         entry.samples = [known.seconds] if known.seconds is not None else []
 
     def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
-        """Have a candidate built: the first of all problems, then what is first proposed of each; of problems that are
-        further those before others that are furthest, as what goes on for most rounds would end last, by itself.
+        """Have a candidate built: what takes the place of a problem's first ones that failed, for which others may have
+        to wait in the end; the first of all problems, then what is first proposed of each; of problems that are further
+        those before others that are furthest, as what goes on for most rounds would end last, by itself.
         """
-        first = task.place if turn == 0 else self.batches + (1.0 / turn if turn > 1 else 0.0)
-        self._build(task, entry, (first, 0.0, -task.gain), longest_of(entry.scored.candidate))
+        priority = task.place if turn == 0 else self.batches + (1.0 / turn if turn > 1 else 0.0), 0.0, -task.gain
+        if turn and task.tried and task.seconds == inf:
+            priority = task.place, AGAIN, -task.gain
+        self._build(task, entry, priority, longest_of(entry.scored.candidate))
 
     def build_long(self, task: SearchTask) -> bool:
         """Have built what was too long, where nothing else runs; say whether there is any."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Stage
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Kernels, Questions, Workload
 
 from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
@@ -132,7 +132,7 @@ class Slowest(Unhurried):
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
 
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+    def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         self.rounds += 1
         return self.rounds == 1
 

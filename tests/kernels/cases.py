@@ -29,7 +29,7 @@ from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
 from cuts.passes.schedule.space import Space, Structure, make_space
-from cuts.passes.workload import Member, Workload
+from cuts.passes.workload import Kernels, Member, Questions, Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -291,7 +291,7 @@ class Unhurried:
         """Have nothing priced ahead."""
         return list
 
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+    def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         """Measure nothing."""
         return False
 

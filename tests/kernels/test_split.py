@@ -4,7 +4,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 
 import cuts
 import numpy as np
@@ -34,7 +34,7 @@ from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
-from cuts.passes.workload import Workload
+from cuts.passes.workload import Kernels, Questions, Workload
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
 from cuts.tests.operations_graph import bench_of
@@ -282,7 +282,7 @@ def test_what_was_learned_of_parts_is_found_again_where_they_are_launched() -> N
     launched: list[FusedGroup] = []
 
     class Asked(ByModel):
-        def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float) -> bool:
+        def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
             asked.extend(form for question in questions for form in question)
             return False
 

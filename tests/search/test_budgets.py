@@ -496,8 +496,8 @@ def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_buil
             found.append(rounds._batch(evolve(tasks[0], round=number), tasks))
         return found
 
-    assert batches(0, Budget.of(60.0, FakeClock())) == [3, 4, 8, 9]
-    assert batches(7, Budget.of(60.0, FakeClock())) == [3, 9, 9, 9]
+    assert batches(0, Budget.of(60.0, FakeClock())) == [3, 4, 8, 16]
+    assert batches(7, Budget.of(60.0, FakeClock())) == [3, 9, 9, 16]
     assert batches(0, Budget.of(None, FakeClock())) == [3, 3, 3, 3]
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import evolve
+from cuts.ir.segment import FusedGroup
+from cuts.passes.evaluators import Roofline
 from cuts.search.build import Done
 from cuts.search.going_on import GoingOn
 from cuts.search.making import Preparation
 from cuts.search.rounds import Rounds
+from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK, Settings
 from cuts.search.task import SearchTask
 from cuts.search.tuner import Tuner
 
-from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
+from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of, tuner_of
 
 SETTINGS = Settings(prove=False)
 PROBLEMS = [problem_of(8 * n) for n in range(2, 7)]
@@ -88,3 +93,72 @@ def test_only_what_was_measured_is_gone_on_with_and_by_what_travels() -> None:
     GoingOn(tuner.resources, evolve(SETTINGS, aided=False)).begin(PROBLEMS)
     assert not (builder.load or tuner.resources.going_on)
     assert isinstance(tuner._task(PROBLEMS[0]), SearchTask)
+
+
+def test_nothing_is_gone_on_with_twice_but_for_what_was_forgotten() -> None:
+    builder = Inline()
+    resources = looked(builder).resources
+    preparation = Preparation(resources, SETTINGS)
+    preparation.further.begin(PROBLEMS[:2])
+    assert builder.load == 2
+    while builder.load:
+        resources.collect(0.0)
+    preparation.further.begin(PROBLEMS[:3])
+    assert builder.load == 1, "two have been gone on with, and are not tried again"
+    preparation.end()
+    preparation.further.begin(PROBLEMS[:3])
+    assert builder.load == 1, "the third was forgotten"
+
+
+def test_workers_that_others_wait_for_are_spared() -> None:
+    builder = Inline()
+    builder.size = 4
+    going = GoingOn(looked(builder).resources, SETTINGS)
+    going.begin(PROBLEMS, spared=1)
+    assert builder.load == 3
+    going.begin(PROBLEMS[:2], spared=5)
+    assert builder.load == 3
+    going.begin(PROBLEMS)
+    assert builder.load == len(PROBLEMS)
+
+
+def test_what_is_to_be_done_where_workers_are_idle_is_done_once_before_the_search_ends() -> None:
+    builder = Inline()
+    builder.size = 4
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    called: list[list[bool]] = []
+
+    def idle(tasks: Sequence[SearchTask]) -> None:
+        assert builder.load < builder.size
+        called.append([task.choice is not None for task in tasks])
+
+    with tuner.resources.where_idle(idle):
+        tuner.estimate(PROBLEMS, QUICK)
+    assert len(called) == 1, "once"
+    (ended,) = called
+    assert 2 * sum(ended) >= len(ended) > sum(ended), "most have their choice, but not all"
+    assert tuner.resources.idle is None
+
+
+def test_idle_workers_go_on_with_the_kernels_that_a_plan_has_by_then() -> None:
+    """A comparison that waits for its last kernels left fifteen of sixteen workers without work for a second."""
+    builder = Inline()
+    builder.size = 4
+    tuner = tuner_of(FakeBench(by_threads), builder, budget=1000.0)
+    selector = MeasuredSelector(OPENCL, tuner, SETTINGS)
+    selector.evaluator(Roofline(OPENCL))
+    groups = [problem.form for problem in PROBLEMS]
+    for group in groups:
+        selector.cost(group)
+    known: list[list[bool]] = []
+
+    def plan() -> Sequence[FusedGroup]:
+        known.append([selector.knows(group) for group in groups])
+        return [group for group, seen in zip(groups, known[0], strict=True) if seen]
+
+    assert selector.learn([groups], 1.0, plan)
+    assert len(known) == 1
+    assert any(known[0]), "by what was measured so far"
+    asked = tuner.resources.going_on | {key for key, _ in tuner.resources.ready}
+    assert asked, "workers go on"
+    assert len(asked) == min(sum(known[0]), builder.size - known[0].count(False)), "with what a clock has seen"

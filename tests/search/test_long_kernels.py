@@ -62,6 +62,24 @@ def test_where_the_first_candidates_are_long_the_next_are_built() -> None:
     assert inf not in builder.asked
 
 
+def test_what_takes_the_place_of_a_first_candidate_is_built_before_those_of_others() -> None:
+    """Sixteen workers waited for the ninth candidate of one problem, each of which had been behind all others."""
+    builder, order = Long(range(BEGUN)), list[str]()
+    collect = builder.collect
+
+    def noted(timeout: float) -> list[Done]:
+        done = collect(timeout)
+        order.extend(each.job.arguments[0].key for each in done if each.job.method == "build")
+        return done
+
+    builder.collect = noted  # type: ignore[method-assign]
+    problems = [problem_of(size) for size in range(32, 64, 8)]
+    tuner_of(FakeBench(by_threads), builder).run(problems, SHORT)
+    assert len(set(order[:BEGUN])) == 1, "two candidates of one problem are too long"
+    again = [number for number, key in enumerate(order) if key == order[0]][BEGUN]
+    assert again <= BEGUN + 1
+
+
 @pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 1)])
 def test_a_long_candidate_that_promises_much_more_is_built(
     promising: float, built: int, monkeypatch: pytest.MonkeyPatch
