@@ -23,11 +23,12 @@ from cuts.ops import Registry
 from cuts.passes import first_plans
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
-from cuts.passes.first_plans import Questions
+from cuts.passes.first_plans import Forms
 from cuts.passes.fragments import Fragment
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
+from cuts.passes.workload import Kernels, Questions
 from cuts.search.build import Scored
 from cuts.search.database import Database
 from cuts.search.final_round import best_known
@@ -196,8 +197,10 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
         clock.pass_by(1000.0 if late == "algorithms" else 0.0)
         return run(step, graph)
 
-    def measured(step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = ()) -> Graph:
-        found = compared(step, graph, work, others)
+    def measured(
+        step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
+    ) -> Graph:
+        found = compared(step, graph, work, others, forms)
         if late == "measured":  # another algorithm than the model is sure of
             clock.pass_by(1000.0)
             step.replaced["long"] = "winograd_2x2"
@@ -220,10 +223,10 @@ def test_what_groups_rest_on_is_measured_beside_what_algorithms_depend_on(monkey
     asked: list[list[bool]] = []
     learn = MeasuredSelector.learn
 
-    def noted(self: MeasuredSelector, questions: Questions, share: float) -> bool:
+    def noted(self: MeasuredSelector, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         forms = [form for question in questions for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
-        return learn(self, questions, share)
+        return learn(self, questions, share, plan)
 
     monkeypatch.setattr(MeasuredSelector, "learn", noted)
     found_in(60.0, FakeClock())
