@@ -24,8 +24,8 @@ LOOK, WORTH, MOST = 0.1, 0.15, 44
 NAMED = 4
 #: What only says that a process waits for others, and what is counted too.
 TURNS, COUNTED = " search", (" sample", " build")
-#: What the kinds of processes are told by, in their commands.
-COPIED, SERVING = ".copying", "cuts.search.child"
+#: What the kinds of processes are told by, in their commands; a nursery that is a copy, and its own, in their names.
+COPIED, SERVING, TWIN = ".copying", "cuts.search.child", "cuts-nursery"
 
 
 @define
@@ -74,8 +74,9 @@ class ProcessTimes:
     def _kind(self, pid: int) -> str:
         if pid == self.root:
             return "asking"
-        if COPIED in self.commands[pid]:
-            return "workers" if COPIED in self.commands.get(self.parents[pid], "") else "nursery"
+        if any(mark in self.commands[pid] for mark in (COPIED, TWIN)):
+            above = self.commands.get(self.parents[pid], "")
+            return "workers" if any(mark in above for mark in (COPIED, TWIN)) else "nursery"
         if SERVING in self.commands[pid]:
             return "searcher" if pid in self.parents.values() else "device"
         return "others"
@@ -96,8 +97,9 @@ class ProcessTimes:
             return
         self.parents[pid] = parent
         # Always anew: what is about to become another program has the command of the one that it comes from.
-        command = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        self.commands[pid] = command or self.commands.get(pid, "")  # one that has ended has none
+        name, command = (place.joinpath(file).read_bytes() for file in ("comm", "cmdline"))
+        said = (name + command).replace(b"\0", b" ").decode(errors="replace")
+        self.commands[pid] = said if command else self.commands.get(pid, "")  # one that has ended has none
         user, system = (int(value) / os.sysconf("SC_CLK_TCK") for value in values[11:13])
         before, number = self._last.get(pid, (0.0, 0.0)), int(time.monotonic() // SLICE)
         self.taken[pid][number] += user + system - sum(before)

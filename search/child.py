@@ -115,6 +115,9 @@ class Child:
         """Ask for a call of a method."""
         try:
             self.start()
+            if isinstance(self._process, ProcessCopy) and self._process.stillborn:  # nothing was asked of it yet
+                self.kill()
+                self.start()
             self.connection.send((method, arguments))
         except OSError as error:
             raise self._lost(error) from None

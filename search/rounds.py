@@ -10,12 +10,13 @@ from math import inf
 from ..ir import LOOK_SHARE, PassError, cores
 from ..passes.schedule import make_space
 from .build import Done, Job, Scored
+from .copies import one_thread
 from .course import Search
 from .earlier_results import hints, order_of
 from .final_round import Ending, best_known, space_key
 from .resources import Resources
 from .settings import LOOKED, LOOKING, Settings, TunedChoice
-from .strategies import ProposalRequest, Proposer, make_strategy, one_thread, request_of
+from .strategies import ProposalRequest, Proposer, make_strategy, request_of
 from .task import SearchTask
 from .trials import Trials
 

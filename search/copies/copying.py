@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -23,15 +24,20 @@ MANY = 4096
 
 
 def main() -> None:
-    """Import the module that is named, do what it does once for all copies, and copy this process whenever that is
-    asked for.
-    """
+    """Serve as a nursery that is a program, of a module that is named, with requests on a connection of a number."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_copies(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+
+
+def serve_copies(requests: socket.socket, module: str, ready: Callable[[], object] = lambda: None) -> None:
+    """Import a module, do what it does once for all copies, and copy this process whenever that is asked for, from when
+    it is `ready`.
+    """
     with suppress(Exception):  # whoever needs the module meets this again, and says so
-        module = import_module(sys.argv[2])
-        getattr(module, "before_copies", lambda: None)()
+        getattr(import_module(module), "before_copies", lambda: None)()
     gc.freeze()
-    Copying(socket.socket(fileno=int(sys.argv[1]))).run()
+    ready()
+    Copying(requests).run()
 
 
 @define

@@ -1,9 +1,10 @@
 """A process that imports once what many children need, and makes them by copying itself: sixteen that import it side by
 side take all cores for two seconds.
 
-It is started as a program of its own, as single children are (`../child.py`), and does nothing but import, what the
-module does once for all copies (`before_copies`), and copy: it has no GPU context and no threads that do anything, so
-that a copy begins where it is. Its libraries get one thread each for the same reason.
+It is a copy of the process that asks, where that may be copied (`twin.py`), else a program of its own, as single
+children are (`../child.py`). It does nothing but import, what the module does once for all copies (`before_copies`),
+and copy: it has no GPU context and no threads that do anything, so that a copy begins where it is. Its libraries get
+one thread each for the same reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+
+from .twin import COPYING, Twin, copy_this, may_be_copied
 
 #: What keeps libraries from threads, which a copy would not have.
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -23,8 +27,6 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS":
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 #: What keeps a compiler from opening GPUs, which copies do not use.
 BLIND = {"CUDA_VISIBLE_DEVICES": "-1"}
-#: The module that the process runs.
-COPYING = f"{__package__}.copying"
 #: Bytes of a message that says which process was born, or how it ended.
 NUMBER = 12
 
@@ -45,6 +47,11 @@ class ProcessCopy:
         while self.returncode is None and self._readable(0.0):
             self._read()
         return self.returncode
+
+    @property
+    def stillborn(self) -> bool:
+        """Whether the nursery ended before it made the process."""
+        return self.poll() is not None and self.pid is None
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, once there is one.
@@ -88,7 +95,7 @@ class Nursery:
 
     def __init__(self, module: str) -> None:
         self.module = module
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Twin | None = None
         self._control: socket.socket | None = None
 
     def start(self) -> None:
@@ -96,19 +103,24 @@ class Nursery:
         if self._process is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = (
-            LARGE_PAGES
-            | os.environ
-            | ALONE
-            | BLIND
-            | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        )
-        command = [sys.executable, "-c", f"from {COPYING} import main; main()", str(theirs.fileno()), self.module]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2, process_group=0
-        )
+        self._process = self._made(theirs)
         theirs.close()
         self._control = ours
+
+    def _made(self, requests: socket.socket) -> subprocess.Popen[bytes] | Twin:
+        if may_be_copied(self.module):
+            with suppress(OSError):  # there is too little memory, or are too many processes
+                return copy_this(requests, self.module, ALONE | BLIND)
+        paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-c", f"from {COPYING} import main; main()", str(requests.fileno()), self.module]
+        return subprocess.Popen(
+            command,
+            pass_fds=[requests.fileno()],
+            env=LARGE_PAGES | os.environ | ALONE | BLIND | paths,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            process_group=0,
+        )
 
     def copy(self, service: int) -> ProcessCopy:
         """Have a process made that serves on a connection, whose number here is given.

@@ -17,7 +17,6 @@ from .catalogue import STRATEGIES, make_strategy, strategy_on
 from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
 from .proposer import Known, Proposer, Strategy
-from .threads import one_thread
 from .worker import ProposalRequest, ProposingFactory, request_behind, request_of
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "ProposingFactory",
     "Strategy",
     "make_strategy",
-    "one_thread",
     "place_of",
     "request_behind",
     "request_of",

@@ -14,6 +14,7 @@ from ...backends.cuda import begin_compiling
 from ...ir import Schedule
 from ...passes.schedule import make_space
 from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
+from ..copies import one_thread
 from ..learned import LearnedOrder
 from ..problem import Problem, schedule_text
 from ..settings import BEGUN, Settings
@@ -21,7 +22,6 @@ from .bayes import Bayes
 from .catalogue import STRATEGIES, make_strategy
 from .ground import Place, place_of
 from .proposer import Known, Strategy, in_turns
-from .threads import one_thread
 
 #: Strategies that a worker keeps, the least recently asked is forgotten: what is counted of points need not be counted
 #: again.

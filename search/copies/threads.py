@@ -19,6 +19,19 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def keep_one_thread() -> None:
+    """Let libraries of linear algebra have one thread each from now on."""
+    _libraries().limit(limits=1)
+
+
+def library_threads() -> int:
+    """Return how many threads that library of linear algebra has besides this one which ends its own before a process
+    is copied, and makes new ones behind it (OpenBLAS).
+    """
+    found = _libraries().info()
+    return sum(each["num_threads"] - 1 for each in found if each["internal_api"] == "openblas")
+
+
 def one_thread() -> AbstractContextManager[object]:
     """Return a block in which libraries of linear algebra have one thread each."""
     block: AbstractContextManager[object] = _libraries().limit(limits=1)
