@@ -35,6 +35,19 @@ class Slow:
         return os.getpid(), os.getppid()
 
 
+class Multiplying:
+    """Multiplies matrices."""
+
+    def product(self) -> tuple[float, int]:
+        """Return an element of a product, and how many threads the library has for it."""
+        import numpy as np
+        from threadpoolctl import threadpool_info
+
+        square = np.ones((400, 400))
+        found = float((square @ square)[0, 0])
+        return found, max(each["num_threads"] for each in threadpool_info())
+
+
 class Hanging:
     """Measures one system for ever, and fails on the others."""
 
