@@ -10,6 +10,7 @@ answers copies that there is no GPU, which is what workers want, and is else not
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -33,8 +34,9 @@ from .threads import keep_one_thread, library_threads
 UNFIT = ("libOpenCL.so", "libpocl", "libamdhip64")
 #: How the system calls threads of the CUDA driver.
 DRIVER = "cuda"
-#: Seconds in which a copy must be ready for requests: it ends itself else, and single processes are started.
-READY = 10
+#: Seconds in which a copy must be ready for requests: it ends itself else, and single processes are started. Ready is
+#: it in a fraction of one; a compiler that is read from a disk far away may take several.
+READY = 30
 #: Bytes of memory from which on the system takes long to copy a process, whatever is shared.
 LARGE = 2 << 30
 #: Seconds between two looks at whether it has ended.
@@ -123,6 +125,7 @@ def _become_nursery(
     requests: socket.socket, module: str, environment: dict[str, str], blocked: set[int | signal.Signals]
 ) -> NoReturn:
     """Let go what is the other process's, and answer requests until nobody asks any more."""
+    gc.freeze()  # what is garbage there may be memory of a GPU, which is not for us to give back
     try:
         os.setpgid(0, 0)
         for number in signal.valid_signals():

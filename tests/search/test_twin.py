@@ -173,6 +173,29 @@ nursery.close()
     assert lines == ["True", "False", "False", "Popen"]
 
 
+def test_what_is_garbage_of_the_process_that_asks_is_left_to_it() -> None:
+    """It may be memory of a GPU, or a file of which the number is another's by then."""
+    lines = said("""
+import gc
+class Ours:
+    def __del__(self):
+        print("given back by", "us" if os.getpid() == asking else "another", flush=True, file=sys.stdout)
+        os.write(told, b"x")
+asking, (_, told) = os.getpid(), os.pipe()
+gc.disable()
+ours = Ours()
+ours.itself = ours
+del ours
+services.before_copies = gc.collect
+mine = child()
+mine.call(60.0, "nap", 0.0)
+mine.close()
+nursery.close()
+gc.collect()
+""")
+    assert lines == ["given back by us"]
+
+
 def test_linear_algebra_goes_on_on_both_sides() -> None:
     """OpenBLAS has threads for each core here, and one in a copy."""
     lines = said("""
