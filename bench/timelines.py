@@ -15,6 +15,7 @@ from typing import Any
 
 from attrs import define, field
 from cuts.bench.records import Row
+from cuts.search.copies.twin import NAME
 from cuts.search.course import SLICE, Timeline
 from cuts.search.task import SearchTask
 
@@ -25,7 +26,7 @@ NAMED = 4
 #: What only says that a process waits for others, and what is counted too.
 TURNS, COUNTED = " search", (" sample", " build")
 #: What the kinds of processes are told by, in their commands; a nursery that is a copy, and its own, in their names.
-COPIED, SERVING, TWIN = ".copying", "cuts.search.child", "cuts-nursery"
+COPIED, SERVING = (".copying", NAME.decode()), "cuts.search.child"
 
 
 @define
@@ -74,12 +75,14 @@ class ProcessTimes:
     def _kind(self, pid: int) -> str:
         if pid == self.root:
             return "asking"
-        if any(mark in self.commands[pid] for mark in (COPIED, TWIN)):
-            above = self.commands.get(self.parents[pid], "")
-            return "workers" if any(mark in above for mark in (COPIED, TWIN)) else "nursery"
+        if self._copied(pid):
+            return "workers" if self._copied(self.parents[pid]) else "nursery"
         if SERVING in self.commands[pid]:
             return "searcher" if pid in self.parents.values() else "device"
         return "others"
+
+    def _copied(self, pid: int) -> bool:
+        return any(mark in self.commands.get(pid, "") for mark in COPIED)
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
