@@ -17,8 +17,10 @@ from .learned import LearnedOrder
 from .problem import Problem
 from .proof import Proof
 
-#: Points of the model's that a search by expected gain begins with, and that short searches try.
-BEGUN = 2
+#: Points of the model's that short searches try, by which groups are compared.
+COMPARED = 2
+#: Points of the model's that a search by expected gain begins with, where no short one has tried more.
+BEGUN = 1
 #: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
 ENDLESS = {"frugal": "thorough"}
 
@@ -82,7 +84,7 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.
-QUICK = Settings(first=BEGUN, batch=0, most=BEGUN, patience=0, finalists=1, rounds=1, final=False, prove=False,
+QUICK = Settings(first=COMPARED, batch=0, most=COMPARED, patience=0, finalists=1, rounds=1, final=False, prove=False,
                  remembers=False, recalls=False)  # fmt: skip
 #: A look at what would ship though no clock has seen it.
 LOOK = evolve(QUICK, first=1, most=1, remembers=True)

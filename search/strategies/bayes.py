@@ -21,6 +21,8 @@ from .surrogate import Outlook, Surrogate
 
 #: Fastest points whose neighbours are looked at, how many of these at most, and how many random points.
 PARENTS, NEAR, RANDOM = 3, 400, 256
+#: First points that are tried at once where none before them ran.
+AGAIN = 2
 
 
 @define
@@ -36,7 +38,7 @@ class Bayes(Proposer):
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
         """Return the points of the greatest expected gain, greatest first."""
         if not fastest(known, 1):
-            return self.begin(best, min(count, self.begun))
+            return self.begin(best, min(count, max(AGAIN, self.begun) if known else self.begun))
         points = self.looked_at(known)
         outlook = self.surrogate.believed(known, points) if points else None
         if not self.goes_on(known, outlook):

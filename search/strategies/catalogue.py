@@ -8,6 +8,7 @@ from ...ir import UsageError
 from ...passes.schedule import Space
 from ..build import Scored
 from ..learned import LearnedOrder
+from ..settings import BEGUN
 from .bayes import Bayes
 from .corrected import CorrectedSpace
 from .frugal import Frugal
@@ -39,14 +40,18 @@ def make_strategy(
     seed: int = 0,
     aided: bool = True,
     correction: LearnedOrder | None = None,
+    begun: int = BEGUN,
 ) -> Strategy:
     """Return a strategy over a space by its name; `first` are the best points by the model, which what was learned may
-    correct.
+    correct, and of which one by expected gain has `begun` with some.
 
     Raises `UsageError` where no strategy has that name.
     """
     ground = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
-    return strategy_on(ground, name, first, seed, aided)
+    made = strategy_on(ground, name, first, seed, aided)
+    if isinstance(made, Bayes):
+        made.begun = begun
+    return made
 
 
 def strategy_on(ground: Ground, name: str, first: Sequence[Scored], seed: int = 0, aided: bool = True) -> Strategy:

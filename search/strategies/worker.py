@@ -17,7 +17,7 @@ from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
 from ..copies import one_thread
 from ..learned import LearnedOrder
 from ..problem import Problem, schedule_text
-from ..settings import BEGUN, Settings
+from ..settings import COMPARED, Settings
 from .bayes import Bayes
 from .catalogue import STRATEGIES, make_strategy
 from .ground import Place, place_of
@@ -122,7 +122,7 @@ def request_behind(
     kind = STRATEGIES.get(settings.strategy)
     if not (isinstance(kind, type) and issubclass(kind, Bayes) and settings.aided):
         return None
-    begun = [(s.point, s.candidate.schedule) for s in in_turns(ranked)[: min(settings.first, BEGUN)]]
+    begun = [(s.point, s.candidate.schedule) for s in in_turns(ranked)[: min(settings.first, COMPARED)]]
     points = {schedule_text(schedule): point for point, schedule in reversed(begun) if point is not None}
     texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may be one schedule
     known = tuple(Known(points[text], times.get(text, inf)) for text in texts)

@@ -24,8 +24,7 @@ from cuts.search.strategies import (
     request_of,
     strategy_on,
 )
-from cuts.search.strategies.bayes import BEGUN
-from cuts.search.strategies.frugal import VAIN, WORTH, Frugal
+from cuts.search.strategies.frugal import FEW, VAIN, WORTH, Frugal
 from cuts.search.strategies.proposer import in_turns
 from cuts.search.strategies.surrogate import Outlook
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -87,7 +86,7 @@ def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list
 
 def test_a_search_ends_where_points_gain_nothing_and_none_is_expected_to() -> None:
     known = tried("frugal", lambda point: 2.0 * point.score)
-    assert BEGUN + VAIN <= len(known) < 30
+    assert FEW + VAIN <= len(known) < 30
     assert len(tried("bayes", lambda point: 2.0 * point.score)) >= 40
     assert len(tried("thorough", lambda point: 2.0 * point.score)) >= 40
     assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "thorough"
@@ -100,7 +99,7 @@ def test_few_vain_points_are_enough_where_little_is_expected_of_one_more() -> No
     first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
     search = strategy_on(space, "frugal", first)
     points = [s.point for s in first if s.point is not None]
-    known = [Known(point, 2.0 if n else 1.0) for n, point in enumerate(points[: BEGUN + VAIN])]
+    known = [Known(point, 2.0 if n else 1.0) for n, point in enumerate(points[: FEW + VAIN])]
     assert isinstance(search, Frugal)
     assert search.goes_on(known[:-1], expecting(0.0))
     assert search.goes_on([*known[:-1], evolve(known[-1], seconds=0.9)], expecting(0.0))
@@ -116,8 +115,8 @@ def test_where_all_points_take_the_same_the_search_waits_for_more_of_them() -> N
     search = strategy_on(space, "frugal", first)
     known = [Known(s.point, 1.0) for s in first if s.point is not None]
     assert isinstance(search, Frugal)
-    assert search.goes_on(known[: BEGUN + VAIN], expecting(0.0))
-    assert not search.goes_on(known[: BEGUN + 2 * VAIN], expecting(0.0))
+    assert search.goes_on(known[: FEW + VAIN], expecting(0.0))
+    assert not search.goes_on(known[: FEW + 2 * VAIN], expecting(0.0))
 
 
 def expecting(gain: float) -> Outlook:
