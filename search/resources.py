@@ -48,7 +48,8 @@ class Resources:
     has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
     `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
     were built before anybody asked, as the device gets them. Workers are `going_on` with problems that are searched for
-    later. What a search calls once, when it only waits for what workers and device are at, is `idle`.
+    later; of those `compared` a short search knows the first points. What a search calls once, when it only waits for
+    what workers and device are at, is `idle`.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Resources:
         self.made: dict[tuple[str, str], KernelFunction] = {}
         self.ready: dict[tuple[str, str], Built] = {}
         self.going_on: set[str] = set()
+        self.compared: set[str] = set()
         self.idle: Callable[[Sequence[SearchTask]], None] | None = None
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None

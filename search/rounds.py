@@ -14,10 +14,9 @@ from .copies import one_thread
 from .course import Search
 from .earlier_results import hints, order_of
 from .final_round import Ending, best_known, space_key
-from .problem import schedule_text
 from .resources import Resources
 from .settings import BEGUN, COMPARED, LOOKED, LOOKING, Settings, TunedChoice
-from .strategies import ProposalRequest, Proposer, in_turns, make_strategy, request_of
+from .strategies import ProposalRequest, Proposer, make_strategy, request_of
 from .task import SearchTask
 from .trials import Trials
 
@@ -216,19 +215,19 @@ class Rounds:
         settings = self._settings
         task.strategy = make_strategy(
             settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, task.order,
-            self._begins_with(task, ranked),
+            self._begins_with(task),
         )  # fmt: skip
         known = hints(self._resources.database, task.problem) if settings.remembers else []
         self._trials.propose(task, [*known, *self._proposed(task, self._settings.first)])
 
-    def _begins_with(self, task: SearchTask, ranked: Sequence[Scored]) -> int:
-        """Return how many of the model's points a search by expected gain begins with: those that a short search has
-        tried tell it something for nothing.
+    def _begins_with(self, task: SearchTask) -> int:
+        """Return how many of the model's points a search by expected gain begins with: those that a short search had
+        built tell it something for nothing. It is the same where an interrupted session goes on.
         """
         if not self._settings.final:
+            self._resources.compared.add(task.problem.key)
             return self._settings.first
-        tried = [schedule_text(s.candidate.schedule) in task.trials for s in in_turns(ranked)[:COMPARED]]
-        return COMPARED if all(tried) else BEGUN
+        return COMPARED if task.problem.key in self._resources.compared else BEGUN
 
     def _proposed(self, task: SearchTask, count: int) -> list[Scored]:
         assert task.strategy is not None, "a search has begun that is asked for points"

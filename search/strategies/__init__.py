@@ -16,7 +16,7 @@ All of them are deterministic: the same measurements lead to the same proposals.
 from .catalogue import STRATEGIES, make_strategy, strategy_on
 from .corrected import CorrectedSpace
 from .ground import FullSpace, Ground, Place, place_of
-from .proposer import Known, Proposer, Strategy, in_turns
+from .proposer import Known, Proposer, Strategy
 from .worker import ProposalRequest, ProposingFactory, request_behind, request_of
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Proposer",
     "ProposingFactory",
     "Strategy",
-    "in_turns",
     "make_strategy",
     "place_of",
     "request_behind",
