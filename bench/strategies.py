@@ -31,6 +31,7 @@ from cuts.bench.regret_curves import write_curves
 from cuts.bench.strategy_cases import strategy_cases
 from cuts.passes.schedule import best_points
 from cuts.search.build import Scored
+from cuts.search.copies import one_thread
 from cuts.search.learned.pool import RecordedGround, ground_of
 from cuts.search.learned.recorded import RecordedSpace, read_spaces
 from cuts.search.settings import Settings
@@ -89,7 +90,8 @@ def searched(
     while len(known) < most and vain < VAIN:
         best = min((k.seconds for k in known), default=inf)
         count = min(BATCH if known else FIRST, most - len(known))
-        proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
+        with one_thread():  # as live
+            proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
         known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
         ends += [len(known)] if proposed else []
         vain = 0 if proposed else vain + 1

@@ -23,6 +23,9 @@ from .surrogate import Outlook, Surrogate
 PARENTS, NEAR, RANDOM = 3, 400, 256
 #: First points that are tried at once where none before them ran.
 AGAIN = 2
+#: Points that are drawn at first where the model does not help: of one point a process learns too little to be asked
+#: what else to try among all (docs/search.md).
+UNAIDED = 6
 
 
 @define
@@ -34,6 +37,7 @@ class Bayes(Proposer):
 
     def __attrs_post_init__(self) -> None:
         self.surrogate = Surrogate(self.ground, self.aided)
+        self.begun = self.begun if self.aided else max(UNAIDED, self.begun)
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
         """Return the points of the greatest expected gain, greatest first."""

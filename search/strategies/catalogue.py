@@ -43,13 +43,13 @@ def make_strategy(
     begun: int = BEGUN,
 ) -> Strategy:
     """Return a strategy over a space by its name; `first` are the best points by the model, which what was learned may
-    correct, and of which one by expected gain has `begun` with some.
+    correct, and of which a search by expected gain has `begun` with some.
 
     Raises `UsageError` where no strategy has that name.
     """
     ground = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
     made = strategy_on(ground, name, first, seed, aided)
-    if isinstance(made, Bayes):
+    if isinstance(made, Bayes) and aided:
         made.begun = begun
     return made
 
