@@ -206,8 +206,8 @@ class Trials:
         self._have(task, entry, done.value or failed)
 
     def _promises(self, task: SearchTask, entry: Entry) -> bool:
-        """Whether the model expects that much more of a long kernel than of all others that are not too long, or of those
-        that come next where there are none.
+        """Whether the model expects that much more of a long kernel than of all others that are not too long, or of
+        those that come next where there are none.
         """
         others = [e.scored.candidate.score for e in task.entries.values() if e is not entry and e.outcome != "long"]
         others = others or [s.candidate.score for s in task.first if s.candidate != entry.scored.candidate]
