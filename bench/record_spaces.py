@@ -3,9 +3,11 @@
     python bench/record_spaces.py --out spaces --limit 150
     python bench/record_spaces.py --out spaces --limit 240 --points 2050 --devices 0,1,2,3,4,5,6,7
     python bench/record_spaces.py --out spaces --plans mobilenetv2:1 --points 80
+    python bench/record_spaces.py --out audited --audited --only memory --points 1300
     python bench/record_spaces.py --out pairs --points-of bench/results/spaces --devices 0,1
 
-With `--plans`, the operations are the kernels of plans that the model makes without a measurement. With `--points-of`,
+With `--plans`, the operations are the kernels of plans that the model makes without a measurement, with `--audited`
+those of `bench/audit.py` that are none of the thirty. With `--points-of`,
 the points are those of earlier recordings that an order is judged by, so that every GPU times the same ones; they come
 into a folder with the GPU's name.
 Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
@@ -33,6 +35,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cuts.backends.devices import find_target
+from cuts.bench.audit import audit_cases
 from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.networks.systems import Case as PlannedCase
 from cuts.bench.records import circumstances, exit_code
@@ -129,6 +132,9 @@ def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
     """Return the operations that are wanted and not recorded whole, or with too few points that ran."""
     if options.points_of:
         every = [problem_of_space(space, target) for space in options.given.values()]
+    elif options.audited:
+        known = {case.key for case in strategy_cases()}
+        every = [problem_of(case, target) for case in audit_cases() if case.key not in known]
     elif options.plans:
         every = [problem for workload in options.plans for problem in problems_of_plan(workload, target)]
     else:
@@ -240,6 +246,7 @@ def main() -> int:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--plans", nargs="*", default=[], metavar="MODEL:BATCH", help="kernels of plans of the model")
+    parser.add_argument("--audited", action="store_true", help="the operations of `bench/audit.py`")
     parser.add_argument("--points-of", type=Path, metavar="FOLDER", help="the points of the spaces recorded there")
     parser.add_argument("--commit", default="", help="what spaces say of the version, where there is no git")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N operations")
