@@ -41,7 +41,7 @@ class Settings:
 
     At most `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to
     improve by `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed
-    in `rounds` turns, and up to so many `doubtful` ones that cannot be told from the best by what they took. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is
+    in `rounds` turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is
     proven slower than the winner. A search that `remembers` begins with what was best on other machines and ends with
     no less than the best of longer ones before it. `libraries` lets routines of vendors' libraries, where these are
     installed, take the place of kernels that they beat. `aided` searches begin with the model's best points and leave
@@ -62,7 +62,6 @@ class Settings:
     runs: int = 3
     hopeless: float = 1.3
     finalists: int = 4
-    doubtful: int = 8
     rounds: int = 4
     tie: float = 0.01
     final: bool = True
@@ -85,8 +84,8 @@ class Settings:
 
 
 #: A short search, good enough to compare groups with each other; not with those that a long one knows better.
-QUICK = Settings(first=COMPARED, batch=0, most=COMPARED, patience=0, finalists=1, doubtful=0, rounds=1,
-                 final=False, prove=False, remembers=False, recalls=False)  # fmt: skip
+QUICK = Settings(first=COMPARED, batch=0, most=COMPARED, patience=0, finalists=1, rounds=1, final=False, prove=False,
+                 remembers=False, recalls=False)  # fmt: skip
 #: A look at what would ship though no clock has seen it.
 LOOK = evolve(QUICK, first=1, most=1, remembers=True)
 #: Seconds that it takes the device to check and time a kernel at which it has not looked yet, and the part of a budget

@@ -23,8 +23,6 @@ from .strategies import Known, Strategy
 #: The deviation of the difference of two medians of so many normal values each, in distances between quartiles over the
 #: root of that number: 1.25 deviations of a value for a median, root 2 for two, 1.35 deviations between quartiles.
 DOUBT = 1.31
-#: Deviations by which medians may differ by chance: more than three do so once in four hundred times.
-CHANCE = 3.0
 
 
 @define(eq=False)
@@ -185,15 +183,10 @@ class SearchTask:
         return [Known(point, e.seconds) for point, e in pairs if point is not None and (e.outcome or e.samples)]
 
     def finalists(self, settings: Settings) -> list[Entry]:
-        """Return the fastest candidates, which one measurement each does not tell apart, and more of those that were
-        built now and whose times may differ from the best by chance: of a kernel of 3.5 us, whose runs scatter by 3 %,
-        fifty points of a thousand are within 3 % of the best.
-        """
+        """Return the fastest candidates, those that cannot be told from them by one measurement."""
         ran = sorted((e for e in self.entries.values() if e.seconds < inf), key=lambda e: (e.seconds, e.rank))
-        limit, few = (1.0 + max(0.1, 5 * settings.tie)) * self.seconds, settings.finalists
-        found = [e for e in ran[:few] if e.seconds <= limit]
-        more = (e for e in ran[few : few + settings.doubtful] if e.built is not None)
-        return found + [e for e in more if e.seconds <= (1.0 + CHANCE * max(e.doubt, ran[0].doubt)) * self.seconds]
+        limit = (1.0 + max(0.1, 5 * settings.tie)) * self.seconds
+        return [e for e in ran[: settings.finalists] if e.seconds <= limit]
 
     def winner(self, settings: Settings) -> Entry | None:
         """Return the fastest candidate; of those within the tie band, the one that the rule prefers, so that noise does

@@ -11,10 +11,9 @@ from cuts.ir.budget import Budget
 from cuts.ir.launch import KernelFunction
 from cuts.ir.target import Target
 from cuts.passes.schedule import best_points, make_space
-from cuts.search.build import Built
 from cuts.search.problem import Problem
 from cuts.search.rounds import WIDE, Rounds
-from cuts.search.settings import QUICK, Settings
+from cuts.search.settings import Settings
 from cuts.search.strategies import Known, strategy_on
 from cuts.search.strategies.bayes import Bayes
 from cuts.search.strategies.ground import FullSpace, place_of
@@ -128,22 +127,3 @@ def test_few_runs_that_scatter_make_a_tie_and_many_do_not() -> None:
 
     assert chosen(1) == 1.02e-5, "the model's first"
     assert chosen(8) == 1e-5
-
-
-@pytest.mark.parametrize(("scatter", "several"), [(0.03, 12), (0.001, 4)])
-def test_all_that_chance_may_have_put_behind_the_fastest_are_timed_in_turns(scatter: float, several: int) -> None:
-    """Kernels that differ by 0.2 % each: four are compared, and where runs scatter more of them; none of an earlier
-    session, which would have to be built, nor of a short search.
-    """
-    task = SearchTask(problem_of(8))
-    space = FullSpace(make_space(task.problem.form, OPENCL))
-    scored = [space.scored(point) for point in best_points(task.problem.form, OPENCL, "bound", 1)]
-    for number in range(20):
-        samples = [1e-5 * (1 + 0.002 * number) * (1 + part) for part in (-scatter, 0.0, scatter)] * 2
-        task.entries[str(number)] = Entry(scored[0], f"{number:02}", built=Built(None), samples=samples, outcome="ok")
-    found = task.finalists(Settings())
-    assert [entry.text for entry in found] == [f"{number:02}" for number in range(several)]
-    assert len(task.finalists(QUICK)) == 1
-    for entry in found[4:]:
-        entry.built = None
-    assert len(task.finalists(Settings())) == 4
