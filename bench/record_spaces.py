@@ -7,9 +7,8 @@
     python bench/record_spaces.py --out pairs --points-of bench/results/spaces --devices 0,1
 
 With `--plans`, the operations are the kernels of plans that the model makes without a measurement, with `--audited`
-those of `bench/audit.py` that are none of the thirty. With `--points-of`,
-the points are those of earlier recordings that an order is judged by, so that every GPU times the same ones; they come
-into a folder with the GPU's name.
+those of `bench/audit.py` that are none of the thirty. With `--points-of`, the points are those of earlier recordings
+that an order is judged by, so that every GPU times the same ones; they come into a folder with the GPU's name.
 Each space becomes a file of the folder, written every twenty seconds while it is under way and marked until it is
 whole. What the folder has is not recorded again. A space that is not whole, or has fewer points that ran than are
 wanted now, is gone on with on a machine like its own, by a version that makes the same kernels; it says which versions
