@@ -6,7 +6,7 @@ timed by several processes, one after another, each with data of its own at addr
 Points are the fastest of the audit (`bench/results/audit.json`) and the model's first ones. In each process all points
 of an operation are timed in turns, ten times five runs. A row has the median of each process, how far these lie apart,
 and the distance of quartiles within a process, both as parts of the median: where the former is larger, a choice
-between points holds for a placement of its data.
+between points holds for one process, which may be one placement of its data.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def main() -> None:
     target = find_target(options.target)
     cases = [case for case in audit_cases() if any(text in f"{case.kind} {case.name}" for text in options.only)]
     problems = problems_of(cases, target)
-    audited = {
-        row["name"]: row["fastest"]["schedule"] for row in read_rows(Path(__file__).parent / "results/audit.json")
-    }
+    audited = {row["name"]: row["fastest"]["schedule"] for row in read_rows(AUDIT)}
     wanted = {
         (number, place): (problem, schedule)
         for number, (case, problem) in enumerate(zip(cases, problems, strict=True))

@@ -225,7 +225,7 @@ class Rounds:
         built tell it something for nothing. It is the same where an interrupted session goes on.
         """
         if not self._settings.final:
-            self._resources.compared.add(task.problem.key)
+            self._resources.compared.update([task.problem.key] if self._settings.first >= COMPARED else [])
             return self._settings.first
         return COMPARED if task.problem.key in self._resources.compared else BEGUN
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from attrs import evolve
 from cuts.ir.segment import FusedGroup
 from cuts.passes.evaluators import Roofline
@@ -12,7 +13,8 @@ from cuts.search.going_on import GoingOn
 from cuts.search.making import Preparation
 from cuts.search.rounds import Rounds
 from cuts.search.selector import MeasuredSelector
-from cuts.search.settings import QUICK, Settings
+from cuts.search.settings import BEGUN, COMPARED, LOOK, QUICK, Settings
+from cuts.search.strategies.bayes import Bayes
 from cuts.search.task import SearchTask
 from cuts.search.tuner import Tuner
 
@@ -162,3 +164,19 @@ def test_idle_workers_go_on_with_the_kernels_that_a_plan_has_by_then() -> None:
     asked = tuner.resources.going_on | {key for key, _ in tuner.resources.ready}
     assert asked, "workers go on"
     assert len(asked) == min(sum(known[0]), builder.size - known[0].count(False)), "with what a clock has seen"
+
+
+@pytest.mark.parametrize(("before", "count"), [(None, BEGUN), (QUICK, COMPARED), (LOOK, BEGUN)])
+def test_a_search_begins_with_what_a_short_one_has_compared_and_else_with_one_point(
+    before: Settings | None, count: int
+) -> None:
+    tuner, problem = tuner_of(FakeBench(by_threads), Inline()), PROBLEMS[0]
+    if before is not None:
+        tuner.estimate([problem], before)
+    rounds, task = Rounds(tuner.resources, evolve(SETTINGS, remembers=False)), tuner._task(problem)
+    rounds.begin(task)
+    for _ in range(9):
+        if task.strategy is None:
+            rounds.turn([task])
+    assert isinstance(task.strategy, Bayes)
+    assert (task.strategy.begun, len(task.entries)) == (count, count)
