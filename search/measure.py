@@ -9,7 +9,9 @@ GPU with an L2 cache that has nothing but the inputs which other kernels leave, 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import partial
+from itertools import accumulate, product
 from math import inf
 from statistics import median
 from typing import Any
@@ -41,6 +43,10 @@ PART = 1 << 21
 #: count them as read from memory: that is two microseconds at most here, and events around a launch add four, so that
 #: no bound comes above a time because of it.
 LEFT = 1 / 8
+#: Places that the data of a small problem is timed at (as many as finalists have runs), the bytes of its data at most,
+#: and what tensors are aligned to there: how two kernels of a few microseconds compare depends by 1 to 1.5 % on where
+#: their data lies (`bench/placements.py`).
+PLACES, PLACED, ALIGNED = 12, 8 << 20, 512
 
 
 @frozen
@@ -76,31 +82,49 @@ class DeviceAnswer:
 
 
 @define
-class _Data:
-    """The data of one problem on the device, and the launches of its kernels.
+class _Loaded:
+    """A kernel on the device with its tables, what launches it at the places of the problem's data that it ran at, and
+    at which it is timed next.
+    """
 
-    `blank` holds the outputs as they are before a kernel runs, `whole` as the first right kernel left them. `launches`
-    begins with the kernel that was not used for the longest time.
+    function: object
+    kernel: KernelFunction
+    tables: Mapping[str, Pointer]
+    launches: dict[int, Launch] = field(factory=dict)
+    turn: int = 0
+
+
+@define
+class _Data:
+    """The data of one problem on the device, and its kernels.
+
+    Its tensors lie at several `places`, inputs with equal numbers; kernels are checked at the first. `blank` holds the
+    outputs as they are before a kernel runs, `whole` as the first right kernel left them. `kernels` begins with the one
+    that was not used for the longest time.
     """
 
     problem: Problem
     reference: Reference
-    places: dict[str, Pointer] = field(factory=dict)
+    places: list[dict[str, Pointer]] = field(factory=lambda: [{}])
     blank: dict[str, Pointer] = field(factory=dict)
     whole: dict[str, Pointer] = field(factory=dict)
-    tables: dict[tuple[str, str], Pointer] = field(factory=dict)
-    launches: dict[str, Launch] = field(factory=dict)
+    kernels: dict[str, _Loaded] = field(factory=dict)
     nbytes: int = 0
 
+    @property
+    def first(self) -> dict[str, Pointer]:
+        """Where kernels are checked."""
+        return self.places[0]
 
-def _left_in_cache(data: _Data) -> list[MemoryPart]:
+
+def _left_in_cache(problem: Problem, places: Mapping[str, Pointer]) -> list[MemoryPart]:
     """Return the inputs that the kernels in front leave in the cache, which a cold one would be charged for: what is
     not fixed, where that is little.
     """
-    form = data.problem.form
-    sizes = {t: span(data.problem, t) for t in form.inputs if t not in form.fixed}
-    fits = sum(sizes.values()) <= LEFT * data.problem.target.l2_bytes
-    return [(data.places[tensor], nbytes) for tensor, nbytes in sizes.items() if fits and nbytes]
+    form = problem.form
+    sizes = {t: span(problem, t) for t in form.inputs if t not in form.fixed}
+    fits = sum(sizes.values()) <= LEFT * problem.target.l2_bytes
+    return [(places[tensor], nbytes) for tensor, nbytes in sizes.items() if fits and nbytes]
 
 
 class MeasuringDevice:
@@ -129,16 +153,25 @@ class MeasuringDevice:
             return
         reference = reference or make_reference(problem)
         outputs = problem.form.outputs
-        nbytes = sum(span(problem, t) for t in (*problem.form.inputs, *outputs, *outputs, *outputs))
+        sizes = {t: -(-span(problem, t) // ALIGNED) * ALIGNED for t in (*problem.form.inputs, *outputs)}
+        once = sum(sizes.values())
+        more = 0 if problem.target.warm_caches or once > PLACED else PLACES - 1
+        nbytes = once * (1 + more) + 2 * sum(span(problem, t) for t in outputs)
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
         for tensor, numbers in numbers_of(problem, reference.positive).items():
-            data.places[tensor] = self.kept.filled(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
+            data.first[tensor] = self.kept.filled(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
         for tensor in outputs:
             dtype = problem.form.tensors[tensor].dtype
             data.blank[tensor] = self.kept.filled(dtype, dtype, elements(problem, tensor), partial(poison, dtype))
-            data.places[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
+            data.first[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
+        if more:
+            block = self.device.allocate(more * once)
+            starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+            data.places += [{t: Pointer(block, n * once + starts[t]) for t in sizes} for n in range(more)]
+            for places, tensor in product(data.places[1:], problem.form.inputs):
+                self.device.copy(places[tensor], data.first[tensor], span(problem, tensor))
         self._problems[problem.key] = data
 
     def check(
@@ -158,10 +191,10 @@ class MeasuringDevice:
         data = self._problems[problem.key]
         try:
             with HERE.noting("load"):
-                launch = self._loaded(data, kernel, binary)
+                loaded = self._loaded(data, kernel, binary)
             for tensor, blank in data.blank.items():
-                self.device.copy(data.places[tensor], blank, span(problem, tensor))
-            launch()
+                self.device.copy(data.first[tensor], blank, span(problem, tensor))
+            loaded.launches[0]()
             self.device.synchronize()
         except RoutineError as refusal:  # nothing was launched, so the context is sound
             return Verdict("refused", refusal.message.splitlines()[0])
@@ -175,10 +208,10 @@ class MeasuringDevice:
             return Verdict("failed", f"no memory on the host to compare what it writes: {error}".rstrip(": "))
         if message:
             return Verdict("wrong", message)
-        data.launches.pop(kernel.name, None)
-        data.launches[kernel.name] = launch
-        if len(data.launches) > LOADED:
-            self._unload(data, next(iter(data.launches)))
+        data.kernels.pop(kernel.name, None)
+        data.kernels[kernel.name] = loaded
+        if len(data.kernels) > LOADED:  # the device frees what nothing refers to
+            del data.kernels[next(iter(data.kernels))]
         if not data.whole:
             self._keep(data)
         return Verdict("ok")
@@ -208,20 +241,39 @@ class MeasuringDevice:
                     break
         return DeviceAnswer(verdict, tuple(samples))
 
-    def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> Launch:
-        (loaded,) = self.device.build([kernel], [binary])
-        pointers = [self._pointer(data, kernel, a.tensor, a.table) for a in kernel.arguments]
-        return self.device.bind(loaded, kernel, pointers)
+    def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> _Loaded:
+        (function,) = self.device.build([kernel], [binary])
+        wanted = (a.tensor for a in kernel.arguments if a.table)
+        tables = {t: self._upload(np.array(kernel.tables[t], np.int32)) for t in wanted}
+        loaded = _Loaded(function, kernel, tables)
+        self._launch(data, loaded, 0)
+        return loaded
+
+    def _launch(self, data: _Data, loaded: _Loaded, place: int) -> Launch:
+        """Return what launches a kernel at one of the data's places."""
+        if place not in loaded.launches:
+            tensors, arguments = data.places[place], loaded.kernel.arguments
+            pointers = [loaded.tables[a.tensor] if a.table else tensors[a.tensor] for a in arguments]
+            loaded.launches[place] = self.device.bind(loaded.function, loaded.kernel, pointers)
+        return loaded.launches[place]
 
     def sample(self, key: str, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
-        """Time a checked kernel of a problem: seconds of each run; nothing where it is not loaded any more."""
+        """Time a checked kernel of a problem: seconds of each run, at one place of the data after another, beginning
+        behind those of the last time; nothing where it is not loaded any more.
+        """
         data = self._problems.get(key)
-        if data is None or kernel not in data.launches:
+        if data is None or kernel not in data.kernels:
             return None
         self._problems.move_to_end(key)
-        launch = data.launches[kernel] = data.launches.pop(kernel)
-        cold = not data.problem.target.warm_caches
-        return self.device.time(launch, warmup=warmup, repeats=repeats, cold=cold, warm=_left_in_cache(data)).samples
+        loaded = data.kernels[kernel] = data.kernels.pop(kernel)
+        cold, places = not data.problem.target.warm_caches, len(data.places)
+        visited, samples = min(repeats, places), list[float]()
+        for number in range(visited):
+            place, runs = (loaded.turn + number) % places, (repeats + number) // visited
+            launch, warm = self._launch(data, loaded, place), _left_in_cache(data.problem, data.places[place])
+            samples += self.device.time(launch, warmup=warmup, repeats=runs, cold=cold, warm=warm).samples
+        loaded.turn = (loaded.turn + visited) % places
+        return tuple(samples)
 
     def overhead(self) -> float:
         """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes
@@ -236,18 +288,12 @@ class MeasuringDevice:
             0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).median - self.device.target.launch_time
         )
 
-    @staticmethod
-    def _unload(data: _Data, kernel: str) -> None:
-        """Forget a kernel and its tables; the device frees what nothing refers to."""
-        del data.launches[kernel]
-        data.tables = {key: place for key, place in data.tables.items() if key[0] != kernel}
-
     # ---- what a kernel wrote
 
     def _keep(self, data: _Data) -> None:
         for tensor in data.problem.form.outputs:
             data.whole[tensor] = Pointer(self.device.allocate(span(data.problem, tensor)))
-            self.device.copy(data.whole[tensor], data.places[tensor], span(data.problem, tensor))
+            self.device.copy(data.whole[tensor], data.first[tensor], span(data.problem, tensor))
 
     def _difference(self, data: _Data, tensor: str) -> str:
         return "" if self._alike(data, tensor) else self._compare(data, tensor)
@@ -264,7 +310,7 @@ class MeasuringDevice:
         if not comparer.usable:
             return False
         allowed, scale = 2 * allowed_error(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
-        found, wanted = data.places[tensor], data.whole[tensor]
+        found, wanted = data.first[tensor], data.whole[tensor]
         if comparer.differences(found, wanted, covered, allowed, allowed * scale):
             return False
         tails = [self._read(data, tensor, place, covered) for place in (found, wanted)]
@@ -280,7 +326,7 @@ class MeasuringDevice:
             at = int(np.argmax(wrong))
             return f"{tensor}{[int(p[at]) for p in sample.places]} is {got[at]}, expected {sample.values[at]}"
         if tensor in data.whole:
-            found, wanted = (self._read(data, tensor, place[tensor]) for place in (data.places, data.whole))
+            found, wanted = (self._read(data, tensor, place[tensor]) for place in (data.first, data.whole))
             for start in range(0, len(found), BLOCK):
                 part = slice(start, start + BLOCK)
                 wrong = relative_error(found[part], wanted[part], scale)
@@ -295,14 +341,6 @@ class MeasuringDevice:
         self.device.upload(place, array)
         return place
 
-    def _pointer(self, data: _Data, kernel: KernelFunction, tensor: str, table: bool) -> Pointer:
-        if not table:
-            return data.places[tensor]
-        key = (kernel.name, tensor)
-        if key not in data.tables:
-            data.tables[key] = self._upload(np.array(kernel.tables[tensor], np.int32))
-        return data.tables[key]
-
     def _sampled(self, data: _Data, tensor: str, sample: Sample) -> Array:
         """Return an output at the places of a sample.
 
@@ -316,7 +354,7 @@ class MeasuringDevice:
             inside = np.flatnonzero((at >= start) & (at < start + PART))
             if inside.size:
                 part = self._part[: min(PART, count - start) * dtype.itemsize].view(dtype)
-                place = data.places[tensor]
+                place = data.first[tensor]
                 self.device.download(part, Pointer(place.buffer, place.offset + start * dtype.itemsize))
                 found[inside] = part[at[inside] - start]
         return found

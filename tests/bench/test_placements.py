@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from math import pi
+
+import numpy as np
 from cuts.bench.audit import audit_cases, problems_of
-from cuts.bench.placements import built, points_of, timed
+from cuts.bench.placements import AUDIT, NAMES, TURNS, built, parts, points_of, timed
+from cuts.bench.records import read_rows
+from cuts.passes.schedule import check_schedule
+from cuts.search.measure import PLACES
 from cuts.search.problem import schedule_text
 from cuts.search.proof import simple_schedule
 from cuts.tests.needs import needs_opencl
@@ -23,4 +29,29 @@ def test_known_points_come_first_and_each_that_is_right_is_timed() -> None:
     points = built({(0, place): (problems[0], schedule) for place, schedule in enumerate(schedules)})
     samples = timed(problems, points)
     assert samples.keys() == points.keys() == {(0, 0), (0, 1)}
-    assert all(len(each) > 1 and min(each) > 0.0 for each in samples.values())
+    assert all(each.shape == (TURNS, PLACES) and each.min() > 0.0 for each in samples.values())
+
+
+@needs_opencl
+def test_a_point_of_another_machine_is_timed_only_where_this_one_can_run_it() -> None:
+    """One whose warps have 32 lanes overwrote memory where they have eight."""
+    cases = [case for case in audit_cases() if case.name == "square 512"]
+    (problem,) = problems_of(cases, OPENCL)
+    (elsewhere,) = (row["fastest"]["schedule"] for row in read_rows(AUDIT) if row["name"] == "square 512")
+    found = points_of(problem, [elsewhere], 2)
+    assert "warp (8, 4)" in elsewhere and len(found) == 2
+    assert all(not check_schedule(problem.form, schedule, OPENCL) for schedule in found)
+
+
+def test_what_a_time_depends_on_is_told_apart() -> None:
+    drawn = np.random.default_rng(5)
+    process, place, own = (
+        drawn.normal(0.0, deviation, shape)
+        for deviation, shape in ((0.03, (40, 1, 1)), (0.02, (40, 1, 12)), (0.01, (40, 6, 12)))
+    )
+    scatter = drawn.normal(0.0, 0.004, (40, 6, 10, 12))
+    found = parts(4e-6 * np.exp((process + place + own)[:, :, None] + scatter))
+    wanted = (0.03, 0.02, 0.01, 0.01 / 12**0.5, 0.004 * (pi / 2) ** 0.5 / 10**0.5)
+    assert list(found) == list(NAMES)
+    for deviation, expected in zip(found.values(), wanted, strict=True):
+        assert expected / 1.3 < deviation < 1.3 * expected

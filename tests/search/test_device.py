@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,20 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import Built, Factory, Job, Workers
 from cuts.search.child import Child, Lost
 from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import PERIOD, _repeated, addresses, elements, index_ranges, make_reference, random_inputs, view
+from cuts.search.data import (
+    PERIOD,
+    _repeated,
+    addresses,
+    elements,
+    index_ranges,
+    make_reference,
+    random_inputs,
+    span,
+    view,
+)
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
-from cuts.search.measure import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
+from cuts.search.measure import PLACES, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -196,7 +207,7 @@ def test_numbers_that_problems_share_are_sent_to_the_device_once(monkeypatch: py
         device.prepare(problem)
         data = device._problems[problem.key]
         for tensor, wanted in random_inputs(problem).items():
-            np.testing.assert_array_equal(device._read(data, tensor, data.places[tensor]), wanted)
+            np.testing.assert_array_equal(device._read(data, tensor, data.first[tensor]), wanted)
     assert sorted(sent) == [*(each for each in sorted(sent) if each < 1 << 20), 4 * PERIOD]
 
 
@@ -256,6 +267,45 @@ def test_a_library_that_has_no_routine_leaves_the_device_sound(
     monkeypatch.setattr(device, "_loaded", load)
     kernel = KernelFunction("r", "library", "{}", (1, 1, 1), (1, 1, 1), ())
     assert device.check(problem.key, kernel, None, problem) == Verdict(outcome, "no strict fp32 plan")
+
+
+@needs_opencl
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5, 2 * PLACES + 1])
+def test_a_small_problem_is_timed_on_equal_data_at_one_place_after_another(
+    repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How kernels of 3.5 us compare depends on where their data lies, by more than what they differ in."""
+    cold = evolve(OPENCL, warm_caches=False)
+    device, problem = MeasuringDevice(OPENCL), evolve(problem_of(32), target=cold)
+    kernel = built(problem).kernel
+    assert kernel is not None
+    assert device.check(problem.key, kernel, None, problem) == Verdict("ok")
+    data = device._problems[problem.key]
+    loaded, form = data.kernels[kernel.name], problem.form
+    ran: list[tuple[int, int]] = []
+    time_of = device.device.time
+
+    def timed(run: Any, **given: Any) -> Any:
+        (place,) = (place for place, launch in loaded.launches.items() if launch is run)
+        ran.append((place, given["repeats"]))
+        return time_of(run, **{**given, "cold": False, "warm": ()})
+
+    monkeypatch.setattr(device.device, "time", timed)
+    for _ in range(PLACES):
+        samples = device.sample(problem.key, kernel.name, repeats)
+        assert samples is not None and len(samples) == repeats
+    assert [place for place, _ in ran] == [n % PLACES for n in range(PLACES * min(repeats, PLACES))]
+    assert sum(runs for _, runs in ran) == PLACES * repeats
+    for tensor in (*form.inputs, *form.outputs):  # the kernel wrote the same everywhere, as inputs are the same
+        found = [device._read(data, tensor, places[tensor]) for places in data.places]
+        assert all(np.array_equal(each, found[0]) for each in found)
+    whole = sorted((p.offset, p.offset + span(problem, t)) for places in data.places[1:] for t, p in places.items())
+    assert all(end <= start for (_, end), (start, _) in pairwise(whole)), "places overlap"
+    assert whole[-1][1] <= next(iter(data.places[1].values())).buffer.nbytes
+    monkeypatch.setattr("cuts.search.measure.PLACED", 0)
+    other = evolve(problem_of(48), target=cold)
+    device.prepare(other)
+    assert len(device._problems[other.key].places) == 1, "there is much of it"
 
 
 @needs_opencl
