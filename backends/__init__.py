@@ -2,7 +2,7 @@
 
 from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied
-from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all
+from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all, trimmed_mean
 from .devices import find_target, open_chains, open_device, open_transfers
 from .host_memory import require_host_memory
 from .run_reference import accumulations, run_reference
@@ -44,4 +44,5 @@ __all__ = [
     "require_host_memory",
     "run_reference",
     "target_aliases",
+    "trimmed_mean",
 ]

@@ -45,7 +45,7 @@ from cuts.ir.target import Target
 from cuts.search.audit import Audit, audits
 from cuts.search.problem import Problem, machine_of
 from cuts.search.session import tuning_session
-from cuts.search.settings import TunedChoice
+from cuts.search.settings import Statistics, TunedChoice
 from cuts.search.sweeps import KeptPoints
 from cuts.search.tuner import tune_each
 
@@ -149,7 +149,7 @@ def measure(
     with tuning_session(target, budget=min(options.budget * len(cases), 0.5 * options.limit)) as tuning:
         choices = tune_each(problems, tuning.tuner, tuning.settings)
     spent = time.monotonic() - begin
-    print(f"tuned {len(cases)} operations in {spent:.1f} s: {tuning.tuner.statistics.record()}", file=sys.stderr)
+    print(f"tuned {len(cases)} operations in {spent:.1f} s: {counts(tuning.tuner.statistics)}", file=sys.stderr)
     for case in (c for c, choice in zip(cases, choices, strict=True) if choice.seconds is None):
         print(
             f"{case.key}: nothing was measured in its share of the tuning time, so there is nothing to audit",
@@ -165,13 +165,18 @@ def measure(
             write_rows(options.out, rows)
             print(f"{time.monotonic() - begin:6.1f} s  {line(row)}", file=sys.stderr, flush=True)
         print(
-            f"audited in {time.monotonic() - begin - spent:.1f} s: {session.tuner.statistics.record()}", file=sys.stderr
+            f"audited in {time.monotonic() - begin - spent:.1f} s: {counts(session.tuner.statistics)}", file=sys.stderr
         )
         if not session.complete:
             print("time is over: what has no row is left for the next call", file=sys.stderr)
     if kept or place.exists():
         place.write_text(json.dumps({**version_of(facts), "points": kept}), encoding="utf-8")
     return rows
+
+
+def counts(statistics: Statistics) -> dict[str, object]:
+    """Return what was done, without the text of each kernel that was refused."""
+    return {name: value for name, value in statistics.record().items() if name != "rejected"}
 
 
 def points_file(rows: Path) -> Path:

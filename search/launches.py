@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from statistics import median
 
 from attrs import evolve
 
+from ..backends import trimmed_mean
 from ..ir import Target, member_name
 from ..passes import Member, joined
 from .build import Built, Done, Job
@@ -98,4 +98,4 @@ def _seconds(resources: Resources, problem: Problem, reference: object, built: B
         return inf
     with resources.statistics.phase("time"):
         timed = resources.bench.sample(problem, built, RUNS)
-    return median(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf
+    return trimmed_mean(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import accumulate, product
 from math import inf
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from attrs import define, field, frozen
 
 from ..backends import Device as Hardware
-from ..backends import Launch, MemoryPart, Pointer, open_device
+from ..backends import Launch, MemoryPart, Pointer, open_device, trimmed_mean
 from ..backends.cuda import empty_kernel
 from ..backends.library import RoutineError
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
@@ -237,7 +236,7 @@ class MeasuringDevice:
                     samples.append(self.sample(key, name, turns.runs))
                 except BackendError as failure:
                     return DeviceAnswer(verdict, tuple(samples), failure.message.splitlines()[0])
-                if len(samples) == 1 and median(samples[0] or (inf,)) > turns.most:
+                if len(samples) == 1 and trimmed_mean(samples[0] or (inf,)) > turns.most:
                     break
         return DeviceAnswer(verdict, tuple(samples))
 
@@ -285,7 +284,7 @@ class MeasuringDevice:
         (loaded,) = self.device.build([kernel])
         launch = self.device.bind(loaded, kernel, [Pointer(self.device.allocate(256))])
         return max(
-            0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).median - self.device.target.launch_time
+            0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).typical - self.device.target.launch_time
         )
 
     # ---- what a kernel wrote

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from math import inf, sqrt
-from statistics import median
 
 from attrs import define, field
 
-from ..backends import Timing
+from ..backends import Timing, trimmed_mean
 from ..ir import PassError
 from ..passes.schedule import Point
 from .build import Built, Scored
@@ -20,9 +19,9 @@ from .proof import Proof
 from .settings import Settings, TunedChoice
 from .strategies import Known, Strategy
 
-#: The deviation of the difference of two medians of so many normal values each, in distances between quartiles over the
-#: root of that number: 1.25 deviations of a value for a median, root 2 for two, 1.35 deviations between quartiles.
-DOUBT = 1.31
+#: The deviation of the difference of two trimmed means of so many normal values each, in distances between quartiles
+#: over the root of that number: 1.05 deviations of a value for one, root 2 for two, 1.35 deviations between quartiles.
+DOUBT = 1.10
 
 
 @define(eq=False)
@@ -40,8 +39,8 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        """The median of its runs, infinity where it has none that count."""
-        return median(self.samples) if self.samples and self.outcome in ("", "ok") else inf
+        """What a run takes: the mean of the middle two thirds, infinity where it has none that count."""
+        return trimmed_mean(self.samples) if self.samples and self.outcome in ("", "ok") else inf
 
     @property
     def spread(self) -> float:
@@ -50,7 +49,7 @@ class Entry:
 
     @property
     def doubt(self) -> float:
-        """About how far its median may be from that of as many other runs, as a fraction: the more runs, the less."""
+        """About how far its time may be from that of as many other runs, as a fraction: the more runs, the less."""
         return DOUBT * self.spread / sqrt(len(self.samples)) if self.samples else 0.0
 
     @property

@@ -203,7 +203,7 @@ class CuDNN(Library):
                 launch = PlanLaunch(graph, index, handle, tensors, places, workspace)
                 seconds = device.time(launch, warmup=1, repeats=1, cold=True).median
                 if seconds <= _HOPELESS * min((plan.seconds for plan in found), default=seconds):
-                    seconds = device.time(launch, warmup=1, repeats=7, cold=True).median
+                    seconds = device.time(launch, warmup=1, repeats=7, cold=True).typical
                 found.append(CudnnPlan(str(graph.get_plan_name_at_index(index)), launch, seconds))
             except BackendError:
                 raise  # a failed launch has lost the context

@@ -21,7 +21,7 @@ FORMAT, EARLIER = 2, (1,)
 
 @frozen
 class RecordedPoint:
-    """What became of a point; `seconds` is the median of `runs` runs where it ran and was right."""
+    """What became of a point; `seconds` is what `runs` runs took where it ran and was right."""
 
     schedule: str
     structure: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
-from statistics import median
 from typing import TypeAlias
 
 from attrs import frozen
 
+from ...backends import trimmed_mean
 from ...backends.library import Request, computed_by_some, installed_libraries
 from ...ir import Budget, KernelFunction
 from ..build import Built
@@ -116,7 +116,7 @@ def _measured(resources: Resources, problem: Problem, kernel: KernelFunction) ->
         if resources.bench.check(problem, built).outcome != "ok":
             return inf
         timed = resources.bench.sample(problem, built, RUNS)
-    return median(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf
+    return trimmed_mean(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf
 
 
 def _name(problem: Problem, kernel: KernelFunction) -> str:
