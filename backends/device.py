@@ -53,7 +53,8 @@ def trimmed_mean(samples: Sequence[float]) -> float:
     Events of an H200 lie a multiple of 0.16 us apart, which is 5 % of a small kernel.
     """
     ordered, outer = sorted(samples), len(samples) // 6 or len(samples) // 3
-    return fmean(ordered[outer : len(ordered) - outer])
+    middle = ordered[outer : len(ordered) - outer]
+    return middle[0] + fmean(each - middle[0] for each in middle)  # what is always the same is left as it is
 
 
 @frozen

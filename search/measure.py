@@ -236,7 +236,7 @@ class MeasuringDevice:
                     samples.append(self.sample(key, name, turns.runs))
                 except BackendError as failure:
                     return DeviceAnswer(verdict, tuple(samples), failure.message.splitlines()[0])
-                if len(samples) == 1 and trimmed_mean(samples[0] or (inf,)) > turns.most:
+                if len(samples) == 1 and (trimmed_mean(samples[0]) if samples[0] else inf) > turns.most:
                     break
         return DeviceAnswer(verdict, tuple(samples))
 
