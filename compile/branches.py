@@ -78,7 +78,7 @@ def _is_wide(made: CompiledPlan, branched: Plan) -> bool | None:
     try:
         if not made.session.device.branches:
             return None
-        times = [each.median for each in made.session.time_steps(repeats=RUNS)]
+        times = [each.typical for each in made.session.time_steps(repeats=RUNS)]
     except BackendError:
         return None
     return width(branched, times) < WIDE

@@ -160,7 +160,7 @@ def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, floa
     """
     try:
         runs = _runs(plans, budget) if budget.limited else RUNS
-        times = [[plan.session.time_compute(warmup=2, repeats=runs).median for plan in plans] for _ in range(TURNS)]
+        times = [[plan.session.time_compute(warmup=2, repeats=runs).typical for plan in plans] for _ in range(TURNS)]
     except BackendError:
         return None
     first, second = (median(column) for column in zip(*times, strict=True))
@@ -169,6 +169,6 @@ def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, floa
 
 def _runs(plans: Sequence[CompiledPlan], budget: Budget) -> int:
     """Return how often both plans can be run in each turn until the budget ends."""
-    once = sum(plan.session.time_compute(warmup=1, repeats=1).median for plan in plans)
+    once = sum(plan.session.time_compute(warmup=1, repeats=1).typical for plan in plans)
     left = max(SHORT, budget.seconds - budget.elapsed)
     return max(LEAST, min(RUNS, int(left / (TURNS * once)) - 2)) if once > 0.0 else RUNS

@@ -79,7 +79,7 @@ def _group(plan: Plan, number: int) -> Mapping[str, Any]:
 def _spent(plan: Plan, times: Sequence[Timing]) -> tuple[list[float], str]:
     """Return the seconds of each step, of all its turns, and where they are from."""
     if times:
-        return [t.median * plan.turns(n) for n, t in enumerate(times)], "each launch was timed in this plan"
+        return [t.typical * plan.turns(n) for n, t in enumerate(times)], "each launch was timed in this plan"
     known = [_group(plan, n) for n in range(len(plan.steps))]
     seconds = [float(g.get("measured") or g.get("estimate") or 0.0) * plan.turns(n) for n, g in enumerate(known)]
     count = sum("measured" in g for g in known)

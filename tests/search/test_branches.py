@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from cuts.backends import Timing
 from cuts.cli.common import plan_values
 from cuts.cli.console import totals
 from cuts.compile.branches import chained_or_branched, width
@@ -36,10 +37,10 @@ class Clocked(CompiledPlan):
         return self
 
     def time_steps(self, repeats: int) -> list[Any]:
-        return [SimpleNamespace(median=1e-3) for _ in self.plan.steps]
+        return [Timing((1e-3,)) for _ in self.plan.steps]
 
     def time_compute(self, warmup: int, repeats: int) -> Any:
-        return SimpleNamespace(median=1e-3 * (self.branches if self.plan.branched else 3.0))
+        return Timing((1e-3 * (self.branches if self.plan.branched else 3.0),))
 
 
 def chosen(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from cuts.backends import Timing
 from cuts.compile.contest import Rival, better, by_sums, calling_or_not, in_turns
 from cuts.ir.budget import Budget
 from cuts.ir.compiled import Step
@@ -114,12 +115,11 @@ class _Timed:
     def session(self) -> _Timed:
         return self
 
-    def time_compute(self, warmup: int, repeats: int) -> _Timed:
+    def time_compute(self, warmup: int, repeats: int) -> Timing:
         if not self.left:
             raise BackendError("no room")
-        self.median = self.left.pop(0)
         self.repeats.append(repeats)
-        return self
+        return Timing((self.left.pop(0),))
 
 
 class _Shut(_Timed):
