@@ -11,7 +11,7 @@ from cuts.ops import Registry
 from cuts.passes.fusion import Group, Policy, Workshop, build_programs, find_views, form_key
 from cuts.passes.side_by_side import joined
 from cuts.passes.split.split_reduction import split_reduction
-from cuts.search.measure import LEFT, _Data, _left_in_cache
+from cuts.search.measure import LEFT, _left_in_cache
 from cuts.search.problem import Problem
 
 REGISTRY = Registry.builtin()
@@ -66,5 +66,4 @@ def test_inputs_that_kernels_leave_are_warm_where_they_are_small() -> None:
     nbytes = form.tensors[left].nbytes
     for l2_bytes, wanted in ((int(nbytes / LEFT), [("place", nbytes)]), (int(nbytes / LEFT) - 8, [])):
         problem = Problem(form, {}, evolve(target, l2_bytes=l2_bytes), {})
-        data = _Data(problem, None, {left: "place"})  # type: ignore[arg-type, dict-item]
-        assert _left_in_cache(data) == wanted
+        assert _left_in_cache(problem, {left: "place"}) == wanted  # type: ignore[dict-item]
