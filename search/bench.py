@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Protocol, runtime_checkable
 
 from attrs import frozen
 
+from ..backends import trimmed_mean
 from ..ir import BackendError, Target
 from .build import Built
 from .child import START_LIMIT, Child, Lost
@@ -29,6 +31,11 @@ class Timed:
 
     samples: tuple[float, ...] = ()
     verdict: Verdict = Verdict("ok")
+
+    @property
+    def seconds(self) -> float:
+        """What a run takes, infinity where there are none that count."""
+        return trimmed_mean(self.samples) if self.verdict.outcome == "ok" and self.samples else inf
 
 
 class Bench(Protocol):

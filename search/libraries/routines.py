@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ...backends import trimmed_mean
 from ...backends.library import Request, computed_by_some, installed_libraries
 from ...ir import Budget, KernelFunction
 from ..build import Built
@@ -115,8 +114,7 @@ def _measured(resources: Resources, problem: Problem, kernel: KernelFunction) ->
     with resources.statistics.phase("libraries"):
         if resources.bench.check(problem, built).outcome != "ok":
             return inf
-        timed = resources.bench.sample(problem, built, RUNS)
-    return trimmed_mean(timed.samples) if timed.verdict.outcome == "ok" and timed.samples else inf
+        return resources.bench.sample(problem, built, RUNS).seconds
 
 
 def _name(problem: Problem, kernel: KernelFunction) -> str:

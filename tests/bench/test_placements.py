@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuts.bench.audit import audit_cases, problems_of
-from cuts.bench.placements import AUDIT, PARTS, TURNS, built, main, parts, points_of, timed
+from cuts.bench.placements import PARTS, TURNS, built, main, parts, points_of, timed
 from cuts.bench.records import read_rows
+from cuts.ir import Schedule
+from cuts.ir.text import parse_ir
 from cuts.passes.schedule import check_schedule
 from cuts.search.measure import PLACES
 from cuts.search.problem import schedule_text
@@ -18,6 +20,22 @@ from cuts.search.proof import simple_schedule
 from cuts.tests.needs import needs_opencl
 
 from ..search.fakes import OPENCL
+
+#: A point of an H200.
+ELSEWHERE = """var i0 < 512, i1 < 512, r0 < 512
+
+schedule {
+  spread warp (8, 4) zigzag {
+    tile (i0) block 32 thread 4 vector 4
+    tile (i1) block 64 thread 4 vector 4
+    chunks {
+      chunk (r0) by 64
+      stage 0 pad 4
+      stage 1 pad 4
+    }
+  }
+}
+"""
 
 
 @needs_opencl
@@ -40,9 +58,10 @@ def test_a_point_of_another_machine_is_timed_only_where_this_one_can_run_it() ->
     """One whose warps have 32 lanes overwrote memory where they have eight."""
     cases = [case for case in audit_cases() if case.name == "square 512"]
     (problem,) = problems_of(cases, OPENCL)
-    (elsewhere,) = (row["fastest"]["schedule"] for row in read_rows(AUDIT) if row["name"] == "square 512")
-    found = points_of(problem, [elsewhere], 2)
-    assert "warp (8, 4)" in elsewhere and len(found) == 2
+    schedule = parse_ir(ELSEWHERE)
+    assert isinstance(schedule, Schedule) and check_schedule(problem.form, schedule, OPENCL)
+    found = points_of(problem, [ELSEWHERE], 2)
+    assert len(found) == 2
     assert all(not check_schedule(problem.form, schedule, OPENCL) for schedule in found)
 
 

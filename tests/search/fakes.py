@@ -36,11 +36,14 @@ MACHINE = {"device": "made up"}
 
 
 def group_of(
-    op: str, shapes: Sequence[tuple[int, ...]], attributes: Mapping[str, Attribute] | None = None
+    op: str,
+    shapes: Sequence[tuple[int, ...]],
+    attributes: Mapping[str, Attribute] | None = None,
+    dtype: DType = DType.F32,
 ) -> FusedGroup:
     """Return the normal form of one operation."""
     registry = Registry.builtin()
-    types = {f"x{k}": TensorType(DType.F32, shape) for k, shape in enumerate(shapes)}
+    types = {f"x{k}": TensorType(dtype, shape) for k, shape in enumerate(shapes)}
     types["y"] = registry[op].instantiate(list(types.values()), dict(attributes or {})).output_types[0]
     inputs = tuple(t for t in types if t != "y")
     programs = build_programs(

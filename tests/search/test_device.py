@@ -49,7 +49,7 @@ from cuts.search.data import (
 )
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
-from cuts.search.measure import PLACES, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
+from cuts.search.measure import ALIGNED, PLACES, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
 from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
 from cuts.search.problem import Problem
 from cuts.search.proof import prove, simple_schedule
@@ -306,6 +306,23 @@ def test_a_small_problem_is_timed_on_equal_data_at_one_place_after_another(
     other = evolve(problem_of(48), target=cold)
     device.prepare(other)
     assert len(device._problems[other.key].places) == 1, "there is much of it"
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", DType)
+def test_small_data_is_the_same_at_all_places_whatever_it_is_of(dtype: DType) -> None:
+    device, cold = MeasuringDevice(OPENCL), evolve(OPENCL, warm_caches=False)
+    for shape in ((1, 1), (3, 5), (127, 131)):
+        form = group_of("transpose", (shape,), {"perm": (1, 0)}, dtype)
+        problem = Problem(form, {}, cold, MACHINE)
+        device.prepare(problem)
+        data = device._problems[problem.key]
+        assert len(data.places) == PLACES
+        for places in data.places[1:]:
+            assert all(place.offset % ALIGNED == 0 for place in places.values())
+            for tensor in form.inputs:
+                found, wanted = (device._read(data, tensor, each[tensor]) for each in (places, data.first))
+                assert found.tobytes() == wanted.tobytes()
 
 
 @needs_opencl
