@@ -98,6 +98,7 @@ def test_what_is_compiled_without_measurements_calls_none(
 
 def test_an_operator_of_pytorch_calls_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever records a CUDA graph can record it."""
+    pytest.importorskip("torch")
     found: list[object] = []
     monkeypatch.setattr(torch_operator, "target_of", lambda device: (OPENCL, 0))
     monkeypatch.setattr(torch_operator, "spec_of", lambda captured: SPEC)
