@@ -1,0 +1,1 @@
+"""Tools that look at the compiler itself: its output and its speed."""

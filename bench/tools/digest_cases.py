@@ -1,0 +1,188 @@
+"""Cases of the kernel digests: named texts of everything that a version of the compiler makes of fixed inputs.
+
+A case is a tuple of strings, so that processes can share cases out; `case_text` turns it into text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any, TypeAlias
+
+from cuts.backends import find_target
+from cuts.bench.networks.models import BY_NAME, ModelWorkload
+from cuts.bench.networks.systems import Case as ModelCase
+from cuts.bench.records import RESULTS
+from cuts.compile import Spec, compile_model, load_model, load_spec
+from cuts.compile.driver import precisions_of
+from cuts.compile.known import question_about
+from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
+from cuts.ops import Registry
+from cuts.passes import ForeignDecisionsError
+from cuts.runtime import make_plan
+from cuts.search import tuning_session
+from cuts.search.exchange.files import _read as read_results
+from cuts.search.exchange.packs import shipped_packs
+from cuts.search.kernels import make_kernel
+from cuts.search.learned.pool import ground_of
+from cuts.search.learned.recorded import read_spaces
+from cuts.search.problem import Problem, read_schedule
+from cuts.tests import operations
+from cuts.tests.fuzz.drawing import drawn
+from cuts.tests.models import REAL
+from cuts.tests.operations_graph import bench_of
+
+Case: TypeAlias = tuple[str, ...]
+TARGETS = ("opencl", "cuda:sm_75", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_90")
+MODES = ("no-fusion", "fusion", "mixed")
+PRECISIONS = ("fp32", "tf32", "fp16")
+FUZZ_SEED, FUZZ_GRAPHS, FUZZ_BATCH = 11, 2000, 25
+WINNERS_BATCH = 50
+#: Names of kernels are digests of IR text; they say nothing of the kernel.
+_KERNEL_NAME = re.compile(r"cuts_[0-9a-f]{16}")
+
+
+def all_cases(quick: bool = False) -> Iterator[Case]:
+    """Yield every case, the longest first; `quick` yields a subset for each kind, of some seconds."""
+    ways = [(target, mode, precision) for target in TARGETS for mode in MODES for precision in PRECISIONS]
+    ways = [way for way in ways if way[2] in precisions_of(find_target(way[0]))]
+    if quick:
+        yield from (("model", "voice", *way) for way in ways[::5])
+        yield from (("fuzz", str(first), "1") for first in range(0, FUZZ_GRAPHS, FUZZ_GRAPHS // 8))
+        yield ("winners", "0", "12")
+        yield ("space", _space_files()[-1])
+        return
+    yield from (("pack", name, str(batch)) for name, model in BY_NAME.items() for batch in model.batches)
+    yield from (("operations", kind, *way) for kind in ("forward", "gradients") for way in ways)
+    yield from (("model", name, *way) for name in REAL for way in ways)
+    yield from (("space", name) for name in _space_files())
+    yield from (("fuzz", str(first), str(FUZZ_BATCH)) for first in range(0, FUZZ_GRAPHS, FUZZ_BATCH))
+    yield from (("winners", str(first), str(WINNERS_BATCH)) for first in range(0, len(_winners()), WINNERS_BATCH))
+
+
+def case_text(case: Case) -> str:
+    """Return the text of a case: kernels with their launches, or costs in the order of the cost model.
+
+    An error of the compiler is the text of its case, as it has to stay the same, too.
+    """
+    kind, *arguments = case
+    try:
+        return _KINDS[kind](*arguments)
+    except CutsError as error:
+        return f"{type(error).__name__}: {error.message}"
+
+
+def compiled_text(compiled: CompiledGraph, target: Target) -> str:
+    """Return kernels (source, grid, block, arguments), launches in order, and the size of the arena in bytes."""
+    lines = [
+        f"{kernel.source}\n{kernel.grid} {kernel.block} {kernel.shared_bytes} {kernel.dynamic_shared}\n"
+        + "\n".join(f"{a.tensor} {a.dtype} {a.written} {a.table}" for a in kernel.arguments)
+        for kernel in compiled.kernels
+    ]
+    lines += [f"launch {step.kernel} {' '.join(step.tensors)}" for step in compiled.steps]
+    lines += [f"loop {loop.first} {loop.last} {loop.count}" for loop in compiled.loops]
+    lines.append(f"arena {make_plan(compiled, target).arena}")
+    return _KERNEL_NAME.sub("cuts_#", "\n".join(lines))
+
+
+def _compile(graph: Graph, spec: Spec, target: str, mode: Any, precision: Any) -> str:
+    machine = find_target(target)
+    return compiled_text(compile_model(graph, spec, machine, CompileOptions(mode, precision=precision)), machine)
+
+
+@cache
+def _model(name: str) -> tuple[Graph, Spec]:
+    spec = load_spec([])
+    return load_model(str(REAL[name].fetch()), spec, REAL[name].shapes), spec
+
+
+@cache
+def _operations(kind: str) -> tuple[Graph, Spec]:
+    uses = [*operations.DIFFERENTIABLE, *operations.SCALAR, *operations.FLAT]
+    bench = bench_of(uses, kind == "gradients")
+    return bench.graph, bench.spec
+
+
+def _fuzz_text(first: str, count: str) -> str:
+    spec, texts = Spec(Registry.builtin()), []
+    for number, graph in drawn(FUZZ_SEED, int(first), int(count)):
+        target = TARGETS[number % len(TARGETS)]
+        able = [p for p in PRECISIONS if p in precisions_of(find_target(target))]
+        mode, precision = MODES[number // 6 % 3], able[number // 18 % len(able)]
+        try:
+            texts.append(_compile(graph, spec, target, mode, precision))
+        except CutsError as error:
+            texts.append(f"{type(error).__name__}: {error.message}")
+    return "\n".join(texts)
+
+
+@cache
+def _winners() -> tuple[Any, ...]:
+    return tuple(result for name, data in shipped_packs() for result in read_results(data, name).results)
+
+
+def _winners_text(first: str, count: str) -> str:
+    texts = []
+    for result in _winners()[int(first) : int(first) + int(count)]:
+        form, storages = _read_work(json.loads(result.description)["work"])
+        problem = Problem(form, storages, find_target("cuda:h200"), {})
+        kernel = make_kernel(problem, read_schedule(result.winner.schedule))
+        texts.append(_KERNEL_NAME.sub("cuts_#", f"{kernel.source}\n{kernel.grid} {kernel.block}"))
+    return "\n".join(texts)
+
+
+def _read_work(work: str) -> tuple[FusedGroup, dict[str, Storage]]:
+    """Return the group and the storages that a tuning task's description was printed from."""
+    text, *layouts = re.split(r"^# ", work, flags=re.MULTILINE)
+    form = parse_ir(text, "<pack>")
+    assert isinstance(form, FusedGroup), "a pack describes groups"
+    storages = {}
+    for line in layouts:
+        found = re.fullmatch(r"(\S+) at offset (-?\d+) with strides ([-\d, ]*)", line.strip())
+        assert found is not None, line
+        strides = tuple(int(s) for s in found[3].split(", ") if s)
+        storages[found[1]] = Storage(found[1], int(found[2]), strides)
+    return form, storages
+
+
+def _space_files() -> list[str]:
+    return sorted(str(path.relative_to(RESULTS)) for path in RESULTS.glob("*spaces*/*.json.gz"))
+
+
+def _space_text(name: str) -> str:
+    lines = []
+    for space in read_spaces(RESULTS / name):
+        form, storages = _read_work(space.work)
+        ground = ground_of(space, Problem(form, storages, space.described, {}))
+        lines += [f"{p.score.hex()} {p.structure} {p.places}" for p in ground.points]
+    return "\n".join(lines)
+
+
+def _pack_text(name: str, batch: str) -> str:
+    import torch
+
+    spec, target = load_spec([]), find_target("cuda:h200")
+    model = BY_NAME[name]
+    workload = ModelWorkload(model, "inference", int(batch))
+    graph = load_model(ModelCase(workload, model.make(int(batch), False), torch, 0.0).program, spec, None, ())
+    with tuning_session(target, frozen=True, guesses=True) as selector:
+        answer = selector.tuner.resources.database.answer(question_about(graph, spec, target, CompileOptions()).key)
+        if answer is not None:
+            selector.decisions = answer.read()
+        with suppress(ForeignDecisionsError):
+            compiled = compile_model(graph, spec, target, CompileOptions(), selector)
+            return f"decisions {answer is not None}\n{compiled_text(compiled, target)}"
+    return "foreign decisions"
+
+
+_KINDS: dict[str, Any] = {
+    "model": lambda name, *way: _compile(*_model(name), *way),
+    "operations": lambda kind, *way: _compile(*_operations(kind), *way),
+    "fuzz": _fuzz_text,
+    "winners": _winners_text,
+    "space": _space_text,
+    "pack": _pack_text,
+}
