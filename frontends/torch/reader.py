@@ -261,6 +261,13 @@ class Reader:
             value = self.emit("identity", value)
         return value
 
+    def named(self, value: str, name: str) -> str:
+        """Return a copy of a value under a name, or that name with a number; without other readers it costs nothing."""
+        result = Value(self.fresh(name))
+        self.nodes.append(Node(self.fresh(f"{name}.copy"), "identity", (value,), (result,), {}, self.origin))
+        self.types[result] = self.types[value]
+        return result
+
     def fresh(self, hint: str) -> str:
         """Return a name that nothing has yet."""
         name = fresh_name(self.taken, hint)
