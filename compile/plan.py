@@ -129,14 +129,16 @@ class CompiledPlan:
         Raises `UsageError` for names that are no state of the plan, and for other types.
         """
         if isinstance(self._state, HostState):
-            self._state.write(checked_state(self.plan, values))
+            with self._alone:
+                self._state.write(checked_state(self.plan, values))
         else:
             self._state.set_state(values)
 
     def reset_state(self) -> None:
         """Let the next run begin with the initial values of all state."""
         if isinstance(self._state, HostState):
-            self._state.reset()
+            with self._alone:
+                self._state.reset()
         else:
             self._state.reset_state()
 

@@ -109,7 +109,11 @@ class Reader:
                 f"input '{node.name}': shape {tuple(example.shape)} is dynamic", hint="export with static shapes"
             )
         order = memory_order(example) if as_it_lies else tuple(range(example.dim()))
-        self.types[node.name] = TensorType(dtype_of(example.dtype), tuple(example.shape[axis] for axis in order))
+        try:
+            kind = dtype_of(example.dtype)
+        except GraphError as error:
+            raise GraphError(f"input '{node.name}': {error.message}", hint=error.hint) from None
+        self.types[node.name] = TensorType(kind, tuple(example.shape[axis] for axis in order))
         self.taken.add(node.name)
         self.values[node] = Value(node.name)
         if order != tuple(range(len(order))):

@@ -251,3 +251,72 @@ def test_so_are_three_runs_of_kernels(name: str) -> None:
     case = CASES[name]
     program = torch.export.export(case.make(), case.inputs(0))
     check(cuts.build(program, target="opencl"), program, case)
+
+
+def test_results_that_are_no_tensors_are_kept() -> None:
+    constant = torch.arange(3.0)
+
+    def several(module: Any, x: Any) -> Any:
+        y = x + 1
+        return {"a": x, "b": (y, None, 3, "text", True), "c": [y, module.a, x.shape[0], -0.5, y * 2]}
+
+    plan = cuts.build(Written({"a": constant}, several), (vector(0),), "reference")
+    found = list(plan.run({next(iter(plan.inputs)): vector(0).numpy()}).values())
+    x = vector(0).numpy()
+    expected = [x, x + 1, None, 3, "text", True, x + 1, constant.numpy(), 4, -0.5, 2 * (x + 1)]
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert type(ours) is type(theirs)
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda m, x: None, "returns no tensor and writes none"),
+        (lambda m, x: (3, "text"), "returns no tensor and writes none"),
+        (lambda m, x: (x + 1, x.sum().item()), "is not supported"),
+        (lambda m, x: (m.complex.add_(x), x)[1], "input 'b_complex': element type torch.complex64"),
+    ],
+)
+def test_other_results_and_state_are_refused(function: Any, message: str) -> None:
+    module = Written({"complex": torch.zeros(4, dtype=torch.complex64)}, function)
+    with pytest.raises(cuts.CutsError, match=message):
+        cuts.build(torch.export.export(module, (vector(0),)), target="reference")
+
+
+def test_memory_that_no_buffer_covers_is_refused() -> None:
+    whole = torch.zeros(6)
+    module = Written({"a": whole[:4], "b": whole[2:]}, shared)
+    with pytest.raises(cuts.CutsError, match="buffers 'a' and 'b' share memory that neither covers"):
+        cuts.build(torch.export.export(module, (vector(0),)), target="reference")
+
+
+def test_a_module_keeps_the_values_of_its_buffers() -> None:
+    module = Written({"keys": zeros(1, 8, 4)}, key_cache)
+    given = (torch.ones(1, 1, 4), torch.tensor([0]))
+    plan = cuts.build(module, given, "reference")
+    module.keys.add_(1)
+    names = list(plan.inputs)
+    found = [plan.run(dict(zip(names, (given[0].numpy(), [n]), strict=True))) for n in range(3)]
+    assert [float(next(iter(each.values()))[0]) for each in found] == [4, 8, 12]
+    assert float(module.keys.sum()) == 32
+
+
+def test_gradients_of_a_program_are_results() -> None:
+    experimental = pytest.importorskip("torch.export.experimental")
+
+    class Loss(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x).square().sum()
+
+    module, x = Loss(), vector(0, 2, 4)
+    program = experimental._export_forward_backward(torch.export.export(module, (x,)))
+    found = cuts.build(program, target="reference").run({"x": x.numpy()})
+    module(x).backward()
+    same(found["layer.weight.gradient"], module.layer.weight.grad)
+    same(found["layer.bias.gradient"], module.layer.bias.grad)

@@ -18,6 +18,8 @@ from ..reader import Reader, array_of
 #: Kinds of results in a signature that replace what the program holds.
 _STATE = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 _INPUT = "USER_INPUT_MUTATION"
+#: What the kinds of gradients begin with.
+_GRADIENT = "GRADIENT_TO"
 #: The order of effects, which is no value.
 _ORDER = "TOKEN"
 
@@ -75,6 +77,8 @@ class _Ends:
             self.state[spec.target] = StateTensor(given, found, array_of(tensor).copy())
         elif kind == _INPUT:
             self.updated.append(self._named(node, f"{spec.target}.updated"))
+        elif kind.startswith(_GRADIENT):
+            self.results.append(self._named(node, f"{spec.target}.gradient"))
         elif kind != _ORDER:
             self._result(node)
 
@@ -85,7 +89,8 @@ class _Ends:
             name = getattr(node, "name", f"output_{place}")
             self.fixed[self.reader.fresh(name)] = FixedResult(place, _plain(value))
         elif isinstance(node, torch.fx.Node):
-            self.results.append(self.output(self.reader, node, node.name))
+            found = self.output(self.reader, node, node.name)
+            self.results.append(self.reader.named(found, node.name) if found in self.results else found)
         else:
             raise GraphError(
                 f"result {place} of the program is of type {type(value).__name__}",
