@@ -29,6 +29,7 @@ class _Held:
     place: str
     target: str
     tensor: torch.Tensor
+    is_parameter: bool
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -46,7 +47,7 @@ def _held_tensors(signature: Any, held: Mapping[str, Any]) -> list[_Held]:
     for spec in signature.input_specs:
         tensor = held.get(spec.target) if spec.kind in _HELD else None
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
-            found.append(_Held(spec.arg.name, spec.target, tensor))
+            found.append(_Held(spec.arg.name, spec.target, tensor, spec.kind is InputKind.PARAMETER))
     return found
 
 
@@ -85,7 +86,11 @@ def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export
     """
     signature = copy.deepcopy(program.graph_signature)
     constants = [spec for spec in signature.input_specs if spec.kind is InputKind.CONSTANT_TENSOR]
-    groups = list(_shared(_held_tensors(signature, {**program.state_dict, **program.constants})))
+    groups = [
+        group
+        for group in _shared(_held_tensors(signature, {**program.state_dict, **program.constants}))
+        if not all(each.is_parameter for each in group)  # tied weights, which no program writes
+    ]
     if not constants and not groups:
         return program
     for spec in constants:
