@@ -129,6 +129,16 @@ def exchanged(module: Any, x: Any) -> Any:
     return module.a - module.b
 
 
+def joined(module: Any, x: Any) -> Any:
+    module.a.add_(x)
+    return torch.cat([module.a, x * 2], 1)
+
+
+def shifted(module: Any, x: Any) -> Any:
+    module.a.copy_(torch.cat([module.a[1:], x]))
+    return module.a.t()
+
+
 def input_and_state(module: Any, x: Any) -> Any:
     module.a.add_(x)
     x.mul_(module.a)
@@ -185,6 +195,8 @@ CASES = {
     "not persistent": Case(lambda: Written({"a": zeros()}, returned, persistent=False), only, ("a",)),
     "exchanged": Case(lambda: Written({"a": zeros(), "b": zeros() + 1}, exchanged), only, ("a", "b")),
     "input and state": Case(lambda: Written({"a": zeros() + 1}, input_and_state), only, ("a",)),
+    "joined": Case(lambda: Written({"a": zeros(3, 4)}, joined), lambda run: (vector(run, 3, 4),), ("a",)),
+    "shifted": Case(lambda: Written({"a": zeros(3, 4)}, shifted), lambda run: (vector(run, 1, 4),), ("a",)),
     "truth values": Case(
         lambda: Written({"a": torch.zeros(4, dtype=torch.bool)}, lambda m, x: m.a.logical_or_(x > 1) * x), only,
         ("a",)),

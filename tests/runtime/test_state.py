@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from cuts.ir import (
     print_graph,
     verify_graph,
 )
-from cuts.runtime import Session
+from cuts.runtime import Plan, Session
 from cuts.tests.needs import needs_opencl, opencl_reason
+from cuts.tests.runtime.handmade import example_plan, expected, random_x
 
 VECTOR = TensorType(DType.F32, (4,))
 ONES = np.ones(4, np.float32)
@@ -184,3 +186,28 @@ def test_training_carries_state() -> None:
     training = cuts.grad(graph, wrt=["x"])
     assert training.carried["sum"] == "sum.next"
     np.testing.assert_array_equal(training.initial["sum"], ONES * 0.5)
+
+
+def with_state(plan: Plan, given: str, found: str) -> Plan:
+    """Return a plan in which an output is the next value of an input."""
+    assert plan.model is not None
+    interface = Interface({"kept": StateTensor(given, found, random_x(1))})
+    return evolve(plan, model=evolve(plan.model, graph=evolve(plan.model.graph, interface=interface)))
+
+
+@needs_opencl
+def test_state_need_not_lie_dense() -> None:
+    session = Session(with_state(example_plan(), "x", "left"))
+    assert not session.is_dense("left")
+    state = random_x(1)
+    for _ in range(3):
+        want = expected(state)
+        np.testing.assert_allclose(session.run({})["y"], want["y"], rtol=1e-5, atol=1e-5)
+        state = session.state["kept"]
+        np.testing.assert_allclose(state, want["left"], rtol=1e-5, atol=1e-5)
+    plan = evolve(example_plan(), inputs=("left", "right"), outputs=("y", "right"), steps=(), groups=())
+    session, rows = Session(with_state(plan, "left", "right")), [random_x(seed) for seed in (1, 2, 3)]
+    for before, after in pairwise(rows):
+        found = session.run({"right": after})
+        assert list(found) == ["y"]
+        assert np.array_equal(found["y"], np.concatenate([before, after], axis=1))
