@@ -53,8 +53,8 @@ class CompiledPlan:
     """A plan and the means to run, check, save and read it; `kept` is a folder that it is kept in.
 
     It is re-entrant: threads that call `run` wait for one another, and what a run returned stays as it is. Threads that
-    shall run side by side each open a `Session` of `plan` of their own. `state` is what a program keeps between runs:
-    the buffers that it writes.
+    shall run side by side each open a `Session` of `plan` of their own. `state` has the buffers that a program
+    writes, kept between runs.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class CompiledPlan:
 
     @property
     def state(self) -> dict[str, Array]:
-        """The values, by name, of the buffers that the program writes, as the last run left them."""
+        """The values by name of the buffers that the program writes."""
         return self._state.read() if isinstance(self._state, HostState) else self._state.state
 
     def set_state(self, values: Mapping[str, object]) -> None:
@@ -193,7 +193,7 @@ class CompiledPlan:
         return run_reference(model.graph, spec_of_texts(model.specs).registry, self._all_inputs(inputs))
 
     def _all_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Return the inputs, checked, together with those of state that are not given, as it is now."""
+        """Return the inputs, checked, with the present state where it is not given."""
         return checked_inputs(self.plan.types, self.plan.inputs, self._with_state(inputs))
 
     def _with_state(self, inputs: Mapping[str, object]) -> Mapping[str, object]:
@@ -259,7 +259,7 @@ class CompiledPlan:
         return results if all(result.ok for result in results) else self._conditioned(results, given)
 
     def _run_stateless(self, inputs: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
-        """Run on all inputs, those of state too, and return some outputs; the state of the plan stays as it is."""
+        """Run on all inputs, those of state too; leave the state as it is."""
         if not self.plan.interface.state:
             return self.run(inputs)
         on_host = self.plan.target.dialect == "reference"

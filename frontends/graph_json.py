@@ -107,7 +107,7 @@ def graph_to_json(graph: Graph) -> str:
 
 
 def _check_pure(graph: Graph) -> None:
-    """Raise for what the document has no place for."""
+    """Refuse state and fixed results, for which the document has no place."""
     names = (*graph.interface.state, *graph.interface.fixed)
     if names:
         raise UsageError(

@@ -52,7 +52,7 @@ FixedValue: TypeAlias = bool | int | float | str | None
 
 @frozen
 class StateTensor:
-    """A tensor kept between runs: the input that reads it, the output that replaces it, its initial value."""
+    """A tensor kept between runs: its input, its output, its initial value."""
 
     input: str
     output: str

@@ -1,4 +1,4 @@
-"""State of a plan: tensors that each run reads as the run before left them, on the device or on the host.
+"""State of a plan: tensors that each run reads as the last one left them.
 
 The values between runs lie in memory of their own. A run copies them to where its inputs lie, and, once it is right,
 back from where its outputs lie: so that runs on given values, traces and timing leave the state alone.
@@ -60,7 +60,7 @@ class HostState:
 
 @frozen
 class ArenaAccess:
-    """The tensors of a session: where each lies, whether it is dense there, and copies of one from and to the host."""
+    """Access to the tensors of a session: places, density, copies from and to the host."""
 
     place: Callable[[str], Pointer]
     is_dense: Callable[[str], bool]
@@ -69,7 +69,10 @@ class ArenaAccess:
 
 
 class DeviceState:
-    """The state of one session, on its device. Tensors that do not lie dense in the arena go by way of the host."""
+    """The state of one session, on its device.
+
+    Tensors that do not lie dense in the arena go by way of the host.
+    """
 
     def __init__(self, plan: Plan, device: Device, arena: ArenaAccess) -> None:
         self._tensors = plan.interface.state
@@ -99,7 +102,7 @@ class DeviceState:
         self.write({name: tensor.initial for name, tensor in self._tensors.items()})
 
     def load(self, given: Collection[str] = ()) -> None:
-        """Bring the values to where the plan reads them, but for inputs that are given."""
+        """Copy the values to the inputs of the plan that are not given."""
         for name, tensor in self._tensors.items():
             if tensor.input in given:
                 continue
@@ -110,7 +113,7 @@ class DeviceState:
                 self._arena.write({tensor.input: self._value(name)})
 
     def store(self) -> None:
-        """Keep what the plan left."""
+        """Keep the values that the plan left."""
         for name, tensor in self._tensors.items():
             if self._arena.is_dense(tensor.output):
                 nbytes = self._types[name].nbytes

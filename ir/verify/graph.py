@@ -183,7 +183,10 @@ def check_constants_typed(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_state(graph: Graph) -> Iterator[VerifyError]:
-    """Every tensor of state has an input and an output of its own, both of the type of its initial value."""
+    """Every tensor of state has an input and an output of its own.
+
+    Both have the type of its initial value.
+    """
     used: set[str] = set()
     for name, tensor in graph.interface.state.items():
         for kind, value, values in (("input", tensor.input, graph.inputs), ("output", tensor.output, graph.outputs)):

@@ -52,7 +52,7 @@ def _held_tensors(signature: Any, held: Mapping[str, Any]) -> list[_Held]:
 
 
 def _shared(tensors: Sequence[_Held]) -> Iterator[list[_Held]]:
-    """Yield the tensors of each memory in which some overlap, the one that reaches furthest first."""
+    """Yield the overlapping tensors of each memory, the furthest reach first."""
     memories: dict[int, list[_Held]] = {}
     for each in tensors:
         memories.setdefault(each.tensor.untyped_storage()._cdata, []).append(each)
@@ -63,9 +63,9 @@ def _shared(tensors: Sequence[_Held]) -> Iterator[list[_Held]]:
 
 
 def check_memory(signature: Any, held: Mapping[str, Any], written: Collection[str]) -> None:
-    """Raise where a program that is decomposed writes a buffer that shares its memory with another one.
+    """Check that no buffer which a decomposed program writes shares its memory.
 
-    Raises `GraphError` with the names of both.
+    Raises `GraphError` with the names of two that do.
     """
     if not written:
         return
@@ -80,7 +80,9 @@ def check_memory(signature: Any, held: Mapping[str, Any], written: Collection[st
 
 
 def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program whose buffers have memory of their own, and whose constants are buffers, which it may write.
+    """Return a program whose buffers have memory of their own.
+
+    Its constants become buffers, which a program may write.
 
     Raises `GraphError` where tensors share memory that none of them covers.
     """
@@ -105,7 +107,7 @@ def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export
 
 
 def _read_from_one(graph: torch.fx.Graph, group: Sequence[_Held]) -> Sequence[_Held]:
-    """Let what reads the tensors of a memory read views of the first; return the others."""
+    """Replace the tensors of a memory by views of the first; return the others."""
     whole, *others = group
     places = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     after = next(node for node in graph.nodes if node.op != "placeholder")
