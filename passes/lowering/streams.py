@@ -184,7 +184,8 @@ class _Rows:
         nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
         finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
         wide = [o for o in state.frame.segment.outputs if o.extra]
-        shifts = {n: shift for r in (*others, *wide) for n in walk(r.body) if _is_greatest(n, greatest.name)}
+        bodies = (*(r.body for r in others), *(o.body for o in wide))
+        shifts = {n: shift for body in bodies for n in walk(body) if _is_greatest(n, greatest.name)}
         shifted = evolve(context, staged={**context.staged, **shifts})
         found: list[Item] = [
             self._phase("before", self._set(greatest, "before", most)),

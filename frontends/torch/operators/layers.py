@@ -32,7 +32,9 @@ def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alph
 def _addbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
     """The sum of all products of a batch is one product, of matrices side by side."""
     (step,) = einsum_steps("bij,bjk->ik", [reader.shape(v) for v in (a, b)])
-    product = reader.emit("einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results)
+    product = reader.emit(
+        "einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results
+    )
     return _added(reader, c, product, beta, alpha)
 
 
