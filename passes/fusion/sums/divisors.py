@@ -10,7 +10,8 @@ exponentials: the product computes the exponentials as it loads them, and divide
            s[i, f] = sum_j w[i, j] * v[j, f];   y[i, f] = s[i, f] / t[i]
 
 The exponentials are a unit of their own, which the partition may give to the rows' kernel as before, or to the product.
-None is above one, so that no sum leaves its range that did not before. Half types would round the sums and the greatest
+None is above one, so that no sum leaves its range that did not before. A sum that is replaced by a constant where it is
+one number, as 0 for rows of nothing, divides as it is written. Half types would round the sums and the greatest
 numbers, and stay as they are.
 """
 
