@@ -137,6 +137,7 @@ def _index_put(
     order, back = _to_front(rank, axes), _result_order(axes, rank, len(shape))
     rest = tuple(reader.shape(x)[a] for a in order[len(axes) :])
     full = (*shape, *rest)
+    x, values, own = *_stored_as(reader, x, values), reader.type(x).dtype
     whole = expand(reader, values, tuple(full[n] for n in back))
     updates = _moved(reader, whole, _inverse(back))
     updates = reader.emit("reshape", updates, shape=(count, *rest))
@@ -144,7 +145,13 @@ def _index_put(
     found = reader.emit(
         "scatter_nd", _moved(reader, x, order), rows, updates, reduction="add" if accumulate else "none"
     )
-    return _moved(reader, found, _inverse(order))
+    return reader.cast(_moved(reader, found, _inverse(order)), own)
+
+
+def _stored_as(reader: Reader, x: Value, updates: Value) -> tuple[Value, Value]:
+    """Return a tensor and its updates in the type in which they are stored; truth values are bytes meanwhile."""
+    kind = DType.U8 if reader.type(x).dtype is DType.BOOL else reader.type(x).dtype
+    return reader.cast(x, kind), reader.cast(reader.cast(updates, reader.type(x).dtype), kind)
 
 
 def _slice_scatter(
@@ -162,6 +169,7 @@ def _slice_scatter(
     low, high, _ = slice(start, end, step).indices(shape[axis])
     places, rest = np.divmod(np.arange(shape[axis]) - low, step)
     inside = (rest == 0) & (places >= 0) & (np.arange(shape[axis]) < high)
+    updates = reader.cast(updates, reader.type(x).dtype)
     if inside.all():
         return updates
     moved = reader.emit("gather", updates, reader.constant(places.clip(0, reader.shape(updates)[axis] - 1)), axis=axis)
@@ -202,10 +210,11 @@ def _diagonal(reader: Reader, x: Value, offset: int = 0, dim1: int = 0, dim2: in
 def _diagonal_scatter(reader: Reader, x: Value, updates: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     rank = len(reader.shape(x))
     axes, rows, _ = _places(reader, x, _diagonal_places(reader, reader.shape(x), offset, dim1, dim2))
-    order = _to_front(rank, axes)
+    order, own = _to_front(rank, axes), reader.type(x).dtype
+    x, updates = _stored_as(reader, x, updates)
     columns = _moved(reader, updates, (rank - 2, *range(rank - 2)))
     found = reader.emit("scatter_nd", _moved(reader, x, order), rows, columns)
-    return _moved(reader, found, _inverse(order))
+    return reader.cast(_moved(reader, found, _inverse(order)), own)
 
 
 TABLE: dict[str, Convert] = {

@@ -131,15 +131,20 @@ def _masked_scatter(reader: Reader, x: Value, mask: Value, source: Value) -> Any
 
 
 def _places_among(reader: Reader, ordered: Value, x: Any, right: bool, narrow: bool) -> Any:
-    """Return how many ordered values stand before each value: those that are less, or with `right` not greater."""
-    rank = len(reader.shape(ordered))
-    value = reader.operand(x, reader.type(ordered).dtype)
+    """Return how many ordered values stand before each value: those that are less, or with `right` not greater.
+
+    All stand before NaN, on either side.
+    """
+    length, rank = reader.shape(ordered)[-1], len(reader.shape(ordered))
+    ordered, value = reader.common(ordered, x)
     one_list = rank == 1
     lists = ordered if one_list else unsqueeze(reader, ordered, rank - 1)
     before = reader.emit(
         "less_or_equal" if right else "less", lists, unsqueeze(reader, value, len(reader.shape(value)))
     )
     count = reader.emit("reduce_sum", reader.cast(before, DType.I32), axes=(-1,), keepdims=False)  # below 2^31
+    if reader.type(value).dtype.is_float:
+        count = reader.emit("where", reader.emit("is_nan", value), reader.constant(length, dtype=DType.I32), count)
     return count if narrow else reader.cast(count, DType.I64)
 
 
