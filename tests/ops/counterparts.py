@@ -15,6 +15,8 @@ from attrs import frozen
 from ..fuzz.sweep.oracles import ORACLES, second_opinion
 from .counterparts_sampling import SAMPLING, onnxruntime, torchvision
 from .counterparts_torch import TORCH, Array, Attributes, Counterpart, torch
+from .counterparts_training import TRAINING
+from .counterparts_windows import WINDOWS
 
 #: Operations that no other library has, and why.
 WITHOUT: dict[str, str] = {
@@ -44,7 +46,7 @@ def _infinite(ours: Array, theirs: Array) -> Array:
 
 
 def _rounded(ours: Array, theirs: Array) -> Array:
-    """Return where results differ by a rounding of the largest, or by what is infinite on the way."""
+    """Return where results differ by a rounding of the largest, or both overflow."""
     with np.errstate(all="ignore"):
         largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=1.0)
         return _infinite(ours, theirs) | (np.abs(ours - theirs) <= 1e-6 * largest)
@@ -100,19 +102,21 @@ def needed(op: str) -> str:
         return "torchvision is not installed"
     if op in (*SINGLE, "reverse_sequence") and onnxruntime is None:
         return "ONNX Runtime is not installed"
-    if op in TORCH or op in SAMPLING:
+    if op in OWN:
         return "" if torch is not None else "PyTorch is not installed"
     return ""
 
 
+#: Counterparts that take floats in double precision; NumPy's are those of the sweep.
+OWN: dict[str, Counterpart] = {**SAMPLING, **TORCH, **WINDOWS, **TRAINING}
 #: The table; where PyTorch and NumPy both have an operation, PyTorch's own function counts.
-COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **SAMPLING, **TORCH}
+COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 
 
 def opinion(op: str, attributes: Attributes, operands: list[Array | None]) -> list[Array] | None:
     """Return the results of an operation's counterpart; None where it has no such use."""
     operands = [None if o is None else np.asarray(o) for o in operands]
-    if op not in TORCH and op not in SAMPLING:
+    if op not in OWN:
         return second_opinion(op, attributes, operands)
     wide = [o.astype(np.float64) if o is not None and o.dtype.kind not in "iub" else o for o in operands]
     with np.errstate(all="ignore"):

@@ -60,124 +60,6 @@ def named(name: str, **attributes: str) -> Counterpart:
     return of_tensors(apply)
 
 
-# ---- windows
-
-
-def pads(a: Attributes, rank: int) -> tuple[int, ...] | None:
-    """Return pads as PyTorch writes them, the last axis first; none where some are negative."""
-    listed = a["pads"]
-    if min(listed, default=0) < 0:
-        return None
-    return tuple(p for axis in reversed(range(rank)) for p in (listed[axis], listed[rank + axis]))
-
-
-def _symmetric(a: Attributes, rank: int) -> tuple[int, ...] | None:
-    begin, end = tuple(a["pads"][:rank]), tuple(a["pads"][rank:])
-    return begin if begin == end and min(begin, default=0) >= 0 else None
-
-
-def _spatial(x: Any, most: int = 3) -> int:
-    """Return the number of spatial axes, 0 where PyTorch has no windows for it."""
-    return x.ndim - 2 if 1 <= x.ndim - 2 <= most and all(x.shape[1:]) else 0
-
-
-def _convolution(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    rank = _spatial(x)
-    if not rank or pads(a, rank) is None or not x.is_floating_point() or not all(w.shape):
-        return None
-    function = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-    padded, window = F.pad(x, pads(a, rank)), {"stride": a["strides"], "dilation": a["dilations"]}
-    taps = [d * (k - 1) + 1 for d, k in zip(a["dilations"], w.shape[2:], strict=True)]
-    if any(n < tap for n, tap in zip(padded.shape[2:], taps, strict=True)):
-        return None
-    return function(padded, w, b, groups=a["groups"], **window)
-
-
-def _transposed(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    rank = _spatial(x)
-    if not rank or _symmetric(a, rank) is None or not all(w.shape):
-        return None
-    extra = a["output_padding"]
-    if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, a["strides"], a["dilations"], strict=True)):
-        return None
-    begin, spans = _symmetric(a, rank) or (), zip(a["dilations"], w.shape[2:], strict=True)
-    taps = [d * (k - 1) + 1 for d, k in spans]
-    whole = [(n - 1) * s + tap for n, s, tap in zip(x.shape[2:], a["strides"], taps, strict=True)]
-    sizes = [n - 2 * p + e for n, p, e in zip(whole, begin, extra, strict=True)]
-    if min(sizes) < 1:
-        return None
-    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    return function(
-        x, w, b, stride=a["strides"], padding=_symmetric(a, rank), output_padding=extra, groups=a["groups"],
-        dilation=a["dilations"],
-    )  # fmt: skip
-
-
-def _pooled(a: Attributes, x: Any) -> Any:
-    rank = _spatial(x)
-    begin = _symmetric(a, rank) if rank else None
-    if begin is None or any(2 * p > k for p, k in zip(begin, a["kernel_shape"], strict=True)):
-        return None
-    if any(n + 2 * p < d * (k - 1) + 1 for n, p, d, k in zip(
-        x.shape[2:], begin, a["dilations"], a["kernel_shape"], strict=True)):  # fmt: skip
-        return None
-    return rank, begin
-
-
-def _max_pool(a: Attributes, x: Any) -> Any:
-    if (found := _pooled(a, x)) is None or not x.is_floating_point():
-        return None
-    rank, begin = found
-    function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
-    values, places = function(
-        x, a["kernel_shape"], a["strides"], begin, a["dilations"], a["ceil_mode"], return_indices=True
-    )
-    return values, places
-
-
-def _max_pool_positions(a: Attributes, x: Any) -> Any:
-    """PyTorch counts within a plane; of several elements that are no numbers it takes the last."""
-    found = None if a["reversed_axes"] else _max_pool(a, x)
-    if found is None or torch.isnan(x).any():
-        return None
-    planes = torch.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
-    return found[0], found[1] + planes * math.prod(x.shape[2:])
-
-
-def _average_pool(a: Attributes, x: Any) -> Any:
-    if max(a["dilations"], default=1) > 1 or (found := _pooled(a, x)) is None:
-        return None
-    rank, begin = found
-    function = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
-    return function(x, a["kernel_shape"], a["strides"], begin, a["ceil_mode"], a["count_include_pad"])
-
-
-def _lp_pool(a: Attributes, x: Any) -> Any:
-    """PyTorch keeps signs of odd powers."""
-    rank = _spatial(x, 2)
-    if a["p"] < 2 or a["p"] % 2 or not rank or any(a["pads"]) or max(a["dilations"]) > 1 or _pooled(a, x) is None:
-        return None
-    kernel, strides = tuple(a["kernel_shape"]), tuple(a["strides"])
-    if rank == 1:
-        return F.lp_pool1d(x, a["p"], kernel[0], strides[0], a["ceil_mode"])
-    return F.lp_pool2d(x, a["p"], kernel, strides, a["ceil_mode"])
-
-
-def _folded(a: Attributes, x: Any) -> Any:
-    begin = _symmetric(a, len(a["sizes"]))
-    if len(a["sizes"]) != 2 or begin is None or not x.is_floating_point() or not all(x.shape[1:]):
-        return None
-    return F.fold(x, a["sizes"], a["block"], a["dilations"], begin, a["strides"])
-
-
-def _unpooled(a: Attributes, x: Any, places: Any) -> Any:
-    count = x.shape[0] * x.shape[1] * math.prod(a["sizes"])
-    places = torch.where(places < 0, places + count, places).reshape(-1)
-    if ((places < 0) | (places >= count)).any() or len(set(places.tolist())) < len(places):
-        return None
-    return torch.zeros(count, dtype=x.dtype).index_put((places,), x.reshape(-1)).reshape(*x.shape[:2], *a["sizes"])
-
-
 # ---- normalisations and distributions
 
 
@@ -305,63 +187,6 @@ def _extreme(function: str) -> Counterpart:
     return of_tensors(apply)
 
 
-# ---- steps of optimisers
-
-
-def _step(kind: str) -> Counterpart:
-    def apply(a: Attributes, w: Any, g: Any, rate: Any, *state: Any) -> Any:
-        if not 0 <= float(rate) < math.inf or a["weight_decay"] < 0 or not math.isfinite(a["weight_decay"]):
-            return None
-        w = w.clone().requires_grad_()
-        more: dict[str, Any] = {"lr": float(rate), "weight_decay": a["weight_decay"], "foreach": False}
-        if kind == "adam":
-            betas, (m, v, step) = (a["beta1"], a["beta2"]), state
-            if not all(0 <= beta < 1 for beta in betas) or a["epsilon"] < 0 or float(step) < 1 or float(step) % 1:
-                return None
-            made = (torch.optim.AdamW if a["decoupled"] else torch.optim.Adam)(
-                [w], betas=betas, eps=a["epsilon"], **more
-            )
-            made.state[w] = {"step": step - 1, "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
-        else:
-            momentum = a.get("momentum", 0.0)
-            if not 0 <= momentum < math.inf or (a.get("nesterov") and not momentum) or (state and not momentum):
-                return None
-            made = torch.optim.SGD([w], momentum=momentum, nesterov=a.get("nesterov", False), **more)
-            made.state[w] = {"momentum_buffer": state[0].clone()} if state else {}
-        w.grad = g
-        made.step()
-        kept = made.state[w]
-        return w, *(kept[n] for n in ("momentum_buffer", "exp_avg", "exp_avg_sq") if n in kept)
-
-    return of_tensors(apply)
-
-
-def _recurrent(kind: str) -> Counterpart:
-    """PyTorch's gates stand in another order: of a long short-term memory i, f, c, o, of a gated unit r, z, n."""
-    orders = {"rnn": (0,), "lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}
-
-    def apply(
-        a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h0: Any = None, *more: Any
-    ) -> Any:
-        usual = {"rnn": ("tanh",), "lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh")}[kind]
-        cell, peepholes = (*more, None, None)[:2]
-        plain = tuple(a["activations"]) == usual and a["clip"] is None and not a.get("input_forget")
-        if (not plain or lengths is not None or peepholes is not None or a["direction"] == "reverse" or not all(x.shape)
-                or not all(r.shape) or (kind == "gru" and not a["linear_before_reset"])):  # fmt: skip
-            return None
-        hidden, sides = r.shape[-1], len(w)
-        order = torch.cat([torch.arange(k * hidden, (k + 1) * hidden) for k in orders[kind]])
-        weights = [part for d in range(sides) for part in (w[d][order], r[d][order], *(
-            () if b is None else (b[d][: len(order)][order], b[d][len(order) :][order])))]  # fmt: skip
-        start = torch.zeros(sides, x.shape[1], hidden, dtype=x.dtype) if h0 is None else h0
-        state: Any = start if kind != "lstm" else (start, torch.zeros_like(start) if cell is None else cell)
-        function = getattr(torch._VF, {"rnn": "rnn_tanh"}.get(kind, kind))
-        y, *last = function(x, state, weights, b is not None, 1, 0.0, False, sides == 2, False)
-        return y.reshape(*y.shape[:2], sides, hidden).transpose(1, 2), *last
-
-    return of_tensors(apply)
-
-
 def _hardmax(a: Attributes, x: Any) -> Any:
     if not x.shape[a["axis"]]:
         return None
@@ -391,10 +216,6 @@ TORCH: dict[str, Counterpart] = {
     "group_norm": of_tensors(_group_norm), "instance_norm": of_tensors(_instance_norm),
     "batch_norm": of_tensors(_batch_norm), "batch_norm_training": of_tensors(_batch_norm_training),
     "lp_norm": of_tensors(_lp_norm), "lrn": of_tensors(_lrn),
-    "conv": of_tensors(_convolution), "conv_transpose": of_tensors(_transposed), "col2im": of_tensors(_folded),
-    "max_pool": of_tensors(lambda a, x: None if (y := _max_pool(a, x)) is None else y[0]),
-    "max_pool_positions": of_tensors(_max_pool_positions), "average_pool": of_tensors(_average_pool),
-    "lp_pool": of_tensors(_lp_pool), "max_unpool": of_tensors(_unpooled),
     "nll_loss": _class_loss("nll_loss"), "cross_entropy": _class_loss("cross_entropy"),
     "mse_loss": _element_loss("mse_loss"), "l1_loss": _element_loss("l1_loss"),
     "bce_loss": _element_loss("binary_cross_entropy", probabilities=True),
@@ -408,6 +229,4 @@ TORCH: dict[str, Counterpart] = {
     "reduce_log_sum_exp": of_tensors(
         lambda a, x: torch.logsumexp(x, tuple(a["axes"]), a["keepdims"]) if a["axes"] else None),
     "hardmax": of_tensors(_hardmax),
-    "sgd": _step("sgd"), "sgd_momentum": _step("sgd"), "adam": _step("adam"),
-    "rnn": _recurrent("rnn"), "lstm": _recurrent("lstm"), "gru": _recurrent("gru"),
 }  # fmt: skip
