@@ -59,8 +59,7 @@ def _factored(ours: Array, theirs: Array) -> Array:
 
 
 def _cancelled(ours: Array, theirs: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray((np.abs(ours - theirs) < 1e-12) | np.isnan(theirs))
+    return np.asarray(_factored(ours, theirs) | np.isnan(theirs))
 
 
 _FACTORED = Departure(
@@ -76,7 +75,11 @@ DEPARTURES: dict[str, Departure] = {
     ),
     "gelu": Departure(_cancelled, "PyTorch's 1 + tanh(u) loses the digits that 1 / (1 + exp(-2 * u)) keeps."),
     "gelu_grad": Departure(_cancelled, "PyTorch multiplies an infinite slope by zero, and cancels as in gelu."),
-    "adam": Departure(_infinite, "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there."),
+    "adam": Departure(
+        _infinite,
+        "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there, and steps overflow.",
+        frozenset(("ends", "paired", "lonely")),
+    ),
     "rotary": Departure(
         _rounded,
         "ONNX Runtime computes in single precision, where products overflow and cancel.",
