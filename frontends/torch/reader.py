@@ -189,6 +189,10 @@ class Reader:
         self.nodes.append(node)
         return names[0] if outputs == 1 else names
 
+    def reshape(self, x: str, shape: Sequence[int]) -> Any:
+        """Return a tensor in another shape; a dim of 0 is one, -1 stands for the rest."""
+        return self.emit("reshape", x, shape=tuple(shape), allowzero=True)
+
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
         """Return the gradients of operands of the operation that makes `y`, given that of `y`;
         zeros where it does not depend on one.

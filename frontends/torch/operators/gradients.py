@@ -16,7 +16,16 @@ from ....ir import DType
 from ..reader import Convert, Reader, Value
 from .indexing import bag_of, bag_sizes, embedding
 from .movement import unsqueeze
-from .windows import adaptive_max_pool, adaptive_pool, average_pool, convolution, grid_sample, max_pool, upsample
+from .windows import (
+    adaptive_max_pool,
+    adaptive_pool,
+    average_pool,
+    convolution,
+    equal_windows,
+    grid_sample,
+    max_pool,
+    upsample,
+)
 
 
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
@@ -78,11 +87,11 @@ def _grid_sample(
 def _adaptive_max_pool(reader: Reader, dy: Value, x: Value, places: Any) -> Any:
     """Windows of several sizes overlap, so what each found is added up where it stands."""
     shape, sizes = reader.shape(x), reader.shape(dy)[2:]
-    if not any(n % m for n, m in zip(shape[2:], sizes, strict=True)):
+    if equal_windows(shape[2:], sizes):
         return reader.adjoint(adaptive_max_pool(reader, x, sizes)[0], dy, [x])[0]
     none = _absent(reader, dy, (*shape[:2], math.prod(shape[2:])))
-    rows = [reader.emit("reshape", v, shape=(*shape[:2], -1)) for v in (places, dy)]
-    return reader.emit("reshape", reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape=shape)
+    rows = [reader.reshape(v, (*shape[:2], -1)) for v in (places, dy)]
+    return reader.reshape(reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
 
 
 def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from ....ir import DType
 from ..reader import Convert, Reader, Value
 from .masks import choose, is_mask, put_where
-from .movement import expand, unsqueeze
+from .movement import expand, slices, unsqueeze, with_axis
 
 
 def embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
@@ -52,8 +52,8 @@ def _embedding_bag(
     bags = reader.shape(sizes)[0]
     starts = reader.constants.get(offsets)
     if starts is not None and np.array_equal(np.append(starts[:bags], count), np.linspace(0, count, bags + 1)):
-        rows = reader.emit("reshape", indices, shape=(bags, count // bags))
-        shares = None if weights is None else reader.emit("reshape", weights, shape=(bags, count // bags))
+        rows = reader.reshape(indices, (bags, count // bags))
+        shares = None if weights is None else reader.reshape(weights, (bags, count // bags))
         y = reader.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
         return y, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows)
     if mode == 2:
@@ -140,8 +140,8 @@ def _index_put(
     x, values, own = *_stored_as(reader, x, values), reader.type(x).dtype
     whole = expand(reader, values, tuple(full[n] for n in back))
     updates = _moved(reader, whole, _inverse(back))
-    updates = reader.emit("reshape", updates, shape=(count, *rest))
-    rows = rows if width == 1 else reader.emit("reshape", rows, shape=(count, len(axes)))
+    updates = reader.reshape(updates, (count, *rest))
+    rows = rows if width == 1 else reader.reshape(rows, (count, len(axes)))
     found = reader.emit(
         "scatter_nd", _moved(reader, x, order), rows, updates, reduction="add" if accumulate else "none"
     )
@@ -182,8 +182,10 @@ def _select_scatter(reader: Reader, x: Value, updates: Value, axis: int, index: 
 
 
 def _windows(reader: Reader, x: Value, axis: int, size: int, step: int) -> Any:
-    """Windows along an axis, their elements along a new last one."""
+    """Windows along an axis, their elements along a new last one; without axes there is one window."""
     shape = reader.shape(x)
+    if not shape:
+        return slices(reader, with_axis(reader, x), 0, 0, size)
     axis %= len(shape)
     starts = np.arange(0, shape[axis] - size + 1, step)
     found = reader.emit("gather", x, reader.constant(starts[:, None] + np.arange(size)), axis=axis)

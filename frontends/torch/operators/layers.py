@@ -132,9 +132,9 @@ def _group_norm(
     x, scale, bias = _alike(reader, x, scale, bias)
     scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
     y = reader.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
-    rows = reader.emit("reshape", x, shape=(n, groups, c // groups * inner))
+    rows = reader.reshape(x, (n, groups, c // groups * inner))
     y = reader.cast(y, stored)
-    return (y, *(reader.emit("reshape", v, shape=(n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
+    return (y, *(reader.reshape(v, (n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
 
 
 def _per_channel(reader: Reader, x: Value, value: Value | None, usual: float) -> Value:
@@ -167,7 +167,7 @@ def _attention(
     if mask is not None and reader.type(mask).dtype is not DType.BOOL:
         mask = reader.cast(mask, reader.type(q).dtype)
     y = reader.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
-    return y if len(shape) == 4 else reader.emit("reshape", y, shape=(*shape[:-1], reader.shape(y)[-1]))
+    return y if len(shape) == 4 else reader.reshape(y, (*shape[:-1], reader.shape(y)[-1]))
 
 
 def _flash_attention(
@@ -200,7 +200,7 @@ def _four_axes(reader: Reader, value: Value) -> Value:
         return value
     if len(shape) > 4:
         reader.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
-    return reader.emit("reshape", value, shape=(1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+    return reader.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
 
 
 TABLE: dict[str, Convert] = {

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..reader import Convert, Reader, Value, dtype_of
+from .movement import filled
 
 
 def _as_strided(
@@ -23,14 +24,14 @@ def _as_strided(
     places = np.full((), offset or 0, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         places = places[..., None] + np.arange(size) * stride
-    return reader.emit("gather", reader.emit("reshape", x, shape=(-1,)), reader.constant(places), axis=0)
+    return reader.emit("gather", reader.reshape(x, (-1,)), reader.constant(places), axis=0)
 
 
 def _fill(reader: Reader, x: Value, value: Any) -> Any:
     kind, shape = reader.type(x).dtype, reader.shape(x)
     if isinstance(value, Value):
         return reader.emit("expand", reader.cast(value, kind), shape=shape)
-    return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), shape))
+    return filled(reader, shape, value, kind)
 
 
 def _written_over(reader: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:

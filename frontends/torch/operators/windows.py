@@ -36,6 +36,8 @@ def convolution(
     """Convert a convolution, transposed or not."""
     rank = len(reader.shape(w)) - 2
     strides, pads, dilations = _pair(stride, rank), _pair(padding, rank), _pair(dilation, rank)
+    if not all(reader.shape(w)[2:]):
+        reader.fail(f"expected a kernel of at least one element along each axis, found {reader.shape(w)[2:]}")
     given: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "groups": groups}
     if transposed:
         return reader.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)
@@ -90,14 +92,19 @@ def average_pool(
     return reader.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
 
 
+def equal_windows(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether windows of one size divide each axis into the wanted number."""
+    return all(n == m or (m and not n % m) for n, m in zip(sizes, wanted, strict=True))
+
+
 def adaptive_pool(reader: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
     """Convert average pooling to given sizes; with `once` at most one of several steps that it takes."""
     rank = len(reader.shape(x)) - 2
     spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
-    if not any(n % m for n, m in zip(spatial, wanted, strict=True)):
-        window = tuple(n // m for n, m in zip(spatial, wanted, strict=True))
+    if equal_windows(spatial, wanted):
+        window = tuple(n // m if m else 1 for n, m in zip(spatial, wanted, strict=True))
         return reader.emit("average_pool", x, kernel_shape=window, strides=window)
-    axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if n % m)
+    axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if not equal_windows([n], [m]))
     places, weights = _windows_of_several_sizes(spatial[axis], wanted[axis])
     dtype = reader.type(x).dtype
     y = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=dtype), axis=axis + 2)
@@ -112,7 +119,7 @@ def _batched(convert: Convert, rank: int) -> Convert:
             return convert(reader, x, *arguments, **keywords)
         found = convert(reader, unsqueeze(reader, x, 0), *arguments, **keywords)
         results = found if isinstance(found, tuple) else (found,)
-        alone = tuple(reader.emit("reshape", y, shape=reader.shape(y)[1:]) for y in results)
+        alone = tuple(reader.reshape(y, reader.shape(y)[1:]) for y in results)
         return alone if isinstance(found, tuple) else alone[0]
 
     return apply
@@ -124,21 +131,19 @@ def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
     """
     starts = [n * size // wanted for n in range(wanted)]
     ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
-    longest = max(end - start for start, end in zip(starts, ends, strict=True))
-    places = np.array(
-        [[min(start + r, end - 1) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
-    )
-    weights = np.array(
-        [[(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
-    )
-    return places, weights
+    longest = max((end - start for start, end in zip(starts, ends, strict=True)), default=1)
+    places = [[min(start + r, end - 1) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
+    weights = [
+        [(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)
+    ]
+    return np.array(places, np.int64).reshape(wanted, longest), np.array(weights, float).reshape(wanted, longest)
 
 
 def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
     """Convert max pooling to given sizes."""
     rank = len(reader.shape(x)) - 2
     spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
-    if any(n % m for n, m in zip(spatial, wanted, strict=True)):
+    if not equal_windows(spatial, wanted):
         return _max_of_windows(reader, x, wanted)
     return max_pool(reader, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
 
@@ -152,11 +157,9 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
     grid = [
         np.expand_dims(t, [n for n in range(2 * rank) if n not in (axis, rank + axis)]) for axis, t in enumerate(tables)
     ]
-    places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, -1)
-    taps = places.shape[-1]
-    elements = reader.emit(
-        "gather", reader.emit("reshape", x, shape=(*reader.shape(x)[:2], -1)), reader.constant(places), axis=2
-    )
+    taps = math.prod(table.shape[1] for table in tables)
+    places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, taps)
+    elements = reader.emit("gather", reader.reshape(x, (*reader.shape(x)[:2], -1)), reader.constant(places), axis=2)
     first = reader.emit("argmax", elements, axis=-1, keepdims=False)
     starts = reader.constant(np.arange(math.prod(wanted)).reshape(wanted) * taps)
     positions = reader.emit("gather", reader.constant(places.reshape(-1)), reader.emit("add", first, starts), axis=0)
@@ -266,7 +269,7 @@ def _batched_columns(reader: Reader, x: Value, *given: Any) -> Any:
     if len(reader.shape(x)) == 3:
         return columns_as_image(reader, x, *given)
     y = columns_as_image(reader, unsqueeze(reader, x, 0), *given)
-    return reader.emit("reshape", y, shape=reader.shape(y)[1:])
+    return reader.reshape(y, reader.shape(y)[1:])
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
