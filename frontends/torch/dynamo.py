@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
 from .captured import Captured, Ends, UncompiledWarning
+from .check_results import checked_results
 from .devices import check_devices, device_of
 from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
@@ -88,8 +89,8 @@ def _made(
                 found = _compiled(part.graph, device_of(inputs), compile_noted, held, frozen)
                 if is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
-                    direct.append((found, Found(ends, constants, compiled)))
-                return make_boxed_func(found)
+                    direct.append((checked_results(part.graph, found), Found(ends, constants, compiled)))
+                return make_boxed_func(checked_results(part.graph, found))
         except CutsError as error:
             unread.append(error)
             _warn(part.graph, error)
@@ -125,7 +126,7 @@ def _found(
     device, later = device_of(arguments), TracedLater(module, arguments)
 
     def captured(constants: Mapping[int, torch.Tensor]) -> Captured:
-        return graph_of_nodes(later.graph, constants, own_numbers(later.graph))
+        return graph_of_nodes(later.graph, constants, as_they_lie=True)
 
     found = find(device, lambda numbers: captured({n: frozen[n] for n in numbers}))
     if found is None:
@@ -161,11 +162,10 @@ def _compiled(
 ) -> TensorFunction:
     """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
     check_devices(graph, device)
-    own = own_numbers(graph)  # what is kept for a backward graph lies as we make it
-    places = {place for place, number in own.items() if number in held}
+    places = {place for place, number in own_numbers(graph).items() if number in held}
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
-        return function_of_tensors(graph_of_nodes(graph, constants, own), device, compile_graph, places)
+        return function_of_tensors(graph_of_nodes(graph, constants, as_they_lie=True), device, compile_graph, places)
 
     constants = frozen_places(graph, frozen)
     return FrozenFunction(compile_with, constants) if constants else compile_with({})
