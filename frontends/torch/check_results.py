@@ -1,4 +1,4 @@
-"""Law of results: each has the type, strides, offset and storage that PyTorch traced, checked where `CUTS_VERIFY` is set."""
+"""Check of results against the types, strides, offsets and storages that PyTorch traced."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
 from .recurrent import ForeignLayerError, compile_layers, layers_apart
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
+from .traced_results import is_view_of_input
+from .walk import results
 
 
 def dynamo_backend(
@@ -149,8 +151,11 @@ def _check_frozen(frozen: Mapping[int, Any]) -> None:
 
 
 def _computes(graph: torch.fx.Graph) -> bool:
-    """Whether a graph has results; of a batch of no elements Dynamo asks for none."""
-    return any(node.all_input_nodes for node in graph.nodes if node.op == "output")
+    """Whether a graph has results that are more than views of its inputs; of a batch of no elements Dynamo asks for
+    none.
+    """
+    nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
+    return not all(is_view_of_input(node) for node in nodes)
 
 
 def _compiled(

@@ -83,6 +83,12 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         found = next((source for source in sources if storage in _storages(source)), None)
 
 
+def is_view_of_input(node: torch.fx.Node) -> bool:
+    """Whether a traced node is an input, or lies in the storage of one."""
+    *_, source = _chain(node)
+    return source.op == "placeholder"
+
+
 def _storages(node: torch.fx.Node) -> set[int | None]:
     value = node.meta.get("val")
     return {_storage(part) for part in (value if isinstance(value, (list, tuple)) else (value,))} - {None}

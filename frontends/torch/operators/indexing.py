@@ -164,6 +164,8 @@ def _slice_scatter(
     inside = (rest == 0) & (places >= 0) & (np.arange(shape[axis]) < high)
     if inside.all():
         return updates
+    if not inside.any():
+        return x
     moved = reader.emit("gather", updates, reader.constant(places.clip(0, reader.shape(updates)[axis] - 1)), axis=axis)
     return reader.emit("where", reader.constant(inside.reshape(-1, *(1,) * (len(shape) - 1 - axis))), moved, x)
 
