@@ -128,7 +128,7 @@ def _found(
     device, later = device_of(arguments), TracedLater(module, arguments)
 
     def captured(constants: Mapping[int, torch.Tensor]) -> Captured:
-        return graph_of_nodes(later.graph, constants, as_they_lie=True)
+        return graph_of_nodes(later.graph, constants, True)
 
     found = find(device, lambda numbers: captured({n: frozen[n] for n in numbers}))
     if found is None:
@@ -170,7 +170,7 @@ def _compiled(
     places = {place for place, number in own_numbers(graph).items() if number in held}
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
-        return function_of_tensors(graph_of_nodes(graph, constants, as_they_lie=True), device, compile_graph, places)
+        return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
 
     constants = frozen_places(graph, frozen)
     return FrozenFunction(compile_with, constants) if constants else compile_with({})
