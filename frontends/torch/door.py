@@ -19,9 +19,9 @@ from attrs import frozen
 from ...ir import BackendError, UsageError, quote
 from .captured import Ends
 from .devices import is_number
-from .outlets import ALIGNMENT, Give, Made, give, givers, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
+from .results import ALIGNMENT, Give, Made, give, givers, made_of
 from .settings import current_stream, is_recorded, same_pointers
 
 

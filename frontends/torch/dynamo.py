@@ -22,7 +22,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
 from .captured import Captured, Ends, UncompiledWarning
-from .check_results import checked_results
 from .devices import check_devices, device_of
 from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
@@ -31,9 +30,9 @@ from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
 from .recurrent import ForeignLayerError, compile_layers, layers_apart
+from .results import checked_results, is_view_of_input
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
-from .traced_results import is_view_of_input
 from .walk import results
 
 
@@ -89,10 +88,11 @@ def _made(
         try:
             with unset_fake_temporarily():
                 found = _compiled(part.graph, device_of(inputs), compile_noted, held, frozen)
+                checked = checked_results(part.graph, results(part.graph), found)
                 if is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
-                    direct.append((checked_results(part.graph, found), Found(ends, constants, compiled)))
-                return make_boxed_func(checked_results(part.graph, found))
+                    direct.append((checked, Found(ends, constants, compiled)))
+                return make_boxed_func(checked)
         except CutsError as error:
             unread.append(error)
             _warn(part.graph, error)

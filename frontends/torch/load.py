@@ -18,7 +18,7 @@ from .captured import Captured, captured_graph
 from .core import CoreProgram, core_program
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
-from .traced_results import result_memory
+from .results import result_memory
 from .walk import conversion, define, results, walk
 
 
@@ -78,7 +78,7 @@ def graph_of_nodes(
     """Return a captured graph of core operations; backward operations become derived gradients.
 
     Every placeholder is an input, but those whose numbers `constants` has. Where `as_they_lie`, inputs have their axes
-    in the order in which the examples have them in memory.
+    in the order in which the examples have them in memory, and results lie as the graph's do; else they are dense.
     """
     reader = Reader(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
@@ -93,8 +93,10 @@ def graph_of_nodes(
     walk(graph, reader)
     names = ["" if node in frozen else node.name for node in places]
     found = [_result(reader, node) for node in results(graph)]
-    memory = result_memory(reader, [node for node in found if isinstance(node, torch.fx.Node)], places)
-    given = [node.name if isinstance(node, torch.fx.Node) else node for node in found]
+    nodes = [node for node in found if isinstance(node, torch.fx.Node)]
+    memory = result_memory(reader, nodes, places) if as_they_lie else None
+    outputs = {node: node.name if memory else reader.output(reader.value(node), node.name) for node in nodes}
+    given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
     return captured_graph(reader, "torch", names, given, memory)
 
 

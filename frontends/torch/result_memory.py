@@ -17,7 +17,7 @@ from ...ir import DType, TensorType
 
 
 @frozen
-class Form:
+class TensorForm:
     """Elements in a storage: `offset` elements from its start, with these strides."""
 
     dtype: DType
@@ -57,7 +57,7 @@ class Form:
             reach += (extent - 1) * step
         return False
 
-    def covers(self, other: Form) -> bool:
+    def covers(self, other: TensorForm) -> bool:
         """Whether every element of another form is one of this dense one."""
         return self.is_dense and self.ends[0] <= other.ends[0] and other.ends[1] <= self.ends[1]
 
@@ -68,11 +68,11 @@ class Form:
 
 
 @frozen
-class Part:
+class ResultPart:
     """An output of a graph, which has its axes in this order, and its form in a memory."""
 
     name: str
-    form: Form
+    form: TensorForm
     order: tuple[int, ...]
 
 
@@ -80,7 +80,7 @@ class Part:
 class Memory:
     """A storage that each call makes, and the outputs that fill it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ResultPart, ...]
     nbytes: int
 
 
@@ -92,10 +92,10 @@ class ResultView:
     `whole` is the input itself.
     """
 
-    form: Form
+    form: TensorForm
     memory: int | None = None
     argument: int | None = None
-    given: Form | None = None
+    given: TensorForm | None = None
     whole: bool = False
 
 
@@ -119,7 +119,7 @@ class ResultMemory:
     def of_record(cls, record: Mapping[str, Any]) -> ResultMemory:
         """Return what JSON has."""
         memories = (
-            Memory(tuple(Part(p["name"], _form(p["form"]), tuple(p["order"])) for p in m["parts"]), m["nbytes"])
+            Memory(tuple(ResultPart(p["name"], _form(p["form"]), tuple(p["order"])) for p in m["parts"]), m["nbytes"])
             for m in record["memories"]
         )
         views = {
@@ -129,13 +129,13 @@ class ResultMemory:
         return cls(tuple(memories), views)
 
 
-def _form(record: Mapping[str, Any]) -> Form:
-    return Form(DType(record["dtype"]), tuple(record["shape"]), tuple(record["strides"]), record["offset"])
+def _form(record: Mapping[str, Any]) -> TensorForm:
+    return TensorForm(DType(record["dtype"]), tuple(record["shape"]), tuple(record["strides"]), record["offset"])
 
 
-def dense_form(type_: TensorType) -> Form:
+def dense_form(type_: TensorType) -> TensorForm:
     """Return the form of a tensor in the order of its axes."""
-    return Form(type_.dtype, type_.shape, dense_strides(type_.shape))
+    return TensorForm(type_.dtype, type_.shape, dense_strides(type_.shape))
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -151,6 +151,6 @@ def dense_memory(types: Mapping[str, TensorType], names: Sequence[str]) -> Resul
     """Return a memory of its own for each of some outputs."""
     forms = {name: dense_form(types[name]) for name in names}
     memories = tuple(
-        Memory((Part(name, form, tuple(range(len(form.shape)))),), form.ends[1]) for name, form in forms.items()
+        Memory((ResultPart(name, form, tuple(range(len(form.shape)))),), form.ends[1]) for name, form in forms.items()
     )
     return ResultMemory(memories, {name: ResultView(form, memory=n) for n, (name, form) in enumerate(forms.items())})

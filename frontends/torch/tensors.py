@@ -13,9 +13,9 @@ import torch
 from ...ir import DType, dtype_of_numpy
 from .captured import Captured, Ends
 from .door import Door
-from .outlets import MemoryForm, form_of_memory, give, givers, view_of
 from .program import ArrayFunction, Choice, CompileGraph
 from .result_memory import Memory
+from .results import MemoryForm, form_of_memory, give, givers, view_of
 
 #: A compiled graph as a function of its inputs, in order.
 TensorFunction = Callable[..., list[Any]]

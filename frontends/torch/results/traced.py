@@ -8,9 +8,9 @@ from itertools import pairwise
 import torch
 from attrs import evolve, frozen
 
-from .calls import tensor_of
-from .reader import Reader, Value, dtype_of, memory_order
-from .result_memory import Form, Memory, Part, ResultMemory, ResultView, dense_form
+from ..calls import tensor_of
+from ..reader import Reader, Value, dtype_of, memory_order
+from ..result_memory import Memory, ResultMemory, ResultPart, ResultView, TensorForm, dense_form
 
 #: What an output that fills a whole storage may have, in multiples of the elements that results need of it.
 MAX_UNUSED_FACTOR = 2
@@ -21,7 +21,7 @@ class _Result:
     """A result of a traced graph, and the nodes that its storage comes from, itself first."""
 
     node: torch.fx.Node
-    form: Form
+    form: TensorForm
     chain: tuple[torch.fx.Node, ...]
 
 
@@ -49,17 +49,17 @@ def result_memory(reader: Reader, nodes: Sequence[torch.fx.Node], places: Sequen
     return ResultMemory(tuple(memories), views)
 
 
-def form_of(reader: Reader, node: torch.fx.Node) -> Form:
+def form_of(reader: Reader, node: torch.fx.Node) -> TensorForm:
     """Return the form that a node was traced with; dense where nothing is known of it."""
     value = tensor_of(node)
     if value is None or not _is_plain(value):
         known = reader.value(node)
-        return dense_form(reader.type(known)) if isinstance(known, Value) else Form(dtype_of(torch.bool), (), ())
+        return dense_form(reader.type(known)) if isinstance(known, Value) else TensorForm(dtype_of(torch.bool), (), ())
     return _form(value)
 
 
-def _form(value: torch.Tensor) -> Form:
-    return Form(dtype_of(value.dtype), tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
+def _form(value: torch.Tensor) -> TensorForm:
+    return TensorForm(dtype_of(value.dtype), tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
 
 
 def _is_plain(value: object) -> bool:
@@ -102,7 +102,7 @@ def _view_of_input(result: _Result, number: int) -> ResultView:
     return ResultView(form, argument=number, given=evolve(given, offset=0), whole=result.node is place)
 
 
-def _carriers(reader: Reader, results: Sequence[_Result]) -> Iterator[tuple[torch.fx.Node, Form]]:
+def _carriers(reader: Reader, results: Sequence[_Result]) -> Iterator[tuple[torch.fx.Node, TensorForm]]:
     """Yield the nodes that outputs are made of which fill a storage, with their forms: one that all results are views
     of, else each result that is no view of another.
     """
@@ -134,7 +134,7 @@ def _share(results: Sequence[_Result]) -> bool:
     return not apart or any(result.form.overlaps for result in results)
 
 
-def _part(reader: Reader, node: torch.fx.Node, form: Form, names: set[str]) -> Part:
+def _part(reader: Reader, node: torch.fx.Node, form: TensorForm, names: set[str]) -> ResultPart:
     """Return a node as an output, its axes in the order in which they lie in memory."""
     value = reader.value(node)
     order = _order(node, form)
@@ -146,9 +146,9 @@ def _part(reader: Reader, node: torch.fx.Node, form: Form, names: set[str]) -> P
     if name in names:
         name = reader.emit("identity", name)
     names.add(name)
-    return Part(str(name), form, order)
+    return ResultPart(str(name), form, order)
 
 
-def _order(node: torch.fx.Node, form: Form) -> tuple[int, ...]:
+def _order(node: torch.fx.Node, form: TensorForm) -> tuple[int, ...]:
     value = tensor_of(node)
     return tuple(range(len(form.shape))) if value is None or not _is_plain(value) else memory_order(value)

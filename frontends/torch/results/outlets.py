@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from .captured import Ends
-from .program import Blocks, OutletLike
-from .reader import TORCH_TYPES
-from .result_memory import Form, Memory, Part, ResultMemory, ResultView
+from ..captured import Ends
+from ..program import Blocks, OutletLike
+from ..reader import TORCH_TYPES
+from ..result_memory import Memory, ResultMemory, ResultPart, ResultView, TensorForm
 
 #: What addresses of tensors that are read or written in place are multiples of, in bytes: the widest access of a
 #: kernel.
@@ -26,7 +26,7 @@ class _Copied:
     """A part of a memory that is copied from a block after each launch."""
 
     memory: int
-    form: Form
+    form: TensorForm
     outlet: OutletLike
     order: tuple[int, ...]
 
@@ -43,7 +43,7 @@ class _Block:
 
     nbytes: int
     memory: int | None = None
-    form: Form | None = None
+    form: TensorForm | None = None
 
 
 @frozen(eq=False)
@@ -101,7 +101,7 @@ def form_of_memory(memory: Memory, nbytes: int) -> MemoryForm:
     return (size,), (1,), TORCH_TYPES[form.dtype]
 
 
-def view_of(memory: torch.Tensor, form: Form) -> torch.Tensor:
+def view_of(memory: torch.Tensor, form: TensorForm) -> torch.Tensor:
     """Return elements of a storage as a tensor."""
     dtype = TORCH_TYPES[form.dtype]
     if memory.dtype is dtype:
@@ -143,12 +143,12 @@ def _giver(
     return lambda memories, arguments: _view_of_input(arguments[argument], given, form)
 
 
-def _view_of_input(tensor: torch.Tensor, given: Form, form: Form) -> torch.Tensor:
+def _view_of_input(tensor: torch.Tensor, given: TensorForm, form: TensorForm) -> torch.Tensor:
     """Return a view of an input, of a copy where the input lies otherwise than the traced one."""
     if tensor.stride() != given.strides and not given.lies_as(tensor.stride()):
         tensor = torch.empty_strided(given.shape, given.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     start = tensor.storage_offset() * tensor.element_size() // form.dtype.size
-    return view_of(tensor, Form(form.dtype, form.shape, form.strides, start + form.offset))
+    return view_of(tensor, TensorForm(form.dtype, form.shape, form.strides, start + form.offset))
 
 
 def _block(block: _Block, memories: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -158,25 +158,25 @@ def _block(block: _Block, memories: Sequence[torch.Tensor], device: torch.device
     return memory if block.form is None or not block.form.offset else view_of(memory, block.form)
 
 
-def _is_direct(part: Part, outlet: OutletLike, nbytes: int) -> bool:
+def _is_direct(part: ResultPart, outlet: OutletLike, nbytes: int) -> bool:
     """Whether an output can be written where it is promised: it is dense, and all of its block."""
-    dense = Form(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
+    dense = TensorForm(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
     whole = outlet.owned and not outlet.offset and dense.ends[1] == nbytes and _is_in_order(dense)
     return whole and part.form.is_dense and part.form.ends[0] % ALIGNMENT == 0
 
 
-def _is_in_order(form: Form) -> bool:
+def _is_in_order(form: TensorForm) -> bool:
     return form.lies_as(torch.empty(form.shape, device="meta").stride())
 
 
-def _lies_as_promised(part: Part, outlet: OutletLike) -> bool:
+def _lies_as_promised(part: ResultPart, outlet: OutletLike) -> bool:
     """Whether an output has the promised form in its block."""
     strides = tuple(part.form.strides[axis] for axis in part.order)
-    found = Form(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
+    found = TensorForm(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
     return outlet.owned and outlet.offset == part.form.offset and found.lies_as(strides)
 
 
 def _outlet_view(block: torch.Tensor, outlet: OutletLike) -> torch.Tensor:
     """Return an output as a view of the block that it lies in; blocks begin at any element of a storage."""
     start = block.storage_offset() * block.element_size() // outlet.dtype.size
-    return view_of(block, Form(outlet.dtype, outlet.shape, outlet.strides, start + outlet.offset))
+    return view_of(block, TensorForm(outlet.dtype, outlet.shape, outlet.strides, start + outlet.offset))

@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-from ...ir import BackendError, quote
-from .calls import tensor_of
-from .walk import results
+from ....ir import BackendError, quote
+from ..calls import tensor_of
 
 
-def checked_results(graph: torch.fx.Graph, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return a function whose results are held against a traced graph, or the function itself without `CUTS_VERIFY`.
+def checked_results(
+    graph: torch.fx.Graph, nodes: Sequence[Any], function: Callable[..., list[Any]]
+) -> Callable[..., list[Any]]:
+    """Return a function whose results are held against the nodes of a traced graph; itself without `CUTS_VERIFY`.
 
     Calls of it raise `BackendError` for the first difference.
     """
     if os.environ.get("CUTS_VERIFY", "0") in ("", "0"):
         return function
     places = [tensor_of(node) for node in graph.nodes if node.op == "placeholder"]
-    nodes = results(graph)
     traced = [tensor_of(node) if isinstance(node, torch.fx.Node) else None for node in nodes]
 
     def call(*arguments: Any) -> list[Any]:
