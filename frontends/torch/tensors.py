@@ -75,6 +75,7 @@ def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch
     """Return a memory, filled with outputs; an output that is all of it, as it is."""
     shape, strides, dtype = form
     tensors = [(_tensor(found[part.name]), part) for part in memory.parts]
+    only: torch.Tensor
     only, part = tensors[0]
     if len(tensors) == 1 and shape == part.form.shape:
         only = only.permute([part.order.index(axis) for axis in range(len(part.order))])

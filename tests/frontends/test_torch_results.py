@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,11 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.captured import UncompiledWarning
+from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.result_memory import ResultMemory
+from cuts.frontends.torch.results import checked_results
+from cuts.ir import BackendError
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import needs_opencl
 from torch.nn import functional
 
@@ -56,6 +62,7 @@ CONSUMERS: dict[str, Callable[[Any], Any]] = {
 }
 #: What PyTorch's autograd cannot trace, or keeps complex numbers for.
 UNTRACED = {("quantile", "several views"), ("spectrum", "several views")}
+PAIRS = [(p, c) for p in PRODUCERS for c in CONSUMERS if (p, c) not in UNTRACED][:: 1 if NIGHTLY else 5]
 
 
 def layout(tensor: Any) -> Any:
@@ -81,9 +88,7 @@ def check_against_eager(function: Callable[[Any], Any], x: Any, dynamic: bool | 
 
 @needs_opencl
 @pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize(
-    ("produce", "consume"), [(p, c) for p in PRODUCERS for c in CONSUMERS if (p, c) not in UNTRACED]
-)
+@pytest.mark.parametrize(("produce", "consume"), PAIRS)
 def test_results_lie_as_in_eager_mode(produce: str, consume: str, trained: bool) -> None:
     x = torch.rand(2, 4, 6, 6, dtype=torch.float64, requires_grad=trained)
     check_against_eager(lambda x: CONSUMERS[consume](PRODUCERS[produce](x)), x)
@@ -205,3 +210,38 @@ def test_copies_among_results_have_a_storage_each() -> None:
     third.add_(5)
     assert fourth is first
     assert (first.tolist(), second.tolist(), third.tolist()) == ([1.0] * 4, [2.0] * 4, [5.0] * 4)
+
+
+def traced(function: Callable[..., Any], *examples: Any) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="fake")(*examples).graph
+
+
+def test_the_memory_of_results_is_kept_in_a_record() -> None:
+    graph = traced(lambda x: [(y := x + 1), y[:, 1:], x.t(), x.sum().expand(3)], torch.rand(4, 5))
+    memory = graph_of_nodes(graph, None, True).ends.memory
+    assert ResultMemory.of_record(json.loads(json.dumps(memory.record()))) == memory
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [
+        (lambda x: [(y := x + 1), y.t(), x[1:]], None),
+        (lambda x: [(y := x + 1), y.t().contiguous(), x[1:]], "expected strides"),
+        (lambda x: [(y := x + 1), y.clone().t(), x[1:]], "expected the storage of result 0"),
+        (lambda x: [(y := x + 1), y.t(), x[:-1]], "expected offset 5, found 0"),
+        (lambda x: [x, x.t(), x[1:]], "expected another storage than that of input 0"),
+        (lambda x: [(y := x.double() + 1), y.t(), x[1:]], "expected element type"),
+    ],
+)
+def test_the_check_finds_planted_faults(returned: Callable[[Any], Any], fault: str | None) -> None:
+    x = torch.rand(4, 5)
+    graph = traced(lambda x: [(y := x + 1), y.t(), x[1:]], x)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    check = checked_results(graph, output.args[0], returned)
+    if fault is None:
+        check(x)
+        return
+    with pytest.raises(BackendError, match=fault):
+        check(x)

@@ -81,4 +81,4 @@ def _storage_fault(
 
 
 def _shared(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)

@@ -107,7 +107,7 @@ def view_of(memory: torch.Tensor, form: TensorForm) -> torch.Tensor:
     if memory.dtype is dtype:
         return memory.as_strided(form.shape, form.strides, form.offset)
     plain = torch.empty(0, dtype=dtype, device=memory.device)
-    return plain.set_(memory.untyped_storage(), form.offset, form.shape, form.strides)  # type: ignore[call-overload,no-any-return]
+    return plain.set_(memory.untyped_storage(), form.offset, form.shape, form.strides)
 
 
 #: Makes a result of the memories of a call and its arguments.
