@@ -245,3 +245,19 @@ def test_the_check_finds_planted_faults(returned: Callable[[Any], Any], fault: s
         return
     with pytest.raises(BackendError, match=fault):
         check(x)
+
+
+@needs_opencl
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_strides_select_elements_of_permuted_tensors(order: tuple[int, ...]) -> None:
+    x, update = torch.rand(4, 5, 6).permute(order), torch.rand(2, 3)
+
+    def change(x: Any, update: Any) -> Any:
+        y = x + 1
+        return torch.as_strided_scatter(y, update, (2, 3), (1, 7), 9), y.as_strided((3, 2), (2, 5), 4) * 2
+
+    for found, expected in zip(torch.compile(change, backend=cuts_backend)(x, update), change(x, update), strict=True):
+        assert layout(found) == layout(expected)
+        torch.testing.assert_close(found, expected)
+    same = torch.compile(lambda x: torch.slice_scatter(x + 1, x[:0], 0, 2, 2), backend=cuts_backend)(x)
+    torch.testing.assert_close(same, x + 1)
