@@ -55,7 +55,7 @@ def _embedding_bag(
         rows = reader.reshape(indices, (bags, count // bags))
         shares = None if weights is None else reader.reshape(weights, (bags, count // bags))
         y = reader.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
-        return y, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows)
+        return y, *_as_traced(reader, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows))
     if mode == 2:
         reader.fail("the maximum of bags of several lengths is not supported")
     belongs = reader.emit("equal", unsqueeze(reader, bag, 0), reader.constant(np.arange(bags)[:, None]))
@@ -65,7 +65,20 @@ def _embedding_bag(
     if mode == 1:
         length = reader.emit("max", reader.cast(sizes, kind), reader.constant(1, dtype=kind))
         y = reader.emit("div", y, unsqueeze(reader, length, 1))
-    return y, bag, sizes, sizes
+    return y, *_as_traced(reader, bag, sizes, sizes)
+
+
+def _as_traced(reader: Reader, *extra: Value) -> list[Value]:
+    """Return results besides the first; those that PyTorch leaves undefined have the shape that it traced."""
+    traced = reader.node.meta.get("val") if reader.node is not None else None
+    likes = traced[1:] if isinstance(traced, (list, tuple)) else [None] * len(extra)
+    shapes = [
+        reader.shape(value) if like is None else tuple(like.shape) for value, like in zip(extra, likes, strict=True)
+    ]
+    return [
+        value if reader.shape(value) == shape else reader.constant(np.zeros(shape), dtype=reader.type(value).dtype)
+        for value, shape in zip(extra, shapes, strict=True)
+    ]
 
 
 def _greatest(reader: Reader, table: Value, rows: Value) -> Any:
@@ -172,6 +185,8 @@ def _slice_scatter(
     updates = reader.cast(updates, reader.type(x).dtype)
     if inside.all():
         return updates
+    if not inside.any():
+        return x
     moved = reader.emit("gather", updates, reader.constant(places.clip(0, reader.shape(updates)[axis] - 1)), axis=axis)
     return reader.emit("where", reader.constant(inside.reshape(-1, *(1,) * (len(shape) - 1 - axis))), moved, x)
 
