@@ -29,12 +29,8 @@ def found_for(call: Any, *tensors: Any, device: str = "cpu") -> Any:
             with node.meta["val"].fake_mode:
                 node.meta["val"] = torch.empty_like(node.meta["val"], device=device)
     captured = graph_of_nodes(graph)
-    given = zip(
-        captured.graph.inputs,
-        [t.numpy() for t, name in zip(tensors, captured.inputs, strict=True) if name],
-        strict=True,
-    )
-    results = evaluate_graph(captured.graph, captured.registry, dict(given))
+    given = {name: t.numpy() for name, t in zip(captured.inputs, tensors, strict=True) if name is not None}
+    results = evaluate_graph(captured.graph, captured.registry, given)
     return [results[name] for name in captured.graph.outputs]
 
 
@@ -98,8 +94,9 @@ def nearest_on_gpu(size: int, result: int, factor: float, exact: bool, copied: b
     return np.minimum(np.floor(middles * one(1 / factor)), size - 1).astype(int).tolist()
 
 
-def resized(operation: Any, sizes: Sequence[int], factors: Sequence[float | None], x: Any) -> Any:
-    return operation(x, sizes, *factors)
+def resizing(operation: Any, sizes: Sequence[int], factors: Sequence[float | None]) -> Callable[[Any], Any]:
+    """Return a function of a tensor alone, as tracing takes it."""
+    return lambda x: operation(x, sizes, *factors)
 
 
 @pytest.mark.parametrize("name", NEAREST)
@@ -110,9 +107,7 @@ def test_nearest_elements_on_a_gpu(name: str) -> None:
             sizes = [*[1] * (rank - 2), *[tail] * (rank > 1), int(size * factor)]
             x = torch.arange(float(size)).expand(1, 1, *[1] * (rank - 1), size).contiguous()
             factors = [*[None] * (rank - 1), factor]
-            (found,) = found_for(
-                lambda x, sizes=sizes, factors=factors: operation(x, sizes, *factors), x, device="cuda"
-            )
+            (found,) = found_for(resizing(operation, sizes, factors), x, device="cuda")
             expected = nearest_on_gpu(size, sizes[-1], factor, "exact" in name, rank == 2)
             assert found.reshape(-1, sizes[-1])[-1].tolist() == expected, (size, factor)
 
