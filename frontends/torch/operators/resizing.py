@@ -114,14 +114,14 @@ def _step(size: int, result: int, factor: float | None, kind: type[np.floating[A
 def _single_places(size: int, result: int, factor: float | None, exact: bool, middle: type[np.floating[Any]]) -> Table:
     """Return places times the step, where `middle` is the precision of a place's middle."""
     start = np.arange(result, dtype=middle) + middle(0.5) if exact else np.arange(result, dtype=np.float32)
-    places = np.floor((start * _step(size, result, factor, np.float32)).astype(np.float32))
-    return np.minimum(places.astype(np.int64), size - 1)
+    places: Table = np.floor((start * _step(size, result, factor, np.float32)).astype(np.float32)).astype(np.int64)
+    return np.minimum(places, size - 1)
 
 
 def _indexed_places(size: int, result: int, factor: float | None, exact: bool) -> Table:
     """Return the places of the CPU's kernel for small or channels-last results: sizes kept or doubled are exact."""
     if not exact and result in (size, 2 * size):
-        return np.arange(result) * size // result
+        return np.arange(result, dtype=np.int64) * size // result
     return _single_places(size, result, factor, exact, np.float64)
 
 
@@ -148,7 +148,7 @@ def _take_nearest(reader: Reader, x: Value, call: _Resizing, exact: bool, tables
     factors = call.factors if scales is None else scales[2:]
     right = [_exact_places(*axis, exact) for axis in zip(call.shape, call.sizes, factors, strict=True)]
     if all((a == b).all() for a, b in zip(tables, right, strict=True)):
-        rule = {
+        rule: dict[str, Any] = {
             "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
             "nearest_mode": "round_prefer_ceil" if exact else "floor",
         }
