@@ -242,8 +242,8 @@ class Reader:
         """Return a value in another element type."""
         if self.types[value].dtype is dtype:
             return value
-        if dtype is DType.U8 and self.types[value].dtype.is_float:
-            value = self.emit("cast", value, to=DType.I64.value)  # PyTorch wraps what is below 0 here, and only here
+        if dtype in (DType.U8, DType.I8, DType.I16) and self.types[value].dtype.is_float:
+            value = self.emit("cast", value, to=DType.I64.value)  # PyTorch wraps floats beyond narrow integers
         result: Value = self.emit("cast", value, to=dtype.value)
         return result
 

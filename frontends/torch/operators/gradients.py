@@ -24,7 +24,6 @@ from .windows import (
     equal_windows,
     grid_sample,
     max_pool,
-    upsample,
 )
 
 
@@ -103,14 +102,6 @@ def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
     return reader.adjoint(reader.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
-def _upsample(mode: str) -> Convert:
-    def convert(reader: Reader, dy: Value, sizes: Sequence[int], shape: Sequence[int], *arguments: Any) -> Any:
-        x = _absent(reader, dy, shape)
-        return reader.adjoint(upsample(mode)(reader, x, sizes, *arguments), dy, [x])[0]
-
-    return convert
-
-
 def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
     if by_frequency:
         reader.fail("gradients scaled by frequency are not supported")
@@ -156,8 +147,5 @@ TABLE: dict[str, Convert] = {
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
-    "aten.upsample_linear1d_backward": _upsample("linear"), "aten.upsample_trilinear3d_backward": _upsample("linear"),
-    "aten.upsample_bicubic2d_backward": _upsample("cubic"),
-    "aten.upsample_bilinear2d_backward": _upsample("linear"), "aten.upsample_nearest2d_backward": _upsample("nearest"),
     "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip
