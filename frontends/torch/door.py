@@ -23,6 +23,7 @@ from .outlets import Made, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
 from .settings import current_stream, is_recorded, same_pointers
+from .shared_memory import SharedMemory
 
 #: What addresses of tensors that are read in place are multiples of, in bytes: the widest access of a kernel.
 ALIGNMENT = 16
@@ -163,7 +164,9 @@ class Door:
         held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
-            running = self.program.open(held, lambda nbytes: self._allocate(memory, nbytes))
+            running = self.program.open(
+                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
+            )
         layout = running.layout
         return _Opened(
             running,

@@ -8,9 +8,11 @@ is in the tables of `operators`. Parameters and buffers become constants.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
 from ...ops.language import Registry
@@ -87,7 +89,9 @@ def graph_of_nodes(
             reader.define_input(node, number in as_they_lie)
     walk(graph, reader)
     names = ["" if node in frozen else node.name for node in places]
-    return captured_graph(reader, "torch", names, [_result(reader, n) for n in results(graph)])
+    captured = captured_graph(reader, "torch", names, [_result(reader, n) for n in results(graph)])
+    again = partial(graph_of_nodes, graph, constants, as_they_lie) if constants else None
+    return evolve(captured, again=again)
 
 
 def _result(reader: Reader, node: object) -> str | int | float | None:
