@@ -27,8 +27,8 @@ from .overlap import overlap_launches
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
 LONGEST_RECORDING = 1 << 17
-#: Modules of chains that are gone, by device; they are unloaded when the device has come to rest.
-_UNUSED_MODULES: defaultdict[int, deque[Any]] = defaultdict(deque)
+#: Modules of chains that are gone, by driver and device; they are unloaded when the device has come to rest.
+_UNUSED_MODULES: defaultdict[tuple[Any, int], deque[Any]] = defaultdict(deque)
 
 
 class CudaChains(Chains):
@@ -81,7 +81,7 @@ class CudaChains(Chains):
 
     def settle(self) -> None:
         """Wait for the device, and unload the modules of chains that are gone: none of their kernels runs now."""
-        unused = _UNUSED_MODULES[self.ordinal]
+        unused = _UNUSED_MODULES[self.cu, self.ordinal]
         gone = [unused.popleft() for _ in range(len(unused))]
         self.within(lambda: self.checked(self.cu.cuCtxSynchronize()))
         self.within(lambda: [self.cu.cuModuleUnload(module) for module in gone])
@@ -99,7 +99,7 @@ class CudaChains(Chains):
         load = partial(self._load, modules)
         loaded = self.within(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
         made = CudaChain(self, plan, kernels, loaded)
-        weakref.finalize(made, _UNUSED_MODULES[self.ordinal].extend, modules).atexit = False
+        weakref.finalize(made, _UNUSED_MODULES[self.cu, self.ordinal].extend, modules).atexit = False
         return made
 
     def _load(self, modules: list[Any], kernel: KernelFunction, code: bytes) -> Any:

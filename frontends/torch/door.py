@@ -18,12 +18,11 @@ from attrs import frozen
 
 from ...ir import BackendError, UsageError, quote
 from .captured import Ends
-from .devices import is_number
+from .devices import SharedMemory, is_number
 from .outlets import Made, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
 from .settings import current_stream, is_recorded, same_pointers
-from .shared_memory import SharedMemory
 
 #: What addresses of tensors that are read in place are multiples of, in bytes: the widest access of a kernel.
 ALIGNMENT = 16

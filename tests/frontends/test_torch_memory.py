@@ -17,8 +17,8 @@ pytest.importorskip("pyopencl")
 from cuts.backends.opencl.chains import OpenCLChain
 from cuts.compile.in_place import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch.devices import shared_bytes
 from cuts.frontends.torch.dynamic import PlansByShape
-from cuts.frontends.torch.shared_memory import shared_bytes
 from cuts.runtime import InPlaceSession
 
 nn = torch.nn
