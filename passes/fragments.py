@@ -7,6 +7,7 @@ workers can do it side by side.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Protocol, TypeAlias
@@ -37,6 +38,8 @@ from .fusion import (
 from .layout import choose_layouts, pack_constants
 from .schedule import Point, first_points
 from .split import Splitting
+
+_LOG = logging.getLogger("cuts.passes")
 
 
 @frozen
@@ -112,7 +115,9 @@ def _cut(fragment: Fragment) -> Priced:
         groups = partition(Partitioner(workshop, splitting), fragment.mode)
         points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}
         searched = [_searched(group.form, splitting, points) for group in groups]
-    except CutsError:
+    except CutsError as error:
+        names = ", ".join(node.name for node in fragment.graph.nodes)
+        _LOG.info("cuts: nodes %s are no candidate kernels: %s", names, error)
         return None
     priced, times = tuple((group.form, modelled.cost(group.form)) for group in groups), turns(views)
     counts = tuple(times[group.repeat] for group in groups)

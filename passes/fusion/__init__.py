@@ -1,5 +1,6 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
+from .check_units import UngroupableUnit, find_ungroupable
 from .cutting import copied
 from .fold_tables import Folding, noted_foldings, remember_foldings
 from .fold_units import drop_unused, fold_units
@@ -43,6 +44,7 @@ __all__ = [
     "Policy",
     "Programs",
     "Remembered",
+    "UngroupableUnit",
     "Unit",
     "Views",
     "Way",
@@ -59,6 +61,7 @@ __all__ = [
     "divide_behind",
     "divide_moments",
     "drop_unused",
+    "find_ungroupable",
     "find_views",
     "fold_units",
     "follow_pieces",
