@@ -1,6 +1,5 @@
 """Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
 
-from .check_units import UngroupableUnit, find_ungroupable
 from .cutting import copied
 from .fold_tables import Folding, noted_foldings, remember_foldings
 from .fold_units import drop_unused, fold_units
@@ -17,11 +16,13 @@ from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
 from .solve import solve
 from .sums import (
     Family,
+    UngroupableUnit,
     Way,
     centre_means,
     compute_again,
     divide_behind,
     divide_moments,
+    find_ungroupable,
     products_again,
     share_sums,
     sum_rows_first,

@@ -237,7 +237,10 @@ class Workshop:
         self._losing: dict[str, bool] = {}
 
     def turn(self, unit: str) -> Workshop:
-        """Return a workshop for one turn of a loop."""
+        """Return a workshop for one turn of a loop.
+
+        Raises `PassError` where a unit is no loop.
+        """
         if unit not in self._turns:
             repeat = self.units[unit].repeat
             if repeat is None:
@@ -249,7 +252,10 @@ class Workshop:
     # ---- questions
 
     def single(self, unit: str) -> Group:
-        """Return the group of one unit; raise `PassError` where it has no normal form."""
+        """Return the group of one unit.
+
+        Raises `PassError` where the unit has no normal form.
+        """
         found = self._form(((unit,),), None)
         if isinstance(found, Illegal):
             own = self.units[unit]

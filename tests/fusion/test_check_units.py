@@ -13,13 +13,18 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import PassError
+from cuts.ir.expr import Read
 from cuts.ir.graph import Graph
+from cuts.ir.index import Var, as_index
 from cuts.ir.precision import PrecisionName
+from cuts.ir.statement import Statement
+from cuts.ir.types import DType
 from cuts.ops import Registry
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
 from cuts.passes.evaluators import Modelled
 from cuts.passes.fusion import (
+    FusionError,
     Policy,
     Programs,
     Workshop,
@@ -29,9 +34,11 @@ from cuts.passes.fusion import (
     find_views,
     products_again,
 )
+from cuts.passes.fusion.align import check_counts
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.rewrites import Rewrite, rewrite_statements, write_statements
 
+from ..fuzz.chance import Chance
 from ..kernels.cases import Builder, ByModel, builder
 
 REGISTRY = Registry.builtin()
@@ -150,3 +157,22 @@ def test_an_algorithm_whose_steps_do_not_fit_is_reported(caplog: pytest.LogCaptu
         assert step.run(graph) is graph
     assert "algorithm 'fourier_8' is left out" in caplog.text
     assert np.isfinite(step.choices[0].seconds[""])
+
+
+@pytest.mark.parametrize("deciding", ["model", "chance"])
+def test_updates_of_a_tensor_without_elements_go(deciding: str) -> None:
+    make = builder()
+    scattered = make.node("gather_grad", make.input(3), make.input(3, dtype=DType.I64), axis=0, size=0)
+    ends = (make.node("sigmoid", scattered), make.node("exp", "in 0"))
+    graph = Graph("none", tuple(make.inputs), ends, dict(make.types), tuple(make.nodes))
+    assert not REGISTRY.instances.of_node(graph.nodes[0], graph).program.statements
+    compile_graph(graph, REGISTRY, TARGET, CompileOptions(), emit, Chance(TARGET) if deciding == "chance" else None)
+
+
+def test_elements_are_not_matched_with_none() -> None:
+    empty, one, three = ((Var(f"{n}_i", n),) for n in (0, 1, 3))
+    first = Statement("a", three, tuple(map(as_index, three)), Read("x", tuple(map(as_index, three))))
+    for axes in (empty, one):
+        behind = Statement("b", axes, tuple(map(as_index, axes)), Read("a", tuple(map(as_index, axes))))
+        with pytest.raises(FusionError, match="cannot be matched"):
+            check_counts([behind, first], ["a", "b"])

@@ -33,9 +33,9 @@ from ....ir import (
     variables,
 )
 from ....ops.language import unused_name
-from ..check_units import find_ungroupable
 from ..legality import Policy
 from ..programs import Programs, Unit
+from .check_units import find_ungroupable
 from .exchange import exchange, same_sum
 from .writing import Tracing
 
