@@ -14,11 +14,10 @@ from unittest import mock
 
 import cuts
 import numpy as np
-from attrs import asdict, evolve, field, frozen
+from attrs import asdict, evolve, frozen
 from cuts.backends.devices import find_target
-from cuts.compile.driver import build_graph, precisions_of
+from cuts.compile.driver import build_graph, compile_model, precisions_of
 from cuts.compile.loading import Spec
-from cuts.compile.plan import CompiledPlan
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError, PassError, VerifyError
@@ -97,7 +96,6 @@ class Outcome:
     settings: CompileSettings
     kind: str = ""
     text: str = ""
-    plan: CompiledPlan | None = field(default=None, eq=False, repr=False)
 
     @property
     def is_finding(self) -> bool:
@@ -119,7 +117,8 @@ def compile_one(graph: Graph, settings: CompileSettings) -> Outcome:
     """Compile a graph and return how that ended."""
     try:
         with drawn_orders(settings):
-            return Outcome(settings, plan=_compiled(graph, settings))
+            _compile(graph, settings)
+            return Outcome(settings)
     except (PassError, VerifyError) as error:
         if settings.memory is not None and "bytes" in str(error):
             return Outcome(settings, "refused", str(error))  # less memory than any order of the graph takes
@@ -130,14 +129,18 @@ def compile_one(graph: Graph, settings: CompileSettings) -> Outcome:
         return Outcome(settings, type(error).__name__, traceback.format_exc())
 
 
-def _compiled(graph: Graph, settings: CompileSettings) -> CompiledPlan:
-    """Return the plan of a graph, or of its gradient where there is one."""
+def _compile(graph: Graph, settings: CompileSettings) -> None:
+    """Compile a graph, or its gradient where the settings say so: to a plan on the host, to sources elsewhere."""
     spec = Spec(Registry.builtin())
     if settings.trained and (loss := next((v for v in graph.outputs if graph.types[v].dtype.is_float), "")):
         made = _gradient(graph, loss)
         graph, spec = made.graph, made.spec
     options = CompileOptions(mode=settings.mode, precision=settings.precision, memory=settings.memory, verify=True)
-    return build_graph(graph, spec, settings.machine, options, settings.selector())
+    target, selector = settings.machine, settings.selector()
+    if target.on_host:
+        build_graph(graph, spec, target, options, selector)
+    else:
+        compile_model(graph, spec, target, options, selector)  # a plan would need NVIDIA's compiler
 
 
 def _gradient(graph: Graph, loss: str) -> Training:
