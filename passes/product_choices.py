@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 from attrs import evolve, frozen
 
-from ..ir import CutsError, Statement, TensorType, rename_statement
+from ..ir import CutsError, Statement, TensorType, naming_faults, rename_statement
 from .compilation import Compilation
 from .evaluators import Modelled
 from .fusion import (
@@ -120,9 +120,11 @@ class _Choices:
     def _seconds(self, programs: Programs) -> float:
         evaluator = self.settings.evaluator
         try:
-            workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
-            return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
-        except CutsError:
+            with naming_faults("products that are computed again"):
+                workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
+                return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
+        except CutsError as error:
+            _LOG.info("cuts: a way to compute products again is left out: %s", error)
             return float("inf")
 
 

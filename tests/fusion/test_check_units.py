@@ -5,6 +5,7 @@ user as an error.
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions
-from cuts.ir.errors import PassError
+from cuts.ir.errors import InternalError, PassError
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph
 from cuts.ir.index import Var, as_index
@@ -20,6 +21,7 @@ from cuts.ir.precision import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
+from cuts.passes import fragments
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
 from cuts.passes.evaluators import Modelled
@@ -134,8 +136,8 @@ def test_a_unit_without_a_normal_form_is_named() -> None:
         workshop.single(programs.units[0].name)
 
 
-def without_elements(size: int, batch: int) -> Graph:
-    """Return a convolution that has no results."""
+def image(size: int, batch: int) -> Graph:
+    """Return a convolution of some images."""
     make = builder()
     y = make.node("conv", make.input(batch, 4, 14, 14), make.input(4, 4, size, size), pads=(size // 2,) * 4)
     return Graph("empty", tuple(make.inputs), (y,), dict(make.types), tuple(make.nodes))
@@ -144,13 +146,13 @@ def without_elements(size: int, batch: int) -> Graph:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("size", [3, 5])
 def test_algorithms_of_empty_results_are_left_out(size: int, precision: PrecisionName) -> None:
-    graph, options = without_elements(size, 0), CompileOptions(precision=precision)
+    graph, options = image(size, 0), CompileOptions(precision=precision)
     compile_graph(graph, REGISTRY, TARGET, options, emit)
     compile_graph(graph, REGISTRY, TARGET, options, emit, ByModel(TARGET))
 
 
 def test_an_algorithm_whose_steps_do_not_fit_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    graph = without_elements(5, 0)
+    graph = image(5, 0)
     assert REGISTRY.instances.of_node(graph.nodes[0], graph).algorithms
     step = ChooseAlgorithms(REGISTRY.instances, Modelled(TARGET), TARGET, "mixed")
     with caplog.at_level(logging.INFO, "cuts.passes"):
@@ -176,3 +178,27 @@ def test_elements_are_not_matched_with_none() -> None:
         behind = Statement("b", axes, tuple(map(as_index, axes)), Read("a", tuple(map(as_index, axes))))
         with pytest.raises(FusionError, match="cannot be matched"):
             check_counts([behind, first], ["a", "b"])
+
+
+def _fails(*_: object) -> None:
+    raise ValueError("planted")
+
+
+@pytest.mark.parametrize(("module", "name", "place"), [
+    ("stages", "extract", "stage 'extract': units 'node 0'"), ("stages", "find_views", "stage 'views'"),
+    ("graph.canonicalise", "run_passes", "pass 'canonicalise'"),
+])  # fmt: skip
+def test_a_fault_names_its_stage_and_nodes(module: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module(f"cuts.passes.{module}"), name, _fails)
+    with pytest.raises(InternalError, match=place + ".*: ValueError: planted") as found:
+        compile_graph(graph_of("padded"), REGISTRY, find_target("opencl"), CompileOptions(mode="no-fusion"), emit)
+    assert isinstance(found.value.__cause__, ValueError)
+
+
+def test_a_candidate_with_a_fault_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fragments, "choose_layouts", _fails)
+    with caplog.at_level(logging.WARNING, "cuts.passes"):
+        assert compile_graph(image(3, 1), REGISTRY, TARGET, CompileOptions(), emit, ByModel(TARGET)).kernels
+    assert "candidate kernels of nodes node 0: ValueError: planted" in caplog.text

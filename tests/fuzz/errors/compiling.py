@@ -20,7 +20,7 @@ from cuts.compile.driver import build_graph, compile_model, precisions_of
 from cuts.compile.loading import Spec
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.compiled import CompileOptions, Mode
-from cuts.ir.errors import CutsError, PassError, VerifyError
+from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.precision import PrecisionName
 from cuts.ir.target import Target
@@ -122,7 +122,8 @@ def compile_one(graph: Graph, settings: CompileSettings) -> Outcome:
     except (PassError, VerifyError) as error:
         if settings.memory is not None and "bytes" in str(error):
             return Outcome(settings, "refused", str(error))  # less memory than any order of the graph takes
-        return Outcome(settings, type(error).__name__, traceback.format_exc())
+        cause = error.__cause__ if isinstance(error, InternalError) and error.__cause__ is not None else error
+        return Outcome(settings, type(cause).__name__, traceback.format_exc())
     except CutsError as error:
         return Outcome(settings, "refused", str(error))
     except Exception as error:
