@@ -25,13 +25,13 @@ from cuts.runtime.arrays import random_inputs
 from cuts.runtime.verify import compare
 from cuts.search.child import Child
 from cuts.tests.amounts import examples
+from cuts.tests.fuzz.__main__ import main
+from cuts.tests.fuzz.campaign.asking import SERVICE, checked
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from ..kernels.cases import builder
 from ..needs import needs_cuda, needs_opencl
-from .__main__ import main
-from .campaign.asking import SERVICE, checked
 from .chance import Chance
 from .checking import WAYS, Bench
 from .drawing import BATCH, drawn, shrunk

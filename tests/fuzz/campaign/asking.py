@@ -9,9 +9,8 @@ from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
 from cuts.search.child import Child, Lost
-
-from ..checking import WAYS
-from ..service import Report
+from cuts.tests.fuzz.checking import WAYS
+from cuts.tests.fuzz.service import Report
 
 SERVICE = "cuts.tests.fuzz.service:Fuzzer"
 #: Seconds that one graph may take, in all ways together.

@@ -9,8 +9,7 @@ from typing import Any
 
 from attrs import define, field
 from cuts.ir.graph import Graph
-
-from ..service import Report
+from cuts.tests.fuzz.service import Report
 
 
 @define

@@ -21,12 +21,11 @@ from attrs import define, field, frozen
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.search.child import Child
-
-from ..drawing import drawn
-from ..planted import BUGS
-from ..planting import Bug
-from ..sweep.running import batches_of_round
-from .asking import SERVICE, asked, checked
+from cuts.tests.fuzz.campaign.asking import SERVICE, asked, checked
+from cuts.tests.fuzz.drawing import drawn
+from cuts.tests.fuzz.planted import BUGS
+from cuts.tests.fuzz.planting import Bug
+from cuts.tests.fuzz.sweep.running import batches_of_round
 
 #: Seconds that a batch of the sweep or a file of tests may take; the sweep's seed, and sets of numbers.
 LAWS, SEED, SETS = 600.0, 1, 8

@@ -20,13 +20,12 @@ from cuts.ir.graph import Graph
 from cuts.ir.graph_text import print_graph
 from cuts.search.build import Done, Job, Workers
 from cuts.search.child import Child
-
-from ..checking import WAYS
-from ..drawing import drawn, shrunk
-from ..reducing import reduced
-from ..service import Report
-from .asking import LIMIT, SERVICE, checked
-from .counting import GraphCounts
+from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, checked
+from cuts.tests.fuzz.campaign.counting import GraphCounts
+from cuts.tests.fuzz.checking import WAYS
+from cuts.tests.fuzz.drawing import drawn, shrunk
+from cuts.tests.fuzz.reducing import reduced
+from cuts.tests.fuzz.service import Report
 
 #: How often a graph is tried while Hypothesis shrinks it, and while it is cut down after that.
 SHRINKING = 60
