@@ -1,4 +1,4 @@
-"""Tutorials: their commands and Python blocks run, and their listings are the output of the compiler.
+"""Tutorials: their blocks run, and their listings are current.
 
 Blocks of a document run in order, in one folder and one namespace. A comment before a block says how it is taken:
 
@@ -29,12 +29,14 @@ from cuts.tests.needs import needs_opencl
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+#: Other documents whose examples run.
+EXAMPLES = [ROOT / "docs" / "reference" / "python_api.md"]
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*) -->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @frozen
 class Block:
-    """A fenced block of a document, its mark, and the place of its text."""
+    """A fenced block of a document, with its mark and place."""
 
     mark: str
     language: str
@@ -47,7 +49,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether the block is a program."""
+        """True for a program."""
         return self.language in ("sh", "python") and self.after("not run:") is None and self.after("file:") is None
 
     @property
@@ -91,7 +93,7 @@ def write_onnx(path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder that tutorials run in: with the examples and a model, without a compiler of CUDA sources."""
+    """Return a folder with the examples and a model, without a CUDA compiler."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     write_onnx(tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
@@ -100,7 +102,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_blocks(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run the blocks of a document in order; return its text with the listings as they are today."""
+    """Run the blocks of a document in order; return its text with current listings."""
     text = path.read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "tutorial"}
     printed, listings = "", list[tuple[Block, str]]()
@@ -129,7 +131,7 @@ def run_blocks(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @needs_opencl
 @pytest.mark.long
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*TUTORIALS, *EXAMPLES], ids=lambda path: path.stem)
 def test_a_tutorial_runs(
     path: Path, folder: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
