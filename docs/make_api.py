@@ -29,7 +29,8 @@ plan.save("rms.plan")""",
     "build_staged": """staged = cuts.build_staged("model.onnx", "opencl", shapes={"x": (1, 3, 16, 16)})""",
     "load_graph": """graph = cuts.load_graph("examples/perceptron.json")""",
     "save_graph": """cuts.save_graph(graph, "copy.json")""",
-    "graph_from_json": """graph = cuts.graph_from_json(open("copy.json").read())""",
+    "graph_from_json": """with open("copy.json") as file:
+    graph = cuts.graph_from_json(file.read())""",
     "Graph": """print(graph.inputs, graph.outputs, graph.types["y"])""",
     "Node": """print([node.op for node in graph.nodes])""",
     "Registry": """registry = cuts.Registry.builtin()
@@ -95,13 +96,11 @@ def entry(name: str) -> Iterator[str]:
     """Yield the entry of a public name."""
     value = getattr(cuts, name)
     yield from (f"## `cuts.{name}`", "")
-    if isinstance(value, str):
-        yield "The version of the package, as text."
-    elif name in MEMBERS:
+    if name in MEMBERS:
         yield from paragraphs(value, 1)
         if MEMBERS[name]:
             yield from ("| member | meaning |", "|---|---|", *members(value, MEMBERS[name]), "")
-    else:
+    elif callable(value):
         yield from signature(name, value)
         yield from paragraphs(value)
     if name in NEEDS:
