@@ -64,7 +64,7 @@ NEEDS = {"torch_op": "torch", "build_staged": "onnx"}
 
 
 def paragraphs(value: object, count: int | None = None) -> Iterator[str]:
-    """Yield the lines of the first paragraphs of a docstring, wrapped anew, without the errors that are raised."""
+    """Yield the first paragraphs of a docstring, without its errors."""
     for text in re.split(r"\n\s*\n", inspect.getdoc(value) or "")[:count]:
         if text.startswith("Raises "):
             continue
@@ -84,7 +84,7 @@ def signature(name: str, value: object) -> Iterator[str]:
 
 
 def members(value: type, names: str) -> Iterator[str]:
-    """Yield a row for each named member of a class: its name and the first sentence of its docstring."""
+    """Yield a row for each named member of a class."""
     for name in names.split():
         member = inspect.getattr_static(value, name)
         text = " ".join((inspect.getdoc(member) or "").split())

@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs.yml`: pages that are written from the code, and links to files outside of `docs`."""
+"""Hooks of `mkdocs.yml`: generated pages, links out of `docs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 #: Documents that others link to and that are not written yet.
 PENDING = {"fusion.md", "results.md", "schedule_space.md", "tensor_cores.md"}
 #: Files outside of `docs` that are pages of the site.
-MOVED = {"spec/README.md": "reference/language.md", "README.md": "index.md"}
+OUTSIDE_PAGES = {"spec/README.md": "reference/language.md", "README.md": "index.md"}
 
 
 def pending() -> set[str]:
@@ -37,7 +37,7 @@ def _existing(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are written from the code, and the language of declarations."""
+    """Add generated pages and the language of declarations."""
     from mkdocs.structure.files import File
 
     pages = {
@@ -53,9 +53,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to files outside of `docs` at their pages; leave the words of a link to a missing document."""
+    """Rewrite links out of `docs`, and remove those to missing documents."""
     up = "../" * page.file.src_uri.count("/")
-    for path, name in MOVED.items():
+    for path, name in OUTSIDE_PAGES.items():
         markdown = markdown.replace(f"]({up}../{path}", f"]({up}{name}")
     for name in pending():
         markdown = re.sub(rf"\[([^\]]*)\]\((?:\.\./)*{re.escape(name)}[^)]*\)", r"\1", markdown)
