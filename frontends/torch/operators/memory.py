@@ -30,7 +30,7 @@ def _fill(reader: Reader, x: Value, value: Any) -> Any:
     kind, shape = reader.type(x).dtype, reader.shape(x)
     if isinstance(value, Value):
         return reader.emit("expand", reader.cast(value, kind), shape=shape)
-    return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), shape))
+    return reader.number(value, kind, shape)
 
 
 def _written_over(reader: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:

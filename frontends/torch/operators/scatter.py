@@ -35,7 +35,7 @@ def _scatter(how: str) -> Convert:
         own, shape = reader.type(x).dtype, reader.shape(indices)
         kind = DType.U8 if own is DType.BOOL else own
         if not isinstance(updates, Value):
-            updates = reader.constant(np.broadcast_to(np.asarray(updates, kind.numpy), shape))
+            updates = reader.cast(reader.number(updates, own, shape), kind)
         elif reader.shape(updates) != shape:
             updates = reader.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
         if reduce not in _REDUCTIONS:
