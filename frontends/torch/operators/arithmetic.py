@@ -20,8 +20,8 @@ def _binary(op: str) -> Convert:
     def convert(reader: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
         kind = reader.promoted(a, b)
         if _any_beyond(kind, a, b) and op in ("add", "sub", "mul"):
-            wide = convert(reader, *(reader.operand(v, DType.F32) for v in (a, b)), alpha)
-            return reader.cast(wide, kind)
+            first, second = (reader.operand(v, DType.F32) for v in (a, b))
+            return reader.cast(convert(reader, first, second, alpha), kind)
         first, second = (reader.operand(v, kind) for v in (a, b))
         if alpha != 1:
             if isinstance(alpha, float) and not kind.is_float:
