@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import re
 from collections.abc import Iterator
 from os.path import normpath
 from pathlib import Path
 
+import cuts
 import pytest
+from cuts.backends import known_targets, target_aliases
 from cuts.bench.records import RESULTS, markdown, read_rows
+from cuts.cli.main import COMMANDS, make_parser
+from cuts.docs import make_api
 from cuts.docs.make_modules import document, modules, purpose
+from cuts.docs.make_site import pending
 
 ROOT = Path(__file__).parents[1]
 #: Written by scripts, and not kept.
 BUILT = {"docs/ops.md", "docs/modules.md"}
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("spec/*.md"))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("spec/*.md"))
     if path.relative_to(ROOT).as_posix() not in BUILT
 )
 DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*/*.cuts"), *ROOT.glob("*/*.lark")))
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
 WIDTH = 120
+VARIABLE = re.compile(r"\bCUTS_[A-Z_]+\b")
 #: Folders of the package, and the others of the repository.
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
 #: Every file, by its path from the root; a document may name a file of a folder that it speaks of by its bare name.
@@ -35,15 +42,14 @@ def read(name: str) -> str:
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
-    """Yield a file's numbered lines, without what the compiler printed and what a test writes from the code: these are
-    as long as they are.
-    """
-    quoted = False
+    """Yield a file's numbered lines, without listings that tests write: these have any length."""
+    printed, before = False, ""
     for number, line in enumerate(read(name).split("\n"), 1):
-        fence = line.startswith("```")
-        quoted = quoted != fence
-        if not (name == "README.md" and quoted) and not is_stage(line):
+        if line.startswith("```"):
+            printed = before.startswith("<!-- output")
+        if not printed and not is_stage(line):
             yield number, line
+        before = line
 
 
 def is_stage(line: str) -> bool:
@@ -85,13 +91,99 @@ def exists(document_name: str, path: str) -> bool:
 
 
 #: Files that a reader makes: names of examples.
-MADE = {"t.cuts", "fuzz.json", "bench/results/baselines-*.json"}
+MADE = {"specs/00.cuts", "t.cuts", "fuzz.json", "bench/results/baselines-*.json"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_paths_that_a_document_names_exist(name: str) -> None:
     text = re.sub(r"```.*?```", "", read(name), flags=re.DOTALL)
-    assert sorted(path for path in {*named_paths(text)} - MADE if not exists(name, path)) == []
+    named = {path for path in named_paths(text) if path.rpartition("/")[2] not in pending()}
+    assert sorted(path for path in named - MADE if not exists(name, path)) == []
+
+
+def anchors(name: str) -> set[str]:
+    """Return the anchors of a document's headings."""
+    text = re.sub(r"^```.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def links(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and the anchor of each link within the repository."""
+    text = re.sub(r"^```.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub("`[^`\n]*`", "", text)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield normpath(f"{name}/../{path}") if path else name, anchor
+
+
+#: Documents that are written later, from the root.
+LATER = {f"docs/{path}" for path in pending()}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_of_a_document_resolve(name: str) -> None:
+    found = [(path, anchor) for path, anchor in links(name) if path not in LATER | BUILT]
+    assert [path for path, _ in found if not (ROOT / path).exists()] == []
+    assert [(path, anchor) for path, anchor in found if anchor and anchor not in anchors(path)] == []
+
+
+def test_each_page_of_the_site_exists() -> None:
+    pages = re.findall(r": ([\w/]+\.md)$", read("mkdocs.yml"), flags=re.MULTILINE)
+    known = {*DOCUMENTS, *BUILT, *LATER, "docs/reference/language.md"}
+    assert [page for page in pages if f"docs/{page}" not in known] == []
+    inside = {path for path in DOCUMENTS if path.startswith(("docs/tutorials/", "docs/reference/"))}
+    assert sorted(inside - {f"docs/{page}" for page in pages}) == []
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the texts below the headings of the second level, by heading."""
+    parts = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def options_in(text: str) -> set[str]:
+    """Return the options in the first column of a section's table."""
+    rows = re.findall(r"^\| (.*?) \| ", text, flags=re.MULTILINE)
+    return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(rows)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_has_every_option_of_a_command(command: str) -> None:
+    found = sections(read("docs/reference/cli.md"))
+    own = found[f"`cuts {command}`"]
+    shared = [title for title in found if f"#{title.lower().replace(' ', '-')})" in own]
+    documented = set().union(*map(options_in, (own, found["All commands"], *(found[title] for title in shared))))
+    commands = next(a for a in make_parser(command)._actions if isinstance(a, argparse._SubParsersAction))
+    options = {option for action in commands.choices[command]._actions for option in action.option_strings}
+    assert documented == options
+
+
+def test_the_reference_has_the_exit_codes() -> None:
+    help_text = " ".join(make_parser().format_help().partition("exit codes:")[2].split())
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", read("docs/reference/errors.md"), flags=re.MULTILINE)
+    assert [row for row in rows if row[0] != "1" and f"{row[0]} {row[1]}" not in help_text] == []
+    assert len(rows) == len(re.findall(r"(?<!\S)\d+(?= )", help_text)) + 1
+
+
+def test_the_reference_of_python_is_made_from_docstrings() -> None:
+    assert sorted(make_api.EXAMPLES) == sorted(cuts.__all__)
+    assert read("docs/reference/python_api.md") == make_api.document(), "run python docs/make_api.py"
+
+
+#: Names in the code that begin like variables of the environment: placeholders and a macro of tests.
+NO_VARIABLES = {"CUTS_KERNEL_NAME", "CUTS_THREE"}
+
+
+def test_the_reference_has_every_variable_of_the_environment() -> None:
+    code = [path for folder in FOLDERS - {"docs", "build"} for path in (ROOT / folder).rglob("*.py")]
+    found = {name for path in (*code, ROOT / ".ci/run") for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
+    assert found - NO_VARIABLES == {*VARIABLE.findall(read("docs/reference/environment.md"))}
+
+
+def test_the_reference_has_every_target() -> None:
+    text = read("docs/reference/targets.md")
+    assert [name for name in (*known_targets(), *target_aliases()) if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -103,7 +195,7 @@ def test_commands_of_a_document_name_files_that_exist(name: str) -> None:
 def test_every_room_is_in_the_readme_and_in_the_guide() -> None:
     rooms = {module.parent.as_posix() for module in modules()} - {"."}
     assert [room for room in sorted(rooms) if f"`{room}/`" not in read("docs/architecture.md")] == []
-    assert [room for room in sorted(rooms) if "/" not in room and f"| `{room}/`" not in read("README.md")] == []
+    assert [room for room in sorted(rooms) if "/" not in room and f"`{room}/`" not in read("README.md")] == []
 
 
 def test_every_module_of_a_frontend_is_in_their_guide() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,36 +14,18 @@ from cuts.ir import UsageError
 
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
 from cuts import latency
-from cuts.latency.dataset import Samples, load_profile, trained_on
-from cuts.latency.layer_model import Options
+from cuts.latency.dataset import load_profile, trained_on
 from cuts.latency.metrics import score
 from cuts.latency.own_kernels import read_own, unseen_own
 from cuts.latency.own_plans import read_plans, unseen_plans
 from cuts.latency.predictor import Predictor, predictor
-from cuts.tests.amounts import NIGHTLY
-
-#: A model for seeing that everything works; how good the whole one is, `bench/layer_report.py` tells.
-SMALL, EVERY = Options(trees=3, rounds=40), 8
+from cuts.tests.latency.small_models import small_models
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_models() -> Iterator[None]:
-    """Fit small models to a part of the profile, except at night, and keep nothing."""
-    predictor.cache_clear()
-    with patch.dict(os.environ, {"CUTS_NO_CACHE": "1"}):
-        if NIGHTLY:
-            yield
-        else:
-            with (
-                patch("cuts.latency.predictor.Options", lambda: SMALL),
-                patch("cuts.latency.predictor.trained_on", lambda samples: thinned(trained_on(samples))),
-            ):
-                yield
-    predictor.cache_clear()
-
-
-def thinned(samples: Samples) -> Samples:
-    return samples.where(np.arange(len(samples)) % EVERY == 0)
+def fitted_small() -> Iterator[None]:
+    with small_models():
+        yield
 
 
 LAYER = {"N": 16, "C": 72, "H": 56, "K": 128, "R": 3}

@@ -24,8 +24,33 @@ from .windows import (
     equal_windows,
     grid_sample,
     max_pool,
-    upsample,
 )
+
+
+def _gelu(reader: Reader, dy: Value, x: Value, *, approximate: str = "none") -> Any:
+    return reader.adjoint(reader.emit("gelu", x, approximate=approximate), dy, [x])[0]
+
+
+def _of_one(op: str) -> Convert:
+    """Return the conversion of the gradient of a function of one tensor."""
+    return lambda reader, dy, x: reader.adjoint(reader.emit(op, x), dy, [x])[0]
+
+
+def _tanh(reader: Reader, dy: Value, y: Value) -> Any:
+    """The derivative by the result is a product of two factors, each of which is exact near its zero."""
+    one = reader.constant(1, dtype=reader.type(y).dtype)
+    return reader.emit("mul", dy, reader.emit("mul", reader.emit("sub", one, y), reader.emit("add", one, y)))
+
+
+def _gated(reader: Reader, dy: Value, x: Value, axis: int) -> Any:
+    """Of `a * sigmoid(b)`: the derivative of the gate is `sigmoid(b) * sigmoid(-b)`."""
+    axis %= len(reader.shape(x))
+    half = reader.shape(x)[axis] // 2
+    a, b = reader.emit("split", x, outputs=2, split=(half, half), axis=axis)
+    gate = reader.emit("sigmoid", b)
+    slope = reader.emit("mul", gate, reader.emit("sigmoid", reader.emit("neg", b)))
+    parts = reader.emit("mul", dy, gate), reader.emit("mul", dy, reader.emit("mul", a, slope))
+    return reader.emit("concat", *parts, axis=axis)
 
 
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
@@ -103,14 +128,6 @@ def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
     return reader.adjoint(reader.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
-def _upsample(mode: str) -> Convert:
-    def convert(reader: Reader, dy: Value, sizes: Sequence[int], shape: Sequence[int], *arguments: Any) -> Any:
-        x = _absent(reader, dy, shape)
-        return reader.adjoint(upsample(mode)(reader, x, sizes, *arguments), dy, [x])[0]
-
-    return convert
-
-
 def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
     if by_frequency:
         reader.fail("gradients scaled by frequency are not supported")
@@ -148,6 +165,8 @@ def _embedding_bag(
 
 
 TABLE: dict[str, Convert] = {
+    "aten.gelu_backward": _gelu, "aten.silu_backward": _of_one("swish"), "aten.mish_backward": _of_one("mish"),
+    "aten.tanh_backward": _tanh, "aten.glu_backward": _gated,
     "aten.convolution_backward": _convolution,
     "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,
     "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,
@@ -156,8 +175,5 @@ TABLE: dict[str, Convert] = {
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
-    "aten.upsample_linear1d_backward": _upsample("linear"), "aten.upsample_trilinear3d_backward": _upsample("linear"),
-    "aten.upsample_bicubic2d_backward": _upsample("cubic"),
-    "aten.upsample_bilinear2d_backward": _upsample("linear"), "aten.upsample_nearest2d_backward": _upsample("nearest"),
     "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip

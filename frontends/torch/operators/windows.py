@@ -1,16 +1,14 @@
-"""PyTorch's convolutions, pooling, resizing and sampling."""
+"""PyTorch's convolutions, pooling and sampling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ....ir import DType
-from ...resampling import Rule, axis_table
 from ..reader import Convert, Reader, Value
 from .movement import unsqueeze
 
@@ -166,88 +164,6 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
     return reader.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
 
 
-def upsample(mode: str) -> Convert:
-    """Return the conversion of a way to resize: `nearest`, `linear` or `cubic`."""
-
-    def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
-        smooth = mode != "nearest"
-        corners = smooth and bool(arguments and arguments[0])
-        shape, rest = reader.shape(x), arguments[1:] if smooth else arguments
-        listed = (
-            rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest
-        )  # one list of factors, or one argument for each
-        factors = [float(f) for f in listed if f is not None]
-        target = (
-            tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
-        )
-        place = "align_corners" if corners else "half_pixel" if smooth else "asymmetric"
-        rule: dict[str, Any] = {} if smooth else {"nearest_mode": "floor"}
-        if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
-            rule["scales"] = (1.0, 1.0, *factors)
-        return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
-
-    return convert
-
-
-def nearest(exact: bool) -> Convert:
-    """Return the conversion of taking the nearest element: `exact` from the middle of a place, else from its beginning.
-
-    PyTorch finds it in single precision, which may round to the next element. Where it does so nowhere, the place is
-    written in integers, else it is looked up.
-    """
-    rule: dict[str, Any] = {
-        "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
-        "nearest_mode": "round_prefer_ceil" if exact else "floor",
-    }
-
-    def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
-        shape = reader.shape(x)
-        listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
-        factors = [float(f) for f in listed if f is not None]
-        whole = tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=False))
-        target = tuple(sizes) if sizes is not None else whole
-        counted = len(factors) == len(target)
-        scales = factors if counted else [None] * len(target)
-        tables = [_nearest_places(*each, exact) for each in zip(shape[2:], target, scales, strict=True)]
-        if all(straight for _, straight in tables):
-            more: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
-            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **more, **rule)
-        for n, (table, _) in enumerate(tables):
-            x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
-        return x
-
-    return convert
-
-
-def _nearest_places(size: int, result: int, factor: float | None, exact: bool) -> tuple[Any, bool]:
-    """Return which of `size` elements PyTorch takes for each place, and whether these are the nearest ones."""
-    step = np.float32(size) / np.float32(result) if factor is None else np.float32(1 / factor)
-    start = np.float32(0.5 if exact else 0.0)
-    table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
-    ratio = Fraction(result, size) if factor is None else Fraction(factor).limit_denominator()
-    right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
-    table = np.minimum(table, size - 1)
-    return table, bool((table == np.minimum(right, size - 1)).all())
-
-
-def _upsample_antialiased(kernel: str) -> Convert:
-    """Return the conversion of resizing by a kernel that is as wide as what a place of the result stands for."""
-
-    def convert(reader: Reader, x: Value, sizes: Sequence[int], corners: bool, *factors: float | None) -> Any:
-        if corners:
-            reader.fail("align_corners with antialias is not supported; expected align_corners=False")
-        rule = Rule(kernel, cubic_a=-0.5, antialias=True, exclude_outside=True)
-        kind, shape = reader.type(x).dtype, reader.shape(x)
-        for n, size in enumerate(sizes):
-            factor = factors[n] if n < len(factors) else None
-            scale = size / shape[n + 2] if factor is None else factor
-            places, weights, _ = axis_table(rule, shape[n + 2], size, scale)
-            x = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=kind), axis=n + 2)
-        return x
-
-    return convert
-
-
 def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Convert the sum of all columns that cover a pixel."""
     pads = tuple(padding)
@@ -282,12 +198,6 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
-    "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
-    "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
-    "aten.upsample_bicubic2d": upsample("cubic"), "aten.col2im": _batched_columns,
-    "aten.upsample_nearest1d": nearest(False), "aten.upsample_nearest3d": nearest(False),
-    **{f"aten._upsample_nearest_exact{rank}d": nearest(True) for rank in (1, 2, 3)},
-    "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
-    "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
+    "aten.col2im": _batched_columns,
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

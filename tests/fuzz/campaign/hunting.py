@@ -18,10 +18,10 @@ from threading import Lock
 from typing import Any
 
 from attrs import define, field, frozen
-from cuts.bench.fuzz import SERVICE, asked, checked
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.search.child import Child
+from cuts.tests.fuzz.campaign.asking import SERVICE, asked, checked
 from cuts.tests.fuzz.drawing import drawn
 from cuts.tests.fuzz.planted import BUGS
 from cuts.tests.fuzz.planting import Bug

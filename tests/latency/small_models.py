@@ -1,0 +1,38 @@
+"""Small models of latency, fitted to a part of the profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+from cuts.latency.dataset import Samples, trained_on
+from cuts.latency.layer_model import Options
+from cuts.latency.predictor import predictor
+from cuts.tests.amounts import NIGHTLY
+
+#: A model for seeing that everything works; how good the whole one is, `bench/layer_report.py` tells.
+SMALL_OPTIONS, STEP = Options(trees=3, rounds=40), 8
+
+
+@contextmanager
+def small_models() -> Iterator[None]:
+    """Fit small models to a part of the profile, except at night."""
+    predictor.cache_clear()
+    with patch.dict(os.environ, {"CUTS_NO_CACHE": "1"}):
+        if NIGHTLY:
+            yield
+        else:
+            with (
+                patch("cuts.latency.predictor.Options", lambda: SMALL_OPTIONS),
+                patch("cuts.latency.predictor.trained_on", lambda samples: every_nth(trained_on(samples))),
+            ):
+                yield
+    predictor.cache_clear()
+
+
+def every_nth(samples: Samples) -> Samples:
+    """Return one of `STEP` samples."""
+    return samples.where(np.arange(len(samples)) % STEP == 0)
