@@ -197,7 +197,7 @@ def row_slice(whole: str, row: int, type_: TensorType) -> Slice:
 
 
 def with_rows(statement: Statement, rows: Mapping[tuple[str, int], str]) -> Statement:
-    """Replace row_name rows of tensors by tensors of their own.
+    """Replace named rows of tensors by tensors of their own.
 
     `rows` maps tensor and row number to the name.
     """

@@ -54,6 +54,4 @@ class Target:
     atoms: tuple[
         tuple[str, float], ...
     ] = ()  #: matrix instructions by name (`ir.matrix_instructions`), with the clocks one takes a quarter SM
-    first_load: float = (
-        0.0  #: measured seconds of a kernel that loads one uncached line and stores it
-    )
+    first_load: float = 0.0  #: measured seconds of a kernel that loads one uncached line and stores it
