@@ -125,7 +125,7 @@ def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = Tr
 
 
 class _Walk:
-    """Walk of one stage: first compute tasks with their sums and sends, then moves between storage, memory and stages."""
+    """Walk of one stage: compute tasks with their sums and sends, then moves to and from memory and storage."""
 
     def __init__(self, builder: _Builder, stage: int, layers: list[Placed], count: int) -> None:
         self.b, self.stage, self.layers, self.count = builder, stage, layers, count

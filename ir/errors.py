@@ -161,7 +161,7 @@ def whole_file(
     """Yield a temporary path that replaces a file atomically.
 
     The file is complete or absent; an interrupted write leaves nothing. Raises `UsageError`, with `what` as the file's
-    description, where it cannot be finished: on an `OSError`, or on one of the `errors` that a writer raises.
+    description, where it cannot be written: on an `OSError`, or on one of the `errors` that a writer raises.
     """
     file = Path(path)
     caught: tuple[type[Exception], ...] = (OSError, *errors)

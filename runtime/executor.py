@@ -64,7 +64,7 @@ class Session:
             self._launches = tuple((step, turn, bound[step][turn]) for step, turn in plan.launches())
 
     @contextmanager
-    def _exclusive_access(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Keep other threads out of the arena, and make the device this thread's."""
         with self._lock, self.device.current():
             yield
@@ -131,7 +131,7 @@ class Session:
 
         Memory is shared over time, so it holds its value only until a later step reuses it.
         """
-        with self._exclusive_access():
+        with self._alone():
             return self._read(tensor)
 
     def _read(self, tensor: str, turn: int = 0) -> Array:
@@ -167,7 +167,7 @@ class Session:
     @property
     def state(self) -> dict[str, Array]:
         """The values of state that the next run begins with."""
-        with self._exclusive_access():
+        with self._alone():
             return self._state.read()
 
     def set_state(self, values: Mapping[str, object]) -> None:
@@ -176,17 +176,17 @@ class Session:
         Raises `UsageError` for names that are no state of the plan, and for other types.
         """
         checked = checked_state(self.plan, values)
-        with self._exclusive_access():
+        with self._alone():
             self._state.write(checked)
 
     def reset_state(self) -> None:
         """Let the next run begin with the initial values."""
-        with self._exclusive_access():
+        with self._alone():
             self._state.reset()
 
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
-        with self._exclusive_access():
+        with self._alone():
             for _, _, launch in self._launches:
                 launch()
 
@@ -195,7 +195,7 @@ class Session:
 
         It is one recorded graph where the device can record it, else the steps.
         """
-        with self._exclusive_access():
+        with self._alone():
             if self._replay is None:
                 self._replay = self._record_steps()
             return self._replay
@@ -228,7 +228,7 @@ class Session:
         if interface.state:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
-        with self._exclusive_access():
+        with self._alone():
             launch = self.compute()
             start = time.perf_counter()
             self._feed(inputs)
@@ -255,7 +255,7 @@ class Session:
         inputs, except those that are `there` then, and return some outputs. State that is not given is read, and stays
         as it was.
         """
-        with self._exclusive_access():
+        with self._alone():
             launch = self.compute()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)
@@ -289,7 +289,7 @@ class Session:
 
         Other threads wait for the end.
         """
-        with self._exclusive_access():
+        with self._alone():
             self._feed(inputs)
             for number, turn, launch in self._launches:
                 launch()
@@ -302,7 +302,7 @@ class Session:
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
         """Time all steps together on the device, without copies."""
-        with self._exclusive_access():
+        with self._alone():
             return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
@@ -310,7 +310,7 @@ class Session:
 
         Those of a loop are timed at their first iteration.
         """
-        with self._exclusive_access():
+        with self._alone():
             return self.device.time_each(self.first_launches(), repeats=repeats)
 
     def first_launches(self) -> list[Launch]:

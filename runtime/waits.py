@@ -1,6 +1,6 @@
 """Hazards: the earlier launches of a plan that each launch waits for.
 
-Two launches keep their order where both record an element and one of them writes it. Elements are compared exactly: the
+Two launches keep their order where both touch an element and one of them writes it. Elements are compared exactly: the
 parts of a concatenation interleave in its buffer, and writers of different parts do not wait for each other. Where the
 comparison takes too long, the launches wait.
 """
@@ -180,7 +180,7 @@ def _overlap(one: Shape, other: Shape, distance: int) -> bool:
 def _conflicts(accesses: Sequence[Sequence[Touching]]) -> Iterator[set[int]]:
     """Yield the launches before each that must have ended, or others that wait for them.
 
-    Memory is divided into cells at the ends of all accesses. A cell records its accesses since all of it was written last:
+    Memory is divided into cells at the ends of all accesses. A cell records its accesses since its last full write:
     an access that conflicts with an earlier one conflicts with that write, too, which waits for it.
     """
     cells = _Cells([access for each in accesses for access in each])

@@ -89,7 +89,7 @@ class TrainingLoop:
     def run(self, batches: Iterable[Batch], initial: Batch) -> Checkpoint:
         """Run a step on each batch after those of the checkpoint.
 
-        Raises `UsageError` steps_class checkpoints are wanted without a file, or in no folder, and for a loss that is no
+        Raises `UsageError` where checkpoints are wanted without a file, or in no folder, and for a loss that is no
         number any more.
         """
         if self.every and self.checkpoint is None:
@@ -140,7 +140,7 @@ class TrainingLoop:
 
 
 def _length(batches: Iterable[Batch]) -> int | None:
-    """Return the number of batches, None steps_class it is not known."""
+    """Return the number of batches, None where it is not known."""
     try:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:

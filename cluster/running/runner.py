@@ -31,7 +31,7 @@ class Runner(LayerKernels):
         """
         self._reset()
         steps = list(order(self.layers, self.way, self.stage, self.micros, training=self.plan.training))
-        arrivals = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
+        weight_arrivals = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
         self._bring_weights(steps[0].layer, None, number, 1, 1)
         coming = self._fetch(steps[0], None)
         for position, step in enumerate(steps):
@@ -43,7 +43,7 @@ class Runner(LayerKernels):
             # The step before is done, so its buffers are free: the next transfers queue after those of this step, and
             # storage is not idle from one layer to the next.
             coming = self._fetch(following, step) if following else []
-            if near := arrivals[position]:
+            if near := weight_arrivals[position]:
                 # Parts leave room for activations between them; where these stay in memory, all parts queue at once.
                 part = near.part if self.offload else near.parts
                 self._bring_weights(near.layer, step.layer, number, part, near.parts)
