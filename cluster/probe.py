@@ -167,7 +167,7 @@ class _Storage:
 
 @define
 class _Stream:
-    """Transfers of one GPU's process with its own file: pieces in turn, each waited for."""
+    """Transfers of one GPU's process with its own file: one piece after another."""
 
     path: Path
     disk: Disk

@@ -146,5 +146,5 @@ def _micros(batch: int, dp: int) -> list[int]:
     """
     share, rest = divmod(batch, dp)
     if rest:
-        return [1]  # no micro-batch divides it: the one that stands for the group is rejected with its reason
+        return [1]  # no micro-batch divides it: this one is rejected with its reason
     return [1 << k for k in range(9) if share % (1 << k) == 0]

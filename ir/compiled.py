@@ -45,7 +45,7 @@ class Turns:
 class CompiledGraph:
     """Kernels and the order to launch them in, for one canonical graph.
 
-    `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its
+    `storages` has the place of each tensor that a step touches (a tensor without an entry owns a dense buffer of its
     name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
     `level`, `why` and further entries of a report; values are JSON values. `complete` is False when the time
     budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not

@@ -33,8 +33,7 @@ from .trees import Trees
 LEAST = 3
 #: Times that differ by no more count as the same.
 _SAME_TIME_TOLERANCE = 0.1
-#: The part of samples in which a choice must run for the argmin to ask it: models of rare ones say little far from
-#: where they ran.
+#: The part of samples in which a choice must run for the argmin to consider it: models of rare ones extrapolate badly.
 _MIN_COMMON_PART = 0.01
 #: Samples that a kernel's model for one choice alone needs.
 _MIN_POSITION_SAMPLES = 20

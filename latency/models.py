@@ -62,7 +62,7 @@ def predict_model(graph: Graph, asked: OperationPredictor, gap: float = _GAP) ->
 
 
 def predict_layers(layers: Sequence[ModelLayer], asked: OperationPredictor, gap: float = _GAP) -> ModelPrediction:
-    """Predict layers in order, all operations of all layers asked at once."""
+    """Predict layers in order, all operations in one batch."""
     predictions = asked.operations([each for layer in layers for each in layer.operations])
     found, position = [], 0
     for layer in layers:

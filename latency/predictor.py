@@ -133,7 +133,7 @@ class Predictor:
             for i in range(len(layers))
         )
 
-    # ---- models, fitted when first asked
+    # ---- models, fitted on first use
 
     def _part(self, name: str) -> Part:
         return self._dense if name == "dense" else self._depthwise
