@@ -2,8 +2,8 @@
 
 The efficiency of compute is not printed, so a block of the table (a model on a cluster, both policies) fixes times only
 up to a scale. It is fitted: the median of computed over printed among cells that communication decides. For GPT-3 the
-printed best is the ideal, which places compute at 1; for Turing-NLG the text gives the distance of the best from the ideal,
-and no cell is near it.
+printed best is the ideal, which places compute at 1; for Turing-NLG the text gives the distance of the best from the
+ideal, and no cell is near it.
 """
 
 from __future__ import annotations

@@ -210,8 +210,8 @@ def axis_in_parts(group: FusedGroup) -> int | None:
         h[i, j] = f(sum_c x[i, c] * w[j, c]);   y[i, k] = sum_j h[i, j] * v[j, k]
           ->   for each part of j:  h of that part;   y[i, k] += sum over the part of h[i, j] * v[j, k]
 
-    A block then has room for a part of h, not for all of it. This holds for any f, and for sums that each
-    take every element of h that they need along that one axis, once.
+    A block then has room for a part of h, not for all of it. This holds for any f, and for sums that each take
+    every element of h that they need along that one axis, once.
     """
     found = _axis(group.segments, group.shared) if len(group.segments) == 2 else None
     return None if found is None else found[0]
