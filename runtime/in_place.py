@@ -1,16 +1,9 @@
 """Execution of a plan over external buffers of another library.
 
-<<<<<<< HEAD
-Memory comes in blocks. The first holds constants and tables, the second what lives between kernels; then there is one
-for each large constant, which plans of equal constants share, and one for each input and for each buffer of outputs,
-whose addresses each run gives. Inputs that are *held*, as a model holds
-its parameters, seldom move; what moves is set in the recorded launches.
-=======
 Inputs are read and outputs are written where they lie. Memory comes in blocks. The first holds constants and tables,
-the second the intermediates; then there is one for each input and for each buffer of outputs, with addresses given by
-each run. Inputs that are *held*, as a model holds its parameters, rarely move; addresses that move are set in the
-recorded launches.
->>>>>>> lang-ir
+the second the intermediates. Each large constant has a block, which plans of equal constants share; so has each input
+and each buffer of outputs, with addresses given by each run. Inputs that are *held*, as a model holds its parameters,
+rarely move; addresses that move are set in the recorded launches.
 """
 
 from __future__ import annotations
@@ -60,12 +53,8 @@ class Outlet:
 class Layout:
     """Plan over external buffers: launches over blocks, and all places.
 
-<<<<<<< HEAD
     `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
     `moving` and of the outputs.
-=======
-    `held` and `moving` are the inputs in the order of their blocks, which the blocks of outputs follow.
->>>>>>> lang-ir
     """
 
     chain: ChainPlan
@@ -82,37 +71,23 @@ class Layout:
 
     @property
     def fresh(self) -> tuple[int, ...]:
-<<<<<<< HEAD
-        """The numbers of the blocks that each run needs new ones of, for its outputs."""
+        """Numbers of the output blocks, which each run allocates."""
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.chain.blocks)))
 
 
 def layout_of(plan: Plan, held: Collection[str] = (), shared: Sequence[str] = ()) -> Layout:
-    """Return how a plan runs in place; `held` are inputs that seldom move, `shared` buffers of constants."""
-=======
-        """Numbers of the output blocks, which each run allocates."""
-        return tuple(range(2 + len(self.held) + len(self.moving), len(self.chain.blocks)))
-
-
-def layout_of(plan: Plan, held: Collection[str] = ()) -> Layout:
     """Return a plan's layout over external buffers.
 
-    `held` are inputs that rarely move.
+    `held` are inputs that rarely move, `shared` buffers of constants.
     """
->>>>>>> lang-ir
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
     stays = tuple(name for name in plan.inputs if name in held)
     moves = tuple(name for name in plan.inputs if name not in held)
     outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
-<<<<<<< HEAD
     first = 2 + len(shared)
     blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
-    staged = _staged(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
-=======
-    blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), 2)}
     staged = _staged_buffers(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
->>>>>>> lang-ir
     waits = waits_of(plan, apart=True) if plan.branched and plan.launch_count <= MOST else None
     outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
     places, sizes = _place_inside(plan, kept, outer, staged, waits)
@@ -216,14 +191,9 @@ def _outlets(
 
 
 class InPlaceSession:
-<<<<<<< HEAD
-    """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another.
-=======
     """Plan opened over external buffers.
 
     Any thread may launch it; one launch waits for another.
-    """
->>>>>>> lang-ir
 
     With `share`, sessions of equal large constants read one copy of each on the device.
     """
@@ -249,16 +219,11 @@ class InPlaceSession:
         self._upload(images)
 
     def fixed(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]:
-<<<<<<< HEAD
-        """Return the addresses of the blocks that seldom move, for a launch with held inputs at these addresses."""
-        return (self.constants, self.scratch if scratch is None else scratch, *self._shared, *held)
-=======
         """Return the addresses of blocks that rarely move.
 
         Held inputs are at the addresses `held`.
         """
-        return (self.constants, self.scratch if scratch is None else scratch, *held)
->>>>>>> lang-ir
+        return (self.constants, self.scratch if scratch is None else scratch, *self._shared, *held)
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch on a stream.
