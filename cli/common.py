@@ -141,6 +141,7 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
         "kernels": len(plan.kernels),
         "arena_bytes": plan.plan.arena,
         "branched": plan.plan.branched,
+        "state": {name: str(plan.plan.types[tensor.input]) for name, tensor in plan.plan.interface.state.items()},
         "resources": [cubin.report for cubin in plan.cubins],
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..backends import Array, Timing
-from ..compile import StagedPlan
+from ..compile import CompiledPlan, StagedPlan
 from . import console
 from .common import AnyPlan, write_arrays
 from .models import open_plan
@@ -39,12 +39,18 @@ def command(arguments: Namespace) -> int:
         refuse(arguments, ["warmup"], "only runs that are timed (--iters) are warmed up for")
     warmup = 2 if arguments.warmup is None else arguments.warmup
     plan, inputs = open_plan(arguments)
-    outputs = plan.run(inputs)
+    results = plan.run(inputs)
+    outputs = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
+    others = {name: value for name, value in results.items() if name not in outputs}
+    state = plan.state if isinstance(plan, CompiledPlan) else {}
     if arguments.output:
         write_arrays(arguments.output, outputs)
     measured = _measure(plan, inputs, warmup, arguments.iters) if arguments.iters else {}
     if arguments.json:
-        figures = {name: {"dtype": str(a.dtype), "shape": a.shape, **_figures(a)} for name, a in outputs.items()}
+        kept, figures = (
+            {name: {"dtype": str(a.dtype), "shape": a.shape, **_figures(a)} for name, a in arrays.items()}
+            for arrays in (state, outputs)
+        )
         times = {name: console.percentiles(timing) for name, timing in measured.items()}
         console.print_json(
             {
@@ -52,13 +58,18 @@ def command(arguments: Namespace) -> int:
                 "target": plan.target.name,
                 "seed": arguments.seed,
                 "outputs": figures,
+                "others": others,
+                "state": kept,
                 "seconds": times,
             }
         )
         return 0
     screen = console.out()
-    rows = [[name, f"{a.dtype}{list(a.shape)}", *(_figures(a) or _EMPTY).values()] for name, a in outputs.items()]
-    screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], rows))
+    screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], _rows(outputs)))
+    for name, value in others.items():
+        screen.print(f"{name}: {value!r}", markup=False)
+    if state:
+        screen.print(console.table("state after this run", ["state", "type", "min", "mean", "max"], _rows(state)))
     if measured:
         columns = ["what", "min", "median", "p90", "p95", "p99"]
         rows = [
@@ -66,6 +77,10 @@ def command(arguments: Namespace) -> int:
         ]
         screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
     return 0
+
+
+def _rows(arrays: Mapping[str, Array]) -> list[list[object]]:
+    return [[name, f"{a.dtype}{list(a.shape)}", *(_figures(a) or _EMPTY).values()] for name, a in arrays.items()]
 
 
 #: What a table shows of an output without elements.

@@ -178,7 +178,7 @@ class Agreement:
             self._scales = input_scales(self.graph, self.spec.instances)
         best, most = None, -1
         for way in WAYS:
-            inputs = telling_inputs(plans[0].inputs, self._scales, way)
+            inputs = telling_inputs({name: self.graph.types[name] for name in self.graph.inputs}, self._scales, way)
             found = [_computed(plan.session, inputs) for plan in plans]
             telling = sum(map(tells, found))
             if telling > most:
@@ -192,7 +192,7 @@ class Agreement:
 def _computed(session: Session, inputs: Mapping[str, Array]) -> Outputs:
     """Return what a plan leaves of inputs; others go first, so that what it does not write is not right by luck."""
     session.run_on(others(inputs), (), ())
-    return session.run(inputs)
+    return session.run_on(inputs, (), session.plan.outputs)
 
 
 def _compared(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
@@ -226,7 +226,7 @@ def _lost(plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, const
     for seed in range(MOVES):
         if constants and fixed:
             session = Session(evolve(plan.plan, constants=moved(fixed, by, seed)))
-        away = session.run(moved(inputs, by, seed + MOVES))
+        away = session.run_on(moved(inputs, by, seed + MOVES), (), session.plan.outputs)
         for name, known in found.items():
             there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
             found[name] = max(known, _comparison(name, there, here, step_of(right)).error)
@@ -245,7 +245,7 @@ def _why(error: BaseException) -> str:
 
 def _notice(plan: CompiledPlan, wrong: Sequence[Comparison], folder: Path | None) -> str:
     worst = max(wrong, key=lambda result: result.error)
-    several = f" ({len(wrong)} of {len(plan.outputs)} outputs are wrong)" if len(wrong) > 1 else ""
+    several = f" ({len(wrong)} of {len(plan.plan.outputs)} outputs are wrong)" if len(wrong) > 1 else ""
     kept = "there is no cache to keep it in" if folder is None else f"'cuts verify --steps {folder}' says where it errs"
     return (
         f"a plan of {quote(plan.name)} with {plan.plan.launch_count} launches is dropped: it does not compute what the "

@@ -11,6 +11,7 @@ from ..ir import (
     CompiledGraph,
     CompileOptions,
     Graph,
+    Interface,
     Precision,
     PrecisionName,
     Target,
@@ -86,6 +87,8 @@ def compile_model(
     from ..passes import compile_graph
     from ..passes.graph import Checked, check_indices
 
+    if graph.interface.state or graph.interface.fixed:  # passes see a pure function
+        graph = evolve(graph, interface=Interface())
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
     with PlanningAside(len(graph.nodes) if selector is None else 0) as planning:
         compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector, planning)

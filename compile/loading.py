@@ -183,11 +183,10 @@ def _load_torch(
         name = model if isinstance(model, str) else f"a {type(model).__name__}"
         raise BackendError(f"reading {name} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
     graph = read_torch(model, args, spec.instances.infer)
-    changed = [
-        name for name, shape in shapes.items() if name not in graph.inputs or graph.types[name].shape != tuple(shape)
-    ]
+    inputs = graph.interface.caller_inputs(graph.inputs)
+    changed = [name for name, shape in shapes.items() if name not in inputs or graph.types[name].shape != tuple(shape)]
     if changed:
-        known = ", ".join(f"{name}={'x'.join(map(str, graph.types[name].shape))}" for name in graph.inputs)
+        known = ", ".join(f"{name}={'x'.join(map(str, graph.types[name].shape))}" for name in inputs)
         raise UsageError(f"--shape {changed[0]}: an exported program has fixed shapes", hint=f"inputs are: {known}")
     return graph
 

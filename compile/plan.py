@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..backends.cuda import Cubin, compile_kernels, toolchains
 from ..ir import (
     MATH_MODES,
     PRECISIONS,
+    Array,
     CompiledGraph,
     DType,
     Graph,
@@ -31,10 +32,13 @@ from ..ir import (
 )
 from ..runtime import (
     Comparison,
+    HostState,
     Plan,
     PlannedModel,
     Session,
+    check_names,
     checked_inputs,
+    checked_state,
     compare,
     copy_plan,
     make_plan,
@@ -49,7 +53,8 @@ class CompiledPlan:
     """A plan and the means to run, check, save and read it; `kept` is a folder that it is kept in.
 
     It is re-entrant: threads that call `run` wait for one another, and what a run returned stays as it is. Threads that
-    shall run side by side each open a `Session` of `plan` of their own.
+    shall run side by side each open a `Session` of `plan` of their own. `state` has the buffers that a program
+    writes, kept between runs.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class CompiledPlan:
         self.complete = complete
         self._session: Session | None = None
         self._opening = Lock()
+        self._host_state: HostState | None = None
+        self._alone = RLock()
 
     @property
     def kernels(self) -> tuple[Any, ...]:
@@ -79,13 +86,13 @@ class CompiledPlan:
 
     @property
     def inputs(self) -> Mapping[str, TensorType]:
-        """The types of the inputs."""
-        return {name: self.plan.types[name] for name in self.plan.inputs}
+        """The types of the inputs; state is none."""
+        return {name: self.plan.types[name] for name in self.plan.interface.caller_inputs(self.plan.inputs)}
 
     @property
     def outputs(self) -> Mapping[str, TensorType]:
-        """The types of the outputs."""
-        return {name: self.plan.types[name] for name in self.plan.outputs}
+        """The types of the outputs; results that are no tensors have none."""
+        return {name: self.plan.types[name] for name in self.plan.interface.caller_outputs(self.plan.outputs)}
 
     def __repr__(self) -> str:
         """Return what goes in, what comes out, how many kernels there are, and the target."""
@@ -111,11 +118,55 @@ class CompiledPlan:
                 self._session = Session(self.plan)
             return self._session
 
+    @property
+    def state(self) -> dict[str, Array]:
+        """The values by name of the buffers that the program writes."""
+        return self._state.read() if isinstance(self._state, HostState) else self._state.state
+
+    def set_state(self, values: Mapping[str, object]) -> None:
+        """Let the next run begin with other values of some state.
+
+        Raises `UsageError` for names that are no state of the plan, and for other types.
+        """
+        if isinstance(self._state, HostState):
+            with self._alone:
+                self._state.write(checked_state(self.plan, values))
+        else:
+            self._state.set_state(values)
+
+    def reset_state(self) -> None:
+        """Let the next run begin with the initial values of all state."""
+        if isinstance(self._state, HostState):
+            with self._alone:
+                self._state.reset()
+        else:
+            self._state.reset_state()
+
+    @property
+    def _state(self) -> HostState | Session:
+        """The owner of the state: the session, or the host where the target launches no kernels."""
+        if self.plan.target.dialect != "reference" and self.plan.interface.state:
+            return self.session
+        with self._opening:
+            if self._host_state is None:
+                self._host_state = HostState(self.plan)
+            return self._host_state
+
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run the plan: arrays in by name (NumPy, DLPack, `__cuda_array_interface__`), a dict of arrays out."""
         if self.plan.target.dialect == "reference":
-            return self.reference(inputs)
+            return self._run_on_host(inputs)
         return self.session.run(inputs, on_device=on_device)
+
+    def _run_on_host(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Run on the reference, and keep the state that it leaves."""
+        interface = self.plan.interface
+        check_names(tuple(self.inputs), inputs)
+        with self._alone:
+            found = self._reference(inputs)
+            moved = {name: found[tensor.output] for name, tensor in interface.state.items()}
+            self.set_state(moved)
+        return interface.results({name: found[name] for name in self.outputs})
 
     def require_room(self, reference: bool = False) -> None:
         """Raise `BackendError` where the device, or the host, has no room for a run (or for the float64 `reference`).
@@ -133,21 +184,36 @@ class CompiledPlan:
 
     def reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         """Compute the outputs in float64 from the declarations, independently of every kernel."""
+        found = self._reference(inputs)
+        return self.plan.interface.results({name: found[name] for name in self.outputs})
+
+    def _reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Compute all outputs in float64, those of state too."""
         model = self._model()
-        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
-        return run_reference(model.graph, spec_of_texts(model.specs).registry, arrays)
+        return run_reference(model.graph, spec_of_texts(model.specs).registry, self._all_inputs(inputs))
+
+    def _all_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Return the inputs, checked, with the present state where it is not given."""
+        return checked_inputs(self.plan.types, self.plan.inputs, self._with_state(inputs))
+
+    def _with_state(self, inputs: Mapping[str, object]) -> Mapping[str, object]:
+        state = self.plan.interface.state
+        if not state or not isinstance(inputs, Mapping):
+            return inputs
+        now = self.state
+        return {**{tensor.input: now[name] for name, tensor in state.items()}, **inputs}
 
     def reference_values(self, inputs: Mapping[str, object], kind: npt.DTypeLike = np.float64) -> dict[str, Any]:
         """Compute every value of the model like `reference`, intermediates included; floats in the precision `kind`."""
         model = self._model()
-        arrays = checked_inputs(self.plan.types, self.plan.inputs, inputs)
+        arrays = self._all_inputs(inputs)
         values = tuple(value for node in model.graph.nodes for value in node.outputs)
         graph = evolve(model.graph, outputs=values)
         return run_reference(graph, spec_of_texts(model.specs).registry, arrays, kind)
 
     def random_inputs(self, seed: int = 0) -> dict[str, Any]:
         """Return random inputs of the right types."""
-        return random_inputs(self.plan.types, self.plan.inputs, seed)
+        return random_inputs(self.plan.types, tuple(self.inputs), seed)
 
     def own_operations(self) -> tuple[str, ...]:
         """Return the operations of the model that are the user's own declarations, in order."""
@@ -174,20 +240,30 @@ class CompiledPlan:
     ) -> tuple[Comparison, ...]:
         """Run and compare every output with an oracle: the float64 reference, unless its values are given.
 
+        State that the run leaves is compared with that of the reference; the state of the plan stays as it is.
+
         Raises `GraphError` where the oracle lacks an output.
         """
-        given = inputs if inputs is not None else self.random_inputs()
-        expected = oracle if oracle is not None else self.reference(given)
+        given = self._with_state(inputs if inputs is not None else self.random_inputs())
+        expected = oracle if oracle is not None else self._reference(given)
         rounded = 1.0 if oracle is None else 2.0  # another implementation rounds as we do, the reference does not
         allowed = {name: rounded * value for name, value in self.tolerances().items()}
-        found = self.run(given)
-        missing = [name for name in found if name not in expected]
+        names = tuple(self.outputs) if oracle is not None else self.plan.outputs
+        found = self._run_stateless(given, names)
+        missing = [name for name in names if name not in expected]
         if missing:
             raise GraphError(
                 f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}"
             )
-        results = tuple(compare(name, found[name], expected[name], allowed[name]) for name in self.plan.outputs)
+        results = tuple(compare(name, found[name], expected[name], allowed[name]) for name in names)
         return results if all(result.ok for result in results) else self._conditioned(results, given)
+
+    def _run_stateless(self, inputs: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
+        """Run on all inputs, those of state too; leave the state as it is."""
+        if not self.plan.interface.state:
+            return self.run(inputs)
+        on_host = self.plan.target.dialect == "reference"
+        return self._reference(inputs) if on_host else self.session.run_on(inputs, (), names)
 
     def _conditioned(self, results: tuple[Comparison, ...], inputs: Mapping[str, object]) -> tuple[Comparison, ...]:
         """Return comparisons whose tolerance follows the condition of the function."""
@@ -211,7 +287,7 @@ class CompiledPlan:
         """Describe the first value, in the order of computation, that the half type of the precision policy cannot
         hold; return an empty text where each fits.
         """
-        return first_overflow(self._model(), checked_inputs(self.plan.types, self.plan.inputs, inputs))
+        return first_overflow(self._model(), self._all_inputs(inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder, whole or not at all: a copy of the one that it is kept in, where there is one."""

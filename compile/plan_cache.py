@@ -128,7 +128,8 @@ def keep_wrong(made: CompiledPlan) -> Path | None:
 
 def _weights(graph: Graph) -> Iterator[str | bytes]:
     """Yield what tells weights from others; digests of hundreds of megabytes are computed by all cores."""
-    named = sorted(graph.constants.items())
+    state = {f"state {name}": tensor.initial for name, tensor in graph.interface.state.items()}
+    named = sorted({**graph.constants, **state}.items())
     with ThreadPoolExecutor(cores()) as pool:
         for (name, array), digest in zip(named, pool.map(_digest, (array for _, array in named)), strict=True):
             yield f"{name} {array.dtype.str} {array.shape}"

@@ -29,6 +29,7 @@ from ..ir import (
     Source,
     Span,
     TensorType,
+    UsageError,
     find_cycle,
     parts_of,
     quote,
@@ -84,8 +85,9 @@ def graph_from_json(
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph as graph.json and, where it has large constants, `<stem>.safetensors` beside it.
 
-    Raises `UsageError` where they cannot be written.
+    Raises `UsageError` where they cannot be written, or the graph has state.
     """
+    _check_pure(graph)
     file = Path(path)
     large = {name: array for name, array in graph.constants.items() if array.size > INLINE}
     weights = f"{file.stem}.safetensors" if large else None
@@ -96,8 +98,23 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def graph_to_json(graph: Graph) -> str:
-    """Return the JSON text of a graph with all its constants in the text."""
+    """Return the JSON text of a graph with all its constants in the text.
+
+    Raises `UsageError` where the graph has state.
+    """
+    _check_pure(graph)
     return _to_text(graph, None, max((array.size for array in graph.constants.values()), default=0))
+
+
+def _check_pure(graph: Graph) -> None:
+    """Refuse state and fixed results, for which the document has no place."""
+    names = (*graph.interface.state, *graph.interface.fixed)
+    if names:
+        raise UsageError(
+            f"graph {quote(graph.name)}: a graph.json holds no state and no result that is not computed, found "
+            f"{', '.join(map(quote, names))}",
+            hint="save its plan, or evolve(graph, interface=Interface()), in which state is inputs and outputs",
+        )
 
 
 def _to_text(graph: Graph, weights: str | None, inline: int) -> str:

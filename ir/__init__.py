@@ -78,7 +78,18 @@ from .errors import (
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
 from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
 from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
-from .graph import Array, Graph, Node, fresh_name, live_graph, needed_nodes
+from .graph import (
+    Array,
+    FixedResult,
+    FixedValue,
+    Graph,
+    Interface,
+    Node,
+    StateTensor,
+    fresh_name,
+    live_graph,
+    needed_nodes,
+)
 from .graph_text import parse_graph, print_graph
 from .index import (
     ZERO,
@@ -242,6 +253,8 @@ __all__ = [
     "ErrorList",
     "Evaluation",
     "Expr",
+    "FixedResult",
+    "FixedValue",
     "FloorDiv",
     "FusedGroup",
     "Graph",
@@ -258,6 +271,7 @@ __all__ = [
     "Indirect",
     "Infer",
     "Initialise",
+    "Interface",
     "Item",
     "Keep",
     "Kernel",
@@ -300,6 +314,7 @@ __all__ = [
     "Span",
     "SpecError",
     "Staging",
+    "StateTensor",
     "Statement",
     "Step",
     "Storage",

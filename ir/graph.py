@@ -7,7 +7,7 @@ They come from user text, so they never reach kernel source.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +46,64 @@ class Node:
         return tuple(v for v in self.inputs if v is not None)
 
 
+#: A result that is no tensor.
+FixedValue: TypeAlias = bool | int | float | str | None
+
+
+@frozen
+class StateTensor:
+    """A tensor kept between runs: its input, its output, its initial value."""
+
+    input: str
+    output: str
+    initial: Array = field(eq=False, repr=False)
+
+
+@frozen
+class FixedResult:
+    """A result that is the same in each run, and its place among the results."""
+
+    place: int
+    value: FixedValue
+
+
+@frozen
+class Interface:
+    """State and fixed results of a graph, each by name; a caller sees no input or output of state.
+
+    An input that begins with the value that an output had in the run before is state, as a buffer is to which a program
+    writes.
+    """
+
+    state: Mapping[str, StateTensor] = field(factory=dict)
+    fixed: Mapping[str, FixedResult] = field(factory=dict)
+
+    def caller_inputs(self, inputs: Iterable[str]) -> tuple[str, ...]:
+        """Return the inputs without those of state."""
+        kept = {tensor.input for tensor in self.state.values()}
+        return tuple(name for name in inputs if name not in kept)
+
+    def caller_outputs(self, outputs: Iterable[str]) -> tuple[str, ...]:
+        """Return the outputs without those of state."""
+        kept = {tensor.output for tensor in self.state.values()}
+        return tuple(name for name in outputs if name not in kept)
+
+    def results(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return outputs together with the fixed results, in order."""
+        if not self.fixed:
+            return dict(outputs)
+        pairs = list(outputs.items())
+        for name, result in sorted(self.fixed.items(), key=lambda item: item[1].place):
+            pairs.insert(result.place, (name, result.value))
+        return dict(pairs)
+
+
 @frozen
 class Graph:
     """A pure function of tensors: nodes in topological order.
 
     `types` has an entry for every value; `constants` holds the arrays of those that are known (weights), which are no
-    `inputs`.
+    `inputs`. `interface` says which inputs and outputs are state of a plan.
     """
 
     name: str
@@ -60,6 +112,7 @@ class Graph:
     types: Mapping[str, TensorType]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array] = field(factory=dict, eq=False, repr=False)
+    interface: Interface = field(factory=Interface, repr=False)
 
     def producer(self) -> dict[str, Node]:
         """Map each computed value to the node that defines it."""

@@ -9,6 +9,11 @@
       output %y
     }
 
+A graph with state or fixed results has lines for them behind its outputs:
+
+      state cache = %keys to %keys.next = opaque
+      result output_1 at 1 = 3
+
 Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed
 text. Constants of up to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays
 of the others are `opaque` and are given to `parse_graph` beside the text. A node that brings the declaration of its
@@ -28,7 +33,7 @@ from attrs import define, field
 
 from .attributes import Attribute
 from .errors import ParseError
-from .graph import Array, Graph, Node
+from .graph import Array, FixedResult, FixedValue, Graph, Interface, Node, StateTensor
 from .source import Source, Span
 from .types import DType, TensorType
 
@@ -91,7 +96,20 @@ def print_graph(graph: Graph) -> str:
     lines += [f"  const %{print_name(v)}: {graph.types[v]} = {_print_array(a)}" for v, a in graph.constants.items()]
     lines += ["  " + print_node(node, graph.types) for node in graph.nodes]
     lines += ["  output " + ", ".join(f"%{print_name(v)}" for v in graph.outputs)] if graph.outputs else []
+    lines += _interface_lines(graph.interface)
     return "\n".join([*lines, "}", ""])
+
+
+def _interface_lines(interface: Interface) -> list[str]:
+    state = [
+        f"  state {print_name(name)} = %{print_name(t.input)} to %{print_name(t.output)} = {_print_array(t.initial)}"
+        for name, t in interface.state.items()
+    ]
+    fixed = [
+        f"  result {print_name(name)} at {r.place} = {'none' if r.value is None else print_scalar(r.value)}"
+        for name, r in interface.fixed.items()
+    ]
+    return state + fixed
 
 
 def parse_graph(text: str, constants: Mapping[str, Array] | None = None, name: str = "<graph>") -> Graph:
@@ -269,6 +287,26 @@ class _Parser:
         own = self.string() if self.accept("declared") else ""
         return Node(name, op, tuple(inputs), tuple(outputs), attributes, origin, span=span, declaration=own)
 
+    def state(self) -> tuple[str, StateTensor]:
+        name = self.name()
+        self.expect("=")
+        start = self.at
+        given = self.value()
+        if given not in self.types:
+            raise ParseError(f"nothing defines %{given}", self.span(start))
+        self.expect("to")
+        found = self.value()
+        self.expect("=")
+        return name, StateTensor(given, found, self.array(given))
+
+    def result(self) -> tuple[str, FixedResult]:
+        name = self.name()
+        self.expect("at")
+        place = int(self.take("number", "a place"))
+        self.expect("=")
+        value: FixedValue = None if self.accept("none") else self.scalar()
+        return name, FixedResult(place, value)
+
     def graph(self) -> Graph:
         self.expect("graph")
         name = self.string()
@@ -277,6 +315,8 @@ class _Parser:
         outputs: list[str] = []
         nodes: list[Node] = []
         constants: dict[str, Array] = {}
+        state: dict[str, StateTensor] = {}
+        fixed: dict[str, FixedResult] = {}
         while not self.accept("}"):
             if self.accept("input"):
                 inputs.append(self.typed_value())
@@ -288,7 +328,14 @@ class _Parser:
                 outputs.append(self.value())
                 while self.accept(","):
                     outputs.append(self.value())
+            elif self.accept("state"):
+                held, tensor = self.state()
+                state[held] = tensor
+            elif self.accept("result"):
+                known, result = self.result()
+                fixed[known] = result
             else:
                 nodes.append(self.node())
         self.take("end", "the end of the text")
-        return Graph(name, tuple(inputs), tuple(outputs), self.types, tuple(nodes), constants)
+        interface = Interface(state, fixed)
+        return Graph(name, tuple(inputs), tuple(outputs), self.types, tuple(nodes), constants, interface)

@@ -12,6 +12,7 @@ from .plan_document import plain
 from .plan_file import copy_plan, load_plan, save_plan
 from .report import Evidence, StepCurve, Tried, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
+from .state import HostState, checked_state
 from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
 from .versions import versions_of
 from .waits import Waits, waits_of
@@ -20,6 +21,7 @@ __all__ = [
     "CarriedSession",
     "Comparison",
     "Evidence",
+    "HostState",
     "InPlaceSession",
     "Layout",
     "Lifetime",
@@ -36,6 +38,7 @@ __all__ = [
     "aligned",
     "check_names",
     "checked_inputs",
+    "checked_state",
     "compare",
     "copy_plan",
     "extent_bytes",

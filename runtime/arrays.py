@@ -135,18 +135,20 @@ def check_names(expected: Sequence[str], given: object) -> None:
     raise_all(errors)
 
 
-def check_type(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType) -> None:
-    """Check an input's element type and shape.
+def check_type(
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType, kind: str = "input"
+) -> None:
+    """Check the element type and shape of an input, or of another kind of tensor.
 
     Raises `UsageError` where they are not those expected.
     """
     right = dtype == expected.dtype.numpy or _stands_for(dtype, expected.dtype)
     if not right or tuple(shape) != expected.shape:
-        raise UsageError(f"input {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
+        raise UsageError(f"{kind} {quote(name)}: expected {expected}, found {dtype}{list(shape)}")
 
 
 def checked_inputs(
-    types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object]
+    types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object], kind: str = "input"
 ) -> dict[str, Array]:
     """Return the inputs as host arrays of the right type, or raise everything that is wrong with them at once."""
     check_names(names, given)
@@ -159,7 +161,7 @@ def checked_inputs(
                 not hasattr(given[name], "dtype") and array.dtype.kind in "biuf"
             ):  # lists of numbers have no element type of their own
                 array = array.astype(types[name].dtype.numpy)
-            check_type(name, array.dtype, array.shape, types[name])
+            check_type(name, array.dtype, array.shape, types[name], kind)
             arrays[name] = array.view(types[name].dtype.numpy)
         except UsageError as error:
             errors.append(error)

@@ -19,6 +19,7 @@ from .arrays import DeviceArray, check_names, check_type, checked_inputs
 from .output_memory import OutputMemory
 from .passing import passing_tensors
 from .plan import Plan, extent_bytes
+from .state import ArenaAccess, DeviceState, checked_state
 from .waits import MOST, waits_of
 
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
@@ -39,7 +40,7 @@ class Session:
     """A plan opened on a device, ready to run many times, from any thread.
 
     Runs share the arena, so one waits for the other; whoever wants them side by side opens two sessions. Outputs belong
-    to the caller: no later run writes over them.
+    to the caller: no later run writes over them. The state of the plan is the session's own.
     """
 
     def __init__(self, plan: Plan, device: Device | None = None) -> None:
@@ -56,6 +57,9 @@ class Session:
             loaded = self.device.build(plan.kernels, plan.binaries)
             self._arena = self.device.allocate(plan.arena)
             self._upload_constants()
+            self._state = DeviceState(
+                plan, self.device, ArenaAccess(self._place, self.is_dense, self._read, self._write)
+            )
             bound = [self._bind(step, loaded) for step in range(len(plan.steps))]
             self._launches = tuple((step, turn, bound[step][turn]) for step, turn in plan.launches())
 
@@ -143,9 +147,13 @@ class Session:
 
     def _feed(self, inputs: Mapping[str, object], there: Collection[str] = ()) -> None:
         """Bring the inputs into the arena, but for those that are there: device arrays by a copy on the device, all
-        others from the host.
+        others from the host, and state that is not given as the last run left it.
         """
-        check_names(tuple(name for name in self.plan.inputs if name not in there), inputs)
+        wanted = tuple(name for name in self.plan.inputs if name not in there)
+        own = set(self.plan.interface.caller_inputs(wanted))
+        given = inputs if isinstance(inputs, Mapping) else {}
+        check_names(tuple(name for name in wanted if name in own or name in given), inputs)
+        self._state.load({*there, *given})
         host: dict[str, object] = {}
         for name, value in inputs.items():
             adopted = self.device.adopt(value)
@@ -156,6 +164,26 @@ class Session:
             check_type(name, np.dtype(interface["typestr"]), tuple(interface["shape"]), self.plan.types[name])
             self.device.copy(self._place(name), pointer, self.plan.types[name].nbytes)
         self._write(checked_inputs(self.plan.types, tuple(host), host))
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The values of state that the next run begins with."""
+        with self._alone():
+            return self._state.read()
+
+    def set_state(self, values: Mapping[str, object]) -> None:
+        """Let the next run begin with other values of some state.
+
+        Raises `UsageError` for names that are no state of the plan, and for other types.
+        """
+        checked = checked_state(self.plan, values)
+        with self._alone():
+            self._state.write(checked)
+
+    def reset_state(self) -> None:
+        """Let the next run begin with the initial values."""
+        with self._alone():
+            self._state.reset()
 
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
@@ -195,6 +223,10 @@ class Session:
 
     def run_timed(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], RunTimes]:
         """Run once and return the outputs and where the time went."""
+        interface = self.plan.interface
+        if interface.state:
+            check_names(interface.caller_inputs(self.plan.inputs), inputs)
+        names = interface.caller_outputs(self.plan.outputs)
         with self._alone():
             launch = self.compute()
             start = time.perf_counter()
@@ -204,9 +236,10 @@ class Session:
             self.device.synchronize()
             computed = time.perf_counter()
             self._check()
-            outputs = self._copied() if on_device else {name: self._read(name) for name in self.plan.outputs}
+            self._state.store()
+            outputs = self._copied(names) if on_device else {name: self._read(name) for name in names}
             end = time.perf_counter()
-        return outputs, RunTimes(fed - start, computed - fed, end - computed, end - start)
+        return interface.results(outputs), RunTimes(fed - start, computed - fed, end - computed, end - start)
 
     def run_on(
         self,
@@ -216,7 +249,8 @@ class Session:
         there: Collection[str] = (),
     ) -> dict[str, Array]:
         """Run once on what the arena holds: copy bytes within the device (`copies` are targets, sources and numbers of
-        bytes, in order), bring in the inputs, but for those that are `there` then, and return some outputs.
+        bytes, in order), bring in the inputs, but for those that are `there` then, and return some outputs. State that
+        is not given is read, and stays as it was.
         """
         with self._alone():
             launch = self.compute()
@@ -233,9 +267,9 @@ class Session:
         found = [check.error(int(self._read(check.place)), int(self._read(check.found))) for check in self.plan.checks]
         raise_all([error for error in found if error is not None])
 
-    def _copied(self) -> dict[str, DeviceArray]:
-        """Return the outputs as copies on the device, whole when this returns."""
-        arrays = {name: self._outputs.lend(self._device_array(name)) for name in self.plan.outputs}
+    def _copied(self, names: Sequence[str]) -> dict[str, DeviceArray]:
+        """Return outputs as copies on the device, whole when this returns."""
+        arrays = {name: self._outputs.lend(self._device_array(name)) for name in names}
         self.device.synchronize()
         return arrays
 

@@ -19,6 +19,7 @@ from ..ir import (
     DType,
     Graph,
     IndexCheck,
+    Interface,
     KernelFunction,
     PlanError,
     PrecisionName,
@@ -86,6 +87,11 @@ class Plan:
     checks: tuple[IndexCheck, ...] = ()
     loops: tuple[Turns, ...] = ()
     branched: bool = False
+
+    @property
+    def interface(self) -> Interface:
+        """The state and the fixed results of the model."""
+        return self.model.graph.interface if self.model else Interface()
 
     def launches(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each step in the order of launches, with the turn of its loop."""

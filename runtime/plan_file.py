@@ -24,7 +24,7 @@ from safetensors import deserialize
 from safetensors.numpy import save as save_tensors
 
 from ..backends.source import DIALECTS
-from ..ir import Array, CutsError, DType, KernelFunction, PlanError, parse_graph, print_graph, quote
+from ..ir import Array, CutsError, DType, Graph, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
 from .plan import Plan, PlannedModel, check_plan
 from .plan_document import KernelRecord, ModelRecord, PlanDocument, plain, read_document, write_document
@@ -146,7 +146,7 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
         files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
         model = ModelRecord(
-            {name: weights.add(array) for name, array in graph.constants.items()},
+            {name: weights.add(array) for name, array in _arrays(graph).items()},
             tuple(plan.model.specs),
             plan.model.precision,
         )
@@ -159,6 +159,11 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         plan.branched,
     )  # fmt: skip
     return files | {"plan.json": write_document(document)}
+
+
+def _arrays(graph: Graph) -> dict[str, Array]:
+    """Return the arrays beside a graph's text: its constants, and initial values of state by their inputs."""
+    return {**graph.constants, **{tensor.input: tensor.initial for tensor in graph.interface.state.values()}}
 
 
 def _record(

@@ -155,21 +155,26 @@ def grad(
     `loss` is a value of one element (by default the only output), or of any shape where an input is `given` as its
     gradient; `wrt` the parameters (by default every float constant with axes that the loss depends on differentiably).
     `updates` maps inputs or constants to values of the graph that replace them after each step, as running statistics
-    do. Without an optimiser the graph returns the gradients.
+    do; state of the graph is such an input. Without an optimiser the graph returns the gradients.
 
     Raises `UsageError` where the loss is not named and there is not one output.
     """
     vocabulary = load_spec(spec)
     graph = load_model(model, vocabulary, shapes)
     if loss is None:
-        if len(graph.outputs) != 1:
+        results = graph.interface.caller_outputs(graph.outputs)
+        if len(results) != 1:
             raise UsageError(
-                f"expected the name of the loss, as there are {len(graph.outputs)} outputs", hint="pass loss=..."
+                f"expected the name of the loss, as there are {len(results)} outputs", hint="pass loss=..."
             )
-        loss = graph.outputs[0]
+        loss = results[0]
     # Before there are gradients: that of what is repeated is one sum then, and not a tensor for each repetition.
     graph = DropRepetition(vocabulary.registry.instances).shorten(graph)
-    return _Builder(graph, vocabulary, loss, optimiser, dict(updates or {}), given).build(wrt)
+    state = graph.interface.state.values()
+    kept = {tensor.input: tensor.output for tensor in state}
+    builder = _Builder(graph, vocabulary, loss, optimiser, {**kept, **(updates or {})}, given)
+    builder.initial.update({tensor.input: tensor.initial for tensor in state})
+    return builder.build(wrt)
 
 
 @define

@@ -47,10 +47,9 @@ _KERNEL_NAME = re.compile(r"cuts_[0-9a-f]{16}")
 
 def all_cases(quick: bool = False) -> Iterator[Case]:
     """Yield every case, the longest first; `quick` yields a subset for each kind, of some seconds."""
-    ways = [(target, mode, precision) for target in TARGETS for mode in MODES for precision in PRECISIONS]
-    ways = [way for way in ways if way[2] in precisions_of(find_target(way[0]))]
+    ways = [*_ways()]
     if quick:
-        yield from (("model", "voice", *way) for way in ways[::5])
+        yield from (("model", "voice", *way) for way in ways[::3])
         yield from (("fuzz", str(first), "1") for first in range(0, FUZZ_GRAPHS, FUZZ_GRAPHS // 8))
         yield ("winners", "0", "12")
         yield ("space", _space_files()[-1])
@@ -61,6 +60,15 @@ def all_cases(quick: bool = False) -> Iterator[Case]:
     yield from (("space", name) for name in _space_files())
     yield from (("fuzz", str(first), str(FUZZ_BATCH)) for first in range(0, FUZZ_GRAPHS, FUZZ_BATCH))
     yield from (("winners", str(first), str(WINNERS_BATCH)) for first in range(0, len(_winners()), WINNERS_BATCH))
+
+
+def _ways() -> Iterator[tuple[str, str, str]]:
+    """Yield targets, modes and precisions so that each pair of two of these occurs: a Latin square."""
+    for row, target in enumerate(TARGETS):
+        able = precisions_of(find_target(target))
+        for column, mode in enumerate(MODES):
+            precision = PRECISIONS[(row + column) % len(PRECISIONS)]
+            yield target, mode, precision if precision in able else PRECISIONS[0]
 
 
 def case_text(case: Case) -> str:

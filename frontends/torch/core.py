@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ...ir import GraphError
 from .calls import (
     example_of,
     is_view,
@@ -33,6 +34,7 @@ from .calls import (
     writes,
 )
 from .decompositions import REWRITES, Rewritten, is_taken_apart, training_decompositions
+from .exported import without_shared_memory
 
 _LOG = logging.getLogger("cuts.frontends")
 
@@ -52,13 +54,26 @@ class CoreProgram:
 
 
 def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> CoreProgram:
-    """Return a program in core form, made call by call where that is possible and `is_read` holds of all operations."""
+    """Return a program in core form, made call by call where that is possible and `is_read` holds of all operations.
+
+    Raises `GraphError` where PyTorch cannot decompose it.
+    """
     with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
         warnings.simplefilter("ignore", FutureWarning)
         graph = piecewise(program, is_read)
         if graph is None:
-            program = program.run_decompositions(training_decompositions())
+            program = _decomposed(without_shared_memory(program))
         return CoreProgram.of(program, graph or program.graph)
+
+
+def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Return a program that PyTorch decomposes as a whole."""
+    try:
+        decomposed: torch.export.ExportedProgram = program.run_decompositions(training_decompositions())
+        return decomposed
+    except Exception as error:  # of any kind: tracing runs the operations
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise GraphError(f"PyTorch cannot decompose the program: {first}") from error
 
 
 def piecewise(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> torch.fx.Graph | None:

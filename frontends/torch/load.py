@@ -2,7 +2,7 @@
 program.
 
 A program is decomposed to PyTorch's core operations and walked once (`walk`); what each of them means in our vocabulary
-is in the tables of `operators`. Parameters and buffers become constants.
+is in the tables of `operators`. Parameters and buffers become constants, or state where the program writes them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
 from ...ops.language import Registry
 from .captured import Captured, captured_graph
 from .core import CoreProgram, core_program
+from .exported import check_memory, program_ends, written_targets
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
 from .walk import conversion, define, results, walk
@@ -36,22 +38,22 @@ def load_torch(
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
-    """Return the graph of an exported program.
+    """Return the graph of an exported program; buffers that it writes are state of the graph's interface.
 
     Raises `GraphError` where it draws random numbers.
     """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
     reader = Reader(derive)
-    inputs = _placeholders(core, reader)
+    written = written_targets(core.signature)
+    check_memory(core.signature, core.held, written)
+    inputs, state = _placeholders(core, reader, written)
     walk(core.graph, reader)
-    specs = core.signature.output_specs
-    wanted = [n for n, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
-    found = results(core.graph)
-    outputs = tuple(_output(reader, found[n], getattr(found[n], "name", specs[n].arg.name)) for n in wanted)
+    ends = program_ends(core.signature.output_specs, results(core.graph), reader, state, _output)
     if reader.seeds:
         raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
-    return verify_graph(read_graph(reader, name, inputs, outputs), derive)
+    graph = read_graph(reader, name, inputs, ends.outputs)
+    return verify_graph(evolve(graph, interface=ends.interface), derive)
 
 
 def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
@@ -98,19 +100,28 @@ def _result(reader: Reader, node: object) -> str | int | float | None:
     return value if isinstance(value, (int, float)) else _output(reader, node, node.name)
 
 
-def _placeholders(program: CoreProgram, reader: Reader) -> tuple[str, ...]:
-    """Define inputs, and parameters and buffers as constants; return the inputs."""
+def _placeholders(
+    program: CoreProgram, reader: Reader, written: Collection[str]
+) -> tuple[tuple[str, ...], dict[str, tuple[str, torch.Tensor]]]:
+    """Define inputs, and parameters and buffers as constants; return the inputs, and those that are `written` buffers
+    with their values.
+    """
     specs = program.signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
-    inputs = []
+    inputs: list[str] = []
+    state: dict[str, tuple[str, torch.Tensor]] = {}
     for node in program.graph.nodes:
         if node.op != "placeholder":
             continue
         if node.name in targets:
             target = targets[node.name]
-            if target is not None:  # the order of effects is a value that is no tensor
+            if target in written:
+                reader.define_input(node)
+                inputs.append(node.name)
+                state[target] = node.name, program.held[target]
+            elif target is not None:  # the order of effects is a value that is no tensor
                 define(node, program.held[target], reader)
         elif node.users or isinstance(node.meta.get("val"), torch.Tensor):
             reader.define_input(node)
             inputs.append(node.name)
-    return tuple(inputs)
+    return tuple(inputs), state

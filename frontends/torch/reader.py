@@ -109,7 +109,11 @@ class Reader:
                 f"input '{node.name}': shape {tuple(example.shape)} is dynamic", hint="export with static shapes"
             )
         order = memory_order(example) if as_it_lies else tuple(range(example.dim()))
-        self.types[node.name] = TensorType(dtype_of(example.dtype), tuple(example.shape[axis] for axis in order))
+        try:
+            kind = dtype_of(example.dtype)
+        except GraphError as error:
+            raise GraphError(f"input '{node.name}': {error.message}", hint=error.hint) from None
+        self.types[node.name] = TensorType(kind, tuple(example.shape[axis] for axis in order))
         self.taken.add(node.name)
         self.values[node] = Value(node.name)
         if order != tuple(range(len(order))):
@@ -260,6 +264,13 @@ class Reader:
         if value in self.constants or not any(value in node.outputs for node in self.nodes):
             value = self.emit("identity", value)
         return value
+
+    def named(self, value: str, name: str) -> str:
+        """Return a copy of a value under a name, or that name with a number; without other readers it costs nothing."""
+        result = Value(self.fresh(name))
+        self.nodes.append(Node(self.fresh(f"{name}.copy"), "identity", (value,), (result,), {}, self.origin))
+        self.types[result] = self.types[value]
+        return result
 
     def fresh(self, hint: str) -> str:
         """Return a name that nothing has yet."""

@@ -182,6 +182,24 @@ def check_constants_typed(graph: Graph) -> Iterator[VerifyError]:
             yield VerifyError(f"constant {quote(value)}: expected an array of {type_}, found {found}")
 
 
+def check_state(graph: Graph) -> Iterator[VerifyError]:
+    """Every tensor of state has an input and an output of its own.
+
+    Both have the type of its initial value.
+    """
+    used: set[str] = set()
+    for name, tensor in graph.interface.state.items():
+        for kind, value, values in (("input", tensor.input, graph.inputs), ("output", tensor.output, graph.outputs)):
+            type_ = graph.types.get(value)
+            found = tensor.initial
+            if value not in values or value in used:
+                yield VerifyError(f"state {quote(name)}: expected an {kind} of its own, found {quote(value)}")
+            elif type_ is not None and (dtype_of_numpy(found.dtype) != type_.dtype or found.shape != type_.shape):
+                given = f"{found.dtype}{list(found.shape)}"
+                yield VerifyError(f"state {quote(name)}: its {kind} is {type_}, its initial value is {given}")
+            used.add(value)
+
+
 def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[VerifyError]:
     """Every node's outputs have the types that the declaration of its operation derives from the inputs."""
     for node in graph.nodes:
@@ -225,6 +243,7 @@ CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
     check_values_defined_before_use,
     check_outputs_defined,
     check_constants_typed,
+    check_state,
 )
 
 

@@ -31,12 +31,13 @@ def with_loss(
     Raises `UsageError` where the prediction is no value of the graph, or is not named and there is not one output.
     """
     if prediction is None:
-        if len(graph.outputs) != 1:
+        results = graph.interface.caller_outputs(graph.outputs)
+        if len(results) != 1:
             raise UsageError(
-                f"expected the name of the prediction, as there are {len(graph.outputs)} outputs",
+                f"expected the name of the prediction, as there are {len(results)} outputs",
                 hint="pass prediction=...",
             )
-        prediction = graph.outputs[0]
+        prediction = results[0]
     if prediction not in graph.types:
         raise UsageError(f"graph {quote(graph.name)} has no value {quote(prediction)}")
     vocabulary = registry or Registry.builtin()

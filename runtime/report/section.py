@@ -92,11 +92,17 @@ def _figures(plan: Plan) -> Mapping[str, object]:
     return {
         "launches": plan.launch_count,
         "distinct kernels": plan.distinct_kernels,
-        "inputs": [f"{name}: {plan.types[name]}" for name in plan.inputs],
-        "outputs": [f"{name}: {plan.types[name]}" for name in plan.outputs],
+        "inputs": [f"{name}: {plan.types[name]}" for name in plan.interface.caller_inputs(plan.inputs)],
+        "outputs": [f"{name}: {plan.types[name]}" for name in plan.interface.caller_outputs(plan.outputs)],
+        **_state_figures(plan),
         "bytes of the arena": f"{plan.arena:,} ({plan.buffer_bytes:,} without sharing memory over time)",
         "bytes of constants": f"{sum(array.nbytes for array in plan.constants.values()):,}",
     }
+
+
+def _state_figures(plan: Plan) -> Mapping[str, object]:
+    state = plan.interface.state
+    return {"state": [f"{name}: {plan.types[tensor.input]}" for name, tensor in state.items()]} if state else {}
 
 
 def _launch(

@@ -140,3 +140,37 @@ def test_the_types_of_a_class_are_found_once(archive: tuple[Path, Any], monkeypa
     load_archive(archive[0])
     assert len(asked) == len(set(asked)) > 0
     assert serialize.typing is typing
+
+
+@needs_opencl
+@pytest.mark.filterwarnings("ignore")
+def test_state_of_an_archive_on_the_command_line(cuts: Cuts, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Counter(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.total.add_(x)
+            x.mul_(2)
+            return self.total * 2, None, 3
+
+    torch.export.save(torch.export.export(Counter(), (torch.ones(3),)), tmp_path / "net.pt2")
+    found = cuts("compile", "net.pt2", "--verify", "--time", "--report", "page.html", "--json")
+    assert found.code == 0
+    assert found.json["state"] == {"total": "f32[3]"}
+    assert set(found.json["verify"]["outputs"]) == {"mul_1.mul", "x.updated", "total.next"}
+    np.savez(tmp_path / "x.npz", x=np.ones(3, np.float32))
+    for options in (("net.plan",), ("net.pt2",), ("net.pt2", "--target", "reference")):
+        run = cuts("run", *options, "--input", "x.npz", "--iters", "2", "--output", "y.npz", "--json").json
+        assert run["state"]["total"]["mean"] == 1  # of the first run
+        assert run["others"] == {"output_1": None, "output_2": 3}
+        assert run["outputs"]["x.updated"]["mean"] == 2
+        assert set(np.load(tmp_path / "y.npz")) == {"mul_1.mul", "x.updated"}
+    text = cuts("run", "net.plan").out
+    assert "state after this run" in text
+    assert "output_1: None" in text
+    assert cuts("verify", "net.plan", "--steps").code == 0
+    assert cuts("explain", "net.plan").code == 0
