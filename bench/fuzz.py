@@ -26,7 +26,7 @@ from typing import Any
 
 from attrs import define, field
 from cuts.backends.devices import find_target
-from cuts.bench.records import exit_code, write_rows
+from cuts.bench.tools.records import exit_code, write_records
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
@@ -202,7 +202,7 @@ def fuzz_on(options: argparse.Namespace) -> int:
         counts = counted(part)  # graphs are begun in order, and those that were begun are finished
         row = {**_record(part, counts), "until": first + counts.graphs}
         rows, own, first = [*rows, row], [*own, row], row["until"]
-        write_rows(path, rows, "parts")
+        write_records(path, "parts", rows)
         print(_total(own), flush=True)
     print("\n".join([*(f"finding {f['number']}: {f['text'][:300]}" for r in own for f in r["findings"]), _total(own)]))
     return 1 if any(row["findings"] for row in own) else 0
@@ -298,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay:
         return replay(options)
     if options.planted:
-        from cuts.bench.planted import hunt
+        from cuts.tests.fuzz.detect_planted import hunt
 
         return hunt(options)
     return fuzz_on(options) if options.ledger else fuzz(options)

@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 
 import pytest
-from cuts.bench.records import RESULTS, markdown, read_rows
+from cuts.bench.tools.records import RESULTS, markdown, read_rows
 from cuts.docs.make_modules import document, modules, purpose
 
 ROOT = Path(__file__).parents[1]

@@ -1,12 +1,11 @@
 """The evaluation of DeepCuts (section 7): the eight models of Table 10 beside PyTorch and its compiler, strict fp32.
 
-    python -m cuts.bench.networks --limit 450 --budget 20     # on a GPU: what the ledger lacks, small batches first
-    python -m cuts.bench.networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
-    python -m cuts.bench.networks --table                     # times, wins, means, breakdown of the ledger
-    python -m cuts.bench.networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
+    python -m cuts.bench networks --limit 450 --budget 20     # on a GPU: the missing rows, small batches first
+    python -m cuts.bench networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
+    python -m cuts.bench networks --table                     # times, wins, means, breakdown
+    python -m cuts.bench networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
 
-Rows go to a JSON file as they come (`--out`); a call goes on where the file ends, and ends behind `--limit` seconds.
-With `--pack FILE` the plans that were found are exported at the end, so that a later session begins with them
+Rows go to a JSON file (`--out`); a call adds the missing rows until `--limit`. `--pack FILE` exports the tuned plans
 (`cuts cache import FILE`).
 """
 
@@ -19,7 +18,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from time import monotonic
 
-from cuts.bench.records import circumstances, exit_code, read_rows
+from cuts.bench.tools.records import circumstances, exit_code, read_rows
 from cuts.search import export_pack, open_database
 from cuts.search.child import START_LIMIT
 
@@ -120,7 +119,7 @@ def main() -> int:
     for path in options.readme:
         path.write_text(tables.with_table(path.read_text("utf-8"), rows), "utf-8")
     if options.figure:
-        from .figure import draw
+        from .tables import draw
 
         draw(rows, options.figure)
     if options.table:

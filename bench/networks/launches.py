@@ -1,11 +1,10 @@
-"""The plan of a workload launch by launch: what each computes, how long it takes, and what it could take.
+"""The plan of a workload, launch by launch: operations, times, bound and schedule.
 
-    python -m cuts.bench.networks.launches resnet-50:1 resnet-50:64 bert-base:64 --budget 20 --out FOLDER
+    python -m cuts.bench launches resnet-50:1 resnet-50:64 bert-base:64 --budget 20 --out FOLDER
 
-tunes each (what is known already is not searched again) and writes `FOLDER/launches-MODEL-BATCH.json`: for each launch
-its time among the others between events, its time `alone` (repeated in a recorded graph, caches warm), what a recorded
-run loses without it (`marginal`: its share of the whole, overlaps counted), the model's estimate and bound with their
-terms, its schedule, grid, registers and memory. All times are in microseconds.
+Tunes each workload and writes `FOLDER/launches-MODEL-BATCH.json`. A launch has its time between events, its time
+`alone` (repeated in a graph, warm caches), the time that a graph without it saves (`marginal`), the estimate and bound
+of the cost model with their terms, schedule, grid, registers and memory. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cuts.bench.records import exit_code
+from cuts.bench.tools.records import exit_code
 from cuts.compile import CompiledPlan
 from cuts.search import export_pack, open_database
 

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -21,9 +20,8 @@ from cuts.search import MeasuredSelector, Settings, summary_values, tuning_sessi
 
 from .breakdown import of_plan, of_profile
 from .models import Made, ModelWorkload, Task
-from .torch_calls import error_of, exact, first, graphed, on_gpu, strict, time_calls
-from .training import train
-from .xla import Compiled
+from .peer_calls import Compiled, error_of, exact, first, graphed, on_gpu, strict, time_calls
+from .training import train, train_as_one_graph
 
 #: Samples that are compared with double precision.
 SAMPLES = 8
@@ -128,7 +126,7 @@ def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
     plan, search = tuned(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
-    row = {**_timed(case, plan), "budget": case.budget, "seconds": seconds, "search": search}
+    row = {**_timed(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
     return row | _breakdown(case, lambda: of_plan(plan))
 
 
@@ -210,7 +208,7 @@ def by_door(case: Case) -> Row:
             time_calls(torch, graphed(torch, lambda: call(*given))),
         )
     row: Row = {"ms": captured.ms, "spread": captured.spread, "error": error, "calls_ms": timed.ms}
-    return row | {"seconds": seconds, "budget": case.budget}
+    return row | {"seconds": seconds, "budget_s": case.budget}
 
 
 def by_xla(case: Case) -> Row:
@@ -282,8 +280,7 @@ USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 def run(case: Case, system: str) -> Row:
     """Measure a system on a workload."""
     if case.workload.task == "training":
-        if system == OURS[0]:  # the module needs PyTorch, which this one does not import
-            steps = import_module(f"{__package__}.own_steps")
-            return dict(steps.train_as_one_graph(case.made, case.budget))
+        if system == OURS[0]:
+            return train_as_one_graph(case.torch, case.made, case.budget)
         return train(case.torch, case.made, system, case.budget)
     return SYSTEMS[system].infer(case)

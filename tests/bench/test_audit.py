@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.bench.audit import (
+from cuts.bench.tools.audit import (
     POINTS,
     arguments,
     audit_cases,
@@ -21,7 +21,7 @@ from cuts.bench.audit import (
     table,
     version_of,
 )
-from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
+from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, Ran

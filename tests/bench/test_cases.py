@@ -17,14 +17,22 @@ from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.backends.run_reference import run_reference
 from cuts.backends.source.emit import emit
-from cuts.bench import ops
-from cuts.bench.gradient_cases import KINDS, gradient_case
-from cuts.bench.ops import Suite, arguments
-from cuts.bench.peers import function_of
-from cuts.bench.records import Baselines, circumstances, read_rows, summary
-from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, convolution_case, memory_cases, read_convolution, single
-from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.operators import ops
+from cuts.bench.operators.cases import KINDS, gradient_case
+from cuts.bench.operators.contenders import function_of
+from cuts.bench.operators.ops import Suite, arguments
+from cuts.bench.operators.shapes import (
+    TO_FIRST,
+    TO_LAST,
+    Case,
+    convolution_case,
+    memory_cases,
+    read_convolution,
+    single,
+)
+from cuts.bench.operators.timing import Contender, in_turns, sets_for
+from cuts.bench.operators.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.tools.records import Baselines, circumstances, read_rows, summary
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl

@@ -17,10 +17,10 @@ from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
+from cuts.bench.networks.peer_calls import Compiled
 from cuts.bench.networks.systems import Case
 from cuts.bench.networks.training import loss_of, without_dropout
-from cuts.bench.networks.xla import Compiled
-from cuts.bench.records import read_rows
+from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
 from cuts.search.child import Child
 
@@ -107,8 +107,8 @@ def test_there_are_32_workloads() -> None:
 
 
 def row(system: str, ms: float, model: str = "DLRM", batch: int = 1, gpu: str = "A", **more: Any) -> dict[str, Any]:
-    facts = {"model": model, "task": "inference", "batch": batch, "system": system, "gpu": gpu, "ms": ms}
-    return {**facts, "versions": {"torch": "2"}, "date": "2026-11-22T00:00:00Z", "budget": 20.0, **more}
+    facts = {"model": model, "task": "inference", "batch": batch, "system": system, "device": gpu, "ms": ms}
+    return {**facts, "versions": {"torch": "2"}, "date": "2026-11-22T00:00:00Z", "budget_s": 20.0, **more}
 
 
 ROWS = [
@@ -190,7 +190,7 @@ def test_a_network_that_is_none_of_the_evaluation_is_named_by_its_package() -> N
 
 def test_a_figure_is_drawn_alike(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from cuts.bench.networks.figure import draw
+    from cuts.bench.networks.tables import draw
 
     for name in ("a", "b"):
         draw(ROWS, tmp_path / name)

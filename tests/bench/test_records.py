@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from cuts.bench import ops
-from cuts.bench.cases import CLASSES, all_cases
-from cuts.bench.records import (
+from cuts.bench.operators import ops
+from cuts.bench.operators.cases import CLASSES, all_cases
+from cuts.bench.operators.shapes import CONVOLUTIONS, convolutions
+from cuts.bench.tools.records import (
     FIELDS,
     GOALS,
     Baselines,
     Row,
+    as_row,
     circumstances,
     exit_code,
     figure,
@@ -24,7 +26,6 @@ from cuts.bench.records import (
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CONVOLUTIONS, convolutions
 from cuts.ir.errors import BackendError
 
 
@@ -38,13 +39,13 @@ def row(
 
 
 def test_a_row_has_every_field() -> None:
-    assert set(FIELDS) <= set(row())
+    assert set(FIELDS) <= set(as_row(row()))
 
 
 def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
     rows = [row(), row(batch=16)]
     write_rows(tmp_path / "new" / "ops.json", rows)
-    assert read_rows(tmp_path / "new" / "ops.json") == rows
+    assert read_rows(tmp_path / "new" / "ops.json") == [as_row(each) for each in rows]
     assert read_rows(tmp_path / "none.json") == []
 
 

@@ -24,7 +24,7 @@ from cuts.latency.own_plans import read_plans, unseen_plans
 from cuts.latency.predictor import Predictor, predictor
 from cuts.tests.amounts import NIGHTLY
 
-#: A model for seeing that everything works; how good the whole one is, `bench/layer_report.py` tells.
+#: A model for seeing that everything works; how good the whole one is, `tests/latency/report.py` measures.
 SMALL, EVERY = Options(trees=3, rounds=40), 8
 
 
