@@ -52,56 +52,29 @@ class ClusterCase:
     steps: int
 
 
-def cases(small: bool, processes: int, deep: int | None = None, deep_trained: int | None = None) -> list[ClusterCase]:
-    """Return the runs for a number of processes; models are so many layers deep, those that are trained fewer."""
+def cases(small: bool, processes: int) -> list[ClusterCase]:
+    """Return the runs for a number of processes."""
     hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
-    alone = processes == 1
-    layers, trained, micro = (6, 4, 1) if small else (20 if alone else 12, 12 if alone else 4, 2)
-    layers, trained = deep or layers, deep_trained or trained
+    deep, trained, micro = (6, 4, 1) if small else (20, 12, 2) if processes == 1 else (12, 4, 2)
 
-    def model(name: str, count: int, batch: int, precision: str = "single") -> Transformer:
-        return Transformer(name, count, hidden, heads, sequence, batch * micro, precision=precision)
+    def model(name: str, layers: int, batch: int, precision: str = "single") -> Transformer:
+        return Transformer(name, layers, hidden, heads, sequence, batch * micro, precision=precision)
 
-    if processes == 1:
-        whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
-        back = evolve(whole, activations="recompute")
-        return [
-            ClusterCase("inference PR", model("inference", layers, 4), Way(1, 1, 1, "PR", micro), whole, False, 3),
-            ClusterCase(
-                "inference PR offload",
-                model("inference", layers, 4),
-                Way(1, 1, 1, "PR", micro, "nothing", "offload"),
-                whole,
-                False,
-                2,
-            ),
-            ClusterCase("inference AR", model("inference", layers, 4), Way(1, 1, 1, "AR", micro), whole, False, 1),
-            ClusterCase(
-                "training PR",
-                model("training", trained, 4),
-                Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload"),
-                back,
-                True,
-                2,
-            ),
-            ClusterCase(
-                "mixed inference PR",
-                model("mixed", layers, 8, "mixed"),
-                Way(1, 1, 1, "PR", micro),
-                whole,
-                False,
-                3,
-            ),
-            ClusterCase(
-                "mixed training PR",
-                model("mixed-training", trained // 2, 4, "mixed"),
-                Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload"),
-                back,
-                True,
-                2,
-            ),
-        ]
-    return several(model, layers, trained, micro, processes)
+    if processes > 1:
+        return several(model, deep, trained, micro, processes)
+    whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
+    back, streamed = evolve(whole, activations="recompute"), Way(1, 1, 1, "PR", micro)
+    offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
+    outputs = Way(1, 1, 1, "PR", micro, "nothing", "offload")
+    plain, mixed = model("inference", deep, 4), model("mixed", deep, 8, "mixed")
+    return [
+        ClusterCase("inference PR", plain, streamed, whole, False, 3),
+        ClusterCase("inference PR offload", plain, outputs, whole, False, 2),
+        ClusterCase("inference AR", plain, Way(1, 1, 1, "AR", micro), whole, False, 1),
+        ClusterCase("training PR", model("training", trained, 4), offload, back, True, 2),
+        ClusterCase("mixed inference PR", mixed, streamed, whole, False, 3),
+        ClusterCase("mixed training PR", model("mixed-training", trained // 2, 4, "mixed"), offload, back, True, 2),
+    ]
 
 
 def several(
@@ -111,22 +84,18 @@ def several(
     p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
     group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
     parts = Way(1, processes, 1, "PR", micro)
-    both = [evolve(p, resident="weights"), evolve(group, policy="AR", resident="weights", activations="recompute")]
-    turns, stay = evolve(p, policy="PR"), evolve(both[0], policy="PR")
-    kept = evolve(parts, resident="weights")
-    split, whole = (
-        evolve(parts, activations="recompute+offload"),
-        evolve(kept, policy="AR", activations="recompute"),
-    )
-    shared = model("inference-parts", layers, 8)
+    kept, whole_stages = evolve(parts, resident="weights"), evolve(p, resident="weights")
+    whole_groups = evolve(group, policy="AR", resident="weights", activations="recompute")
+    split, whole = evolve(parts, activations="recompute+offload"), evolve(kept, policy="AR", activations="recompute")
+    shared, staged = model("inference-parts", layers, 8), model("inference", layers, 8)
+    trained_stages = evolve(p, resident="gradients")
+    turns, stay = evolve(p, policy="PR"), evolve(whole_stages, policy="PR")
     return [
         ClusterCase("inference parts PR", shared, parts, kept, False, 3),
-        ClusterCase("inference stages PR", model("inference", layers, 8), turns, stay, False, 3),
-        ClusterCase("training groups PR", model("training", trained, 4 * processes), group, both[1], True, 2),
+        ClusterCase("inference stages PR", staged, turns, stay, False, 3),
+        ClusterCase("training groups PR", model("training", trained, 4 * processes), group, whole_groups, True, 2),
         ClusterCase("training parts PR", model("trained-parts", trained, 8), split, whole, True, 2),
-        ClusterCase(
-            "training stages AR", model("stages", trained, 8), evolve(p, resident="gradients"), both[0], True, 2
-        ),
+        ClusterCase("training stages AR", model("stages", trained, 8), trained_stages, whole_stages, True, 2),
     ]
 
 
@@ -224,29 +193,7 @@ def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
         "kernels": report.compute / len(report.seconds),
-        "streams": streams(runner),
     }
-
-
-def streams(runner: Runner) -> list[dict[str, float]]:
-    """Return what each process did in its steps: seconds in all, of kernels, of sums over a layer's GPUs and of waiting
-    for storage; seconds that storage was at work, and what is left of all but these.
-    """
-    report, engine = runner.report, runner.engine
-    own = {
-        "all": sum(report.seconds),
-        "compute": report.compute,
-        "exchange": report.exchange,
-        "waiting": report.waiting,
-        "storage": report.storage,
-    }
-    # The optimiser's seconds are also among those of kernels and of waiting, except for what reaches the disk last.
-    own["optimiser"] = report.optimiser
-    own["other"] = own["all"] - own["compute"] - own["exchange"] - own["waiting"]
-    return [
-        {name: engine.total(value * (engine.rank == rank)) / len(report.seconds) for name, value in own.items()}
-        for rank in range(engine.size)
-    ]
 
 
 def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
@@ -317,23 +264,13 @@ HEAD = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>
 HEAD += f"{'disk':>6}{'rest':>8}{'max diff':>10}{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the short table."""
-    return "\n".join([HEAD, *map(line, rows)])
-
-
 def main() -> None:
     """Run the cases for the processes that there are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="opencl")
     parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
     parser.add_argument("--folder", help="where files go (default a temporary folder)")
-    parser.add_argument("--only", help="run the cases whose name has this in it")
-    parser.add_argument("--case", action="append", help="run the case of this very name (repeatable)")
-    parser.add_argument("--layers", type=int, help="how deep models are that are not trained (default 20, 12)")
-    parser.add_argument(
-        "--trained", type=int, help="how deep models are that are trained (default 12, 4 where several GPUs are)"
-    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -343,20 +280,18 @@ def main() -> None:
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
     rows, begin = [], time.perf_counter()
     known: dict[Any, Kernels] = {}
-    for case in cases(arguments.small, processes, arguments.layers, arguments.trained):
-        wanted = case.name in arguments.case if arguments.case else (arguments.only or "") in case.name
-        if not wanted or time.perf_counter() - begin > arguments.seconds:
+    for case in cases(arguments.small, processes):
+        if arguments.only not in case.name or time.perf_counter() - begin > arguments.seconds:
             continue
         if rank == 0:
             print(f"{time.perf_counter() - begin:6.1f} s: {case.name}", flush=True)
         rows.append(run_case(case, arguments.target, root, machine, known))
         if rank == 0:
-            print(json.dumps(rows[-1]), flush=True)
             print(HEAD, line(rows[-1]), sep="\n", flush=True)
             if out := os.environ.get("OUT"):
                 Path(out, f"cluster_run_{processes}.json").write_text(json.dumps(rows, indent=1))
     if rank == 0:
-        print(table(rows), flush=True)
+        print(HEAD, *map(line, rows), sep="\n", flush=True)
     shutil.rmtree(root, ignore_errors=True) if rank == 0 else None
     if processes > 1:
         torch.distributed.destroy_process_group()

@@ -78,7 +78,7 @@ def case_text(case: Case) -> str:
     """
     kind, *arguments = case
     try:
-        return _KINDS[kind](*arguments)
+        return str(_KINDS[kind](*arguments))
     except CutsError as error:
         return f"{type(error).__name__}: {error.message}"
 
