@@ -23,7 +23,7 @@ from cuts.search import export_pack, open_database
 
 from .isolated import text_of
 from .ledger import parse_workload
-from .systems import Case, Row, planned, tuned
+from .systems import ModelCase, Row, planned, tuned
 
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
@@ -96,7 +96,9 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch = import_module("torch")
     for workload in map(parse_workload, arguments.workloads):
-        case = Case(workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget)
+        case = ModelCase(
+            workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget
+        )
         if arguments.untuned:
             plan, search = planned(case), dict[str, object]()
         else:

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @frozen
-class Case:
+class ModelCase:
     """One workload as all contenders get it; `budget` are the seconds that ours may search."""
 
     workload: ModelWorkload
@@ -67,7 +67,7 @@ class Case:
 
 
 def tuned(
-    case: Case, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
+    case: ModelCase, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan that a search within the budget ends with, and what the search did. Where `libraries` are
     installed they take part in mode `mixed`, as users have it; a `fresh` search knows nothing of earlier ones, one that
@@ -97,21 +97,21 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
     return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
 
 
-def untuned(case: Case) -> Row:
+def untuned(case: ModelCase) -> Row:
     """Time the plan that the model makes without a measurement."""
     start = perf_counter()
     plan = planned(case)
     return {**_timed(case, plan), "seconds": perf_counter() - start}
 
 
-def planned(case: Case) -> CompiledPlan:
+def planned(case: ModelCase) -> CompiledPlan:
     """Return the plan that the model makes, whatever is known of earlier searches or from packs."""
     spec, target = load_spec([]), find_target("cuda")
     graph = load_model(case.program, spec, None, ())
     return plan_of(compile_model(graph, spec, target, CompileOptions()), graph, spec, target)
 
 
-def afresh(case: Case, seconds: float) -> Row:
+def afresh(case: ModelCase, seconds: float) -> Row:
     """Tune and time a plan of ours within a budget, where nothing is known of earlier searches or from packs."""
     kept = os.environ.get("CUTS_CACHE_DIR")
     with TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ def afresh(case: Case, seconds: float) -> Row:
             os.environ.pop("CUTS_CACHE_DIR") if kept is None else os.environ.update(CUTS_CACHE_DIR=kept)
 
 
-def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
+def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
     plan, search = tuned(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
@@ -130,7 +130,7 @@ def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
     return row | _breakdown(case, lambda: of_plan(plan))
 
 
-def _timed(case: Case, plan: CompiledPlan) -> Row:
+def _timed(case: ModelCase, plan: CompiledPlan) -> Row:
     """Return the time of a plan, its error, how many launches it has, and how many of each library."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
@@ -140,12 +140,12 @@ def _timed(case: Case, plan: CompiledPlan) -> Row:
     return row | {"launches": plan.plan.launch_count} | ({"libraries": dict(called)} if called else {})
 
 
-def eager(case: Case) -> Row:
+def eager(case: ModelCase) -> Row:
     """Time PyTorch's own kernels as a captured graph, channels first and last; the faster counts."""
     return min((_captured(case, network, given, name) for name, network, given in _placed(case)), key=_ms)
 
 
-def _placed(case: Case) -> Any:
+def _placed(case: ModelCase) -> Any:
     strict(case.torch)
     return on_gpu(case.torch, case.workload.model, case.made)
 
@@ -154,7 +154,7 @@ def _ms(row: Row) -> float:
     return float(row["ms"])
 
 
-def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> Row:
+def _captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
     torch, start = case.torch, perf_counter()
     with torch.no_grad():
         replay = graphed(torch, lambda: network(*given))
@@ -164,7 +164,7 @@ def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> 
         return row | _breakdown(case, lambda: of_profile(torch, lambda: network(*given)))
 
 
-def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
+def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
     """Return where the time of a case goes; a profiler that fails costs no row."""
     if not case.divided:
         return {}
@@ -174,7 +174,7 @@ def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
         return {"breakdown_failure": str(error)[:300]}
 
 
-def compiled(case: Case, mode: str) -> Row:
+def compiled(case: ModelCase, mode: str) -> Row:
     """Time `torch.compile` in a mode; what is captured nowhere else is timed call by call and as a captured graph."""
     torch = case.torch
     torch._dynamo.reset()
@@ -195,7 +195,7 @@ def compiled(case: Case, mode: str) -> Row:
     return row
 
 
-def by_door(case: Case) -> Row:
+def by_door(case: ModelCase) -> Row:
     """Time the network through `torch.compile(backend="cuts")` as a captured graph, and call by call."""
     torch, start = case.torch, perf_counter()
     torch._dynamo.reset()
@@ -211,7 +211,7 @@ def by_door(case: Case) -> Row:
     return row | {"seconds": seconds, "budget_s": case.budget}
 
 
-def by_xla(case: Case) -> Row:
+def by_xla(case: ModelCase) -> Row:
     """Time what XLA makes of the exported program: its own loop, or calls one by one, the faster."""
     start = perf_counter()
     made = Compiled(case.program, case.made[1])
@@ -230,7 +230,7 @@ class System:
     takes no part in training.
     """
 
-    infer: Callable[[Case], Row]
+    infer: Callable[[ModelCase], Row]
     least: float = 25.0
     search: float | None = 0.0
     training: float | None = None
@@ -277,7 +277,7 @@ LEAVING = ("XLA",)
 USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 
 
-def run(case: Case, system: str) -> Row:
+def run(case: ModelCase, system: str) -> Row:
     """Measure a system on a workload."""
     if case.workload.task == "training":
         if system == OURS[0]:

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from cuts.backends.devices import find_target
 from cuts.bench.networks.ledger import parse_workload
-from cuts.bench.networks.systems import Case as PlannedCase
+from cuts.bench.networks.systems import ModelCase
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuned import group_of
 from cuts.bench.tools.audit import audit_cases
@@ -104,7 +104,7 @@ def problems_of_plan(workload: str, target: Target) -> list[Problem]:
     """Return the kernels of the plan that the model makes of a workload, each form once."""
     model = parse_workload(workload)
     torch = import_module("torch")
-    case = PlannedCase(model, model.model.make(model.batch, False), torch, 0.0)
+    case = ModelCase(model, model.model.make(model.batch, False), torch, 0.0)
     spec = load_spec([])
     plan = compile_model(load_model(case.program, spec, None, ()), spec, target, CompileOptions())
     found: dict[str, Problem] = {}

@@ -23,7 +23,7 @@ from cuts.bench.operators.suite import GRADIENT_ROWS, OPERATIONS, ROWS
 from cuts.bench.operators.suite import OPERATIONS as GRADIENTS
 from cuts.bench.operators.tuned import tune, tuned_apart
 from cuts.bench.operators.vocabulary import Given, SizedOperation, UserOperation, w, x
-from cuts.bench.tools.records import RESULTS
+from cuts.bench.tools.records import RESULTS, is_stale
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
 from cuts.tests.amounts import NIGHTLY
@@ -184,6 +184,7 @@ def test_a_case_that_fails_takes_no_other_with_it(
 
 
 def test_the_document_has_the_table_of_the_rows() -> None:
-    folder = Path(breadth.__file__).parents[1]
-    text = (folder / "docs" / "performance.md").read_text(encoding="utf-8")
-    assert breadth.between(text, breadth.families(breadth.read_rows(RESULTS / "breadth.json"))) == text
+    text = (RESULTS.parents[1] / "docs" / "performance.md").read_text(encoding="utf-8")
+    fresh = [row for row in breadth.read_rows(RESULTS / "breadth.json") if not is_stale(row)]
+    assert (breadth.MARKS[0] in text) == bool(fresh)
+    assert not fresh or breadth.between(text, breadth.families(fresh)) == text

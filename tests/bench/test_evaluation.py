@@ -18,7 +18,7 @@ from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.peer_calls import Compiled
-from cuts.bench.networks.systems import Case
+from cuts.bench.networks.systems import ModelCase
 from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
@@ -67,7 +67,7 @@ def test_a_contender_that_moved_the_network_takes_nothing_from_the_program(monke
     """A program shares its parameters with the network, which others take to the GPU between two of its readers."""
     network, moves = torch.nn.Linear(3, 2), []
     monkeypatch.setattr(network, "to", lambda *place, **kind: moves.append(place) or network)
-    case = Case(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
+    case = ModelCase(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
     assert case.program is case.program
     assert moves.count(("cpu",)) == 2
 

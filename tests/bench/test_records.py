@@ -6,20 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+from cuts.bench.__main__ import COMMANDS
 from cuts.bench.operators import ops
 from cuts.bench.operators.cases import CLASSES, all_cases
 from cuts.bench.operators.shapes import CONVOLUTIONS, convolutions
 from cuts.bench.tools.records import (
     FIELDS,
     GOALS,
+    RESULTS,
     Baselines,
     Row,
     as_row,
     circumstances,
     exit_code,
     figure,
+    is_stale,
     key_of,
     markdown,
+    marked,
     merged,
     read_rows,
     row_line,
@@ -47,6 +51,42 @@ def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
     write_rows(tmp_path / "new" / "ops.json", rows)
     assert read_rows(tmp_path / "new" / "ops.json") == [as_row(each) for each in rows]
     assert read_rows(tmp_path / "none.json") == []
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda p: p.stem)
+def test_files_of_rows_are_read_in_one_schema(path: Path) -> None:
+    if path.stem in ("fuzz", "sweep", "planted", "latency", "cluster_run_1", "cluster_run_2"):
+        return  # no timing rows
+    rows = read_rows(path)
+    assert rows
+    for each in rows:
+        assert set(FIELDS) <= set(each)
+        assert all(each[name] for name in ("suite", "class", "name"))
+        assert each["cuts_ms"] is not None or each["peers"]
+        assert as_row(each) == each
+
+
+def test_former_names_and_shapes_of_records_become_fields() -> None:
+    ledger = {"model": "DLRM", "task": "inference", "batch": 1, "system": "PyTorch", "ms": 2.0, "gpu": "A", "budget": 5}
+    found = as_row(ledger)
+    assert (found["suite"], found["class"], found["name"]) == ("evaluation", "inference", "DLRM")
+    assert (found["device"], found["budget_s"], found["cuts_ms"], found["peers"]) == ("A", 5, None, {"PyTorch": 2.0})
+    assert as_row({**ledger, "system": "cuts mixed"})["cuts_ms"] == 2.0
+    product = {"product": "square", "format": "tf32", "point": "model 0", "us": 500.0}
+    assert (as_row(product)["cuts_ms"], as_row(product)["precision"]) == (0.5, "tf32")
+
+
+def test_rows_of_other_kernel_sources_are_stale_and_times_of_peers_are_not() -> None:
+    other, peers = row(sources="other"), row(cuts=None, sources="other")
+    found = marked([as_row(each) for each in (row(), other, peers)])
+    assert [is_stale(each) for each in found] == [False, True, False]
+
+
+def test_every_command_names_a_module_with_a_main_function() -> None:
+    for name, (module, purpose) in COMMANDS.items():
+        text = (RESULTS.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert "\ndef main(" in text, name
+        assert purpose
 
 
 def test_a_new_row_takes_the_place_of_the_old_one() -> None:
