@@ -51,13 +51,14 @@ def _written(found: Found, plan: str) -> dict[str, Any]:
         "seeds": ends.seeds,
         "orders": dict(ends.orders),
         "types": {name: (type_.dtype.value, type_.shape) for name, type_ in ends.types.items()},
+        "memory": ends.memory.record(),
         "frozen": found.frozen,
         "plan": plan,
     }
 
 
 def _read(record: dict[str, Any]) -> KnownEnds:
-    from ..frontends.torch import Ends
+    from ..frontends.torch import Ends, ResultMemory
 
     ends = Ends(
         tuple(record["inputs"]),
@@ -65,5 +66,6 @@ def _read(record: dict[str, Any]) -> KnownEnds:
         tuple(record["seeds"]),
         {name: tuple(order) for name, order in record["orders"].items()},
         {name: TensorType(DType(dtype), tuple(shape)) for name, (dtype, shape) in record["types"].items()},
+        ResultMemory.of_record(record["memory"]),
     )
     return KnownEnds(ends, tuple(record["frozen"]), record["plan"])

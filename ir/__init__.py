@@ -76,7 +76,7 @@ from .errors import (
     whole_file,
 )
 from .evaluate import Evaluation, Values, as_held, evaluate, working_dtype
-from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of
+from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of, guarded_read
 from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
 from .graph import (
     Array,
@@ -359,6 +359,7 @@ __all__ = [
     "find_cycle",
     "floordiv",
     "fresh_name",
+    "guarded_read",
     "indices",
     "indirects",
     "is_affine",

@@ -185,3 +185,23 @@ def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:
     if function.result == "bool":
         return DType.BOOL
     return dtype_of(expr.args[1 if expr.fn == "select" else 0], tensors)
+
+
+def guarded_read(expr: Expr, at: float | None = None, instead: float | None = None) -> Read | None:
+    """Return the element that an expression is at all values but one, None where it is anything else.
+
+    x   or   select(x != at, x, instead)   ->   x
+
+    Any constants are meant where `at` and `instead` are not given.
+    """
+    if isinstance(expr, Read):
+        return expr
+    if not isinstance(expr, Call) or expr.fn != "select":
+        return None
+    condition, element, other = expr.args
+    if not isinstance(element, Read) or not isinstance(condition, Call) or condition.fn != "ne":
+        return None
+    read, value = condition.args
+    if read != element or not isinstance(value, Const) or not isinstance(other, Const):
+        return None
+    return element if at in (None, value.value) and instead in (None, other.value) else None

@@ -33,10 +33,11 @@ STOP_PHRASES = re.compile(
     re.IGNORECASE,
 )
 #: Parts of names that hide a thing of the field behind a metaphor or a participle.
-STOP_WORDS = frozenset(
-    "told apart behind nobody somebody alike nursery twin hull hulls meetings workshop seam seams"
-    " foreseeing upheld contest frugal thorough".split()
+_METAPHORS = (
+    "told apart behind nobody somebody alike nursery twin hull hulls meetings workshop seam seams foreseeing upheld"
+    " contest frugal thorough"
 )
+STOP_WORDS = frozenset(_METAPHORS.split())
 STOP_NAMES = frozenset({"second_thoughts", "side_by_side", "telling_inputs", "known_ends", "going_on"})
 _IRREGULAR = (
     "made told kept known found held taken given drawn written left built met sent shown chosen seen said bound split"
@@ -45,12 +46,12 @@ _IRREGULAR = (
 )
 PARTICIPLES = frozenset(_IRREGULAR.split()) - {"run", "read", "set", "split", "put", "fit", "cut"}
 _VAGUE = (
-    "MOST FEW LONG KEPT LEAST MANY SHORT LARGE LARGEST SMALL SMALLEST LONGEST SHORTEST WIDE NARROW NEAR FAR AHEAD BEHIND"
-    " AMPLE EACH ENOUGH LITTLE MORE LESS SOME OFTEN SELDOM EARLY EARLIER LATE SOON OTHERWISE ABOUT AGAIN APART ALIKE"
-    " ONCE TWICE CLOSE DEEP DEEPER FIRST LAST SLOW FAST QUICK HEAVY LIGHT WORTH BESIDES"
+    "MOST FEW LONG KEPT LEAST MANY SHORT LARGE LARGEST SMALL SMALLEST LONGEST SHORTEST WIDE NARROW NEAR FAR AHEAD"
+    " BEHIND AMPLE EACH ENOUGH LITTLE MORE LESS SOME OFTEN SELDOM EARLY EARLIER LATE SOON OTHERWISE ABOUT AGAIN APART"
+    " ALIKE ONCE TWICE CLOSE DEEP DEEPER FIRST LAST SLOW FAST QUICK HEAVY LIGHT WORTH BESIDES"
 )
 VAGUE_CONSTANTS = frozenset(_VAGUE.split())
-_VERBS_IN_ED = frozenset("embed feed need seed speed shed exceed proceed succeed".split())
+_VERBS_IN_ED = frozenset(("embed", "feed", "need", "seed", "speed", "shed", "exceed", "proceed", "succeed"))
 COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
 
 

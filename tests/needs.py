@@ -99,3 +99,11 @@ DEVICES = [
     pytest.param("opencl", marks=(pytest.mark.opencl, _skip(opencl_reason()))),
     pytest.param("cuda", marks=(pytest.mark.cuda, _skip(cuda_reason()))),
 ]
+
+
+def optional_module(name: str) -> Any:
+    """Return a module, or None where it is not installed or does not fit the others."""
+    try:
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError):  # torchvision raises the latter where PyTorch is another one
+        return None

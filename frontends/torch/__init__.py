@@ -9,6 +9,7 @@ from .program import ArrayFunction, Choice, Found, TensorProgram
 from .read import read_torch
 from .recurrent import allow_layers
 from .registered import OPERATORS, define_operator
+from .result_memory import ResultMemory
 from .settings import matmul_precision
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Choice",
     "Ends",
     "Found",
+    "ResultMemory",
     "TensorProgram",
     "allow_layers",
     "define_operator",

@@ -76,7 +76,8 @@ def _resizing_whole() -> Iterator[None]:
     aten = torch.ops.aten
     packets = (
         aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d,
-        aten.upsample_nearest2d,
+        aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d, aten._upsample_nearest_exact1d,
+        aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d,
     )  # fmt: skip
     overloads = [o for packet in packets for o in (packet.vec, packet.default)]
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)

@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from ...ir import Graph, TensorType, verify_graph
 from ...ops import Registry
 from .reader import Reader, read_graph
+from .result_memory import ResultMemory, dense_memory
 
 
 class UncompiledWarning(UserWarning):
@@ -25,6 +26,7 @@ class Ends:
     seeds: tuple[str, ...]
     orders: Mapping[str, tuple[int, ...]]
     types: Mapping[str, TensorType]
+    memory: ResultMemory
 
 
 @frozen
@@ -34,7 +36,8 @@ class Captured:
 
     `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
     `seeds`: random numbers, new ones for each run. Where `orders` has an input, the graph's input is that one with its
-    axes in this order. Somebody began to read it when the usual clock showed `begun`.
+    axes in this order. Results have the names of views in `memory`, or of outputs, each with a memory of its own, where
+    there is none. Somebody began to read it when the usual clock showed `begun`.
     """
 
     graph: Graph
@@ -44,22 +47,28 @@ class Captured:
     registry: Registry
     texts: Mapping[str, str]
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    memory: ResultMemory | None = None
     begun: float = field(factory=monotonic, eq=False)
 
     @property
     def ends(self) -> Ends:
         """What goes in and comes out."""
         types = {name: self.graph.types[name] for name in (*self.graph.inputs, *self.graph.outputs)}
-        return Ends(self.inputs, self.results, self.seeds, self.orders, types)
+        memory = self.memory or dense_memory(types, self.graph.outputs)
+        return Ends(self.inputs, self.results, self.seeds, self.orders, types, memory)
 
 
 def captured_graph(
-    reader: Reader, name: str, places: Sequence[str], found: Sequence[str | int | float | None]
+    reader: Reader,
+    name: str,
+    places: Sequence[str],
+    found: Sequence[str | int | float | None],
+    memory: ResultMemory | None = None,
 ) -> Captured:
     """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph, nor
     are those without a name.
     """
-    outputs = tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
+    outputs = memory.outputs if memory else tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
     whole = read_graph(reader, name, (*(p for p in places if p in reader.types), *reader.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
     given = tuple(place if place in read else None for place in places)
@@ -68,4 +77,5 @@ def captured_graph(
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
     registry = reader.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)
-    return Captured(graph, given, tuple(found), seeds, registry, reader.gradients.texts, reader.orders, reader.begun)
+    texts = reader.gradients.texts
+    return Captured(graph, given, tuple(found), seeds, registry, texts, reader.orders, memory, reader.begun)

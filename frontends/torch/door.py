@@ -19,13 +19,10 @@ from attrs import frozen
 from ...ir import BackendError, UsageError, quote
 from .captured import Ends
 from .devices import is_number
-from .outlets import Made, made_of
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
+from .results import ALIGNMENT, Give, Made, give, givers, made_of
 from .settings import current_stream, is_recorded, same_pointers
-
-#: What addresses of tensors that are read in place are multiples of, in bytes: the widest access of a kernel.
-ALIGNMENT = 16
 
 
 @frozen
@@ -67,6 +64,7 @@ class _Opened:
     held: tuple[_Expected, ...]
     moving: tuple[_Expected | None, ...]
     made: Made
+    results: tuple[int | Give, ...]
     streams: set[int]
 
 
@@ -108,14 +106,12 @@ class Door:
         opened = known.opened
         seeds = iter(self._seeds())
         given = [next(seeds) if item is None else _readable(item.of(arguments)) for item in opened.moving]
-        made = opened.made.new(self.device)
-        self._launch(known, [tensor.data_ptr() for tensor in (*given, *made)])
-        if opened.made.whole:
-            found = dict(zip(opened.made.names, made, strict=True))
-        else:
+        memories, blocks = opened.made.new(self.device)
+        self._launch(known, [tensor.data_ptr() for tensor in (*given, *blocks)])
+        if opened.made.copied:
             held = (item.of(arguments).detach() for item in opened.held)
-            found = opened.made.found((*opened.memory, *held, *given, *made))
-        return [found[name] if isinstance(name, str) else name for name in self.ends.results]
+            opened.made.finish(memories, (*opened.memory, *held, *given, *blocks))
+        return give(opened.results, memories, arguments)
 
     def _launch(self, known: _Known, addresses: Sequence[int]) -> None:
         opened, stream = known.opened, current_stream(self.device)
@@ -165,12 +161,14 @@ class Door:
         with torch.inference_mode(False):
             running = self.program.open(held, lambda nbytes: self._allocate(memory, nbytes))
         layout = running.layout
+        made = made_of(layout, self.ends.memory)
         return _Opened(
             running,
             tuple(memory),
             tuple(expected[name] for name in layout.held),
             tuple(expected.get(name) for name in layout.moving),
-            made_of(layout),
+            made,
+            givers(self.ends, made.memories),
             {current_stream(self.device)},
         )
 

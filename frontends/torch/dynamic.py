@@ -31,7 +31,8 @@ def by_shape(module: Any, compile_static: CompileStatic) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         known = {at: arguments[at].item() for at in numbers}
         key = tuple(
-            (a.shape, a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments
+            (a.shape, a.stride(), a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a
+            for a in arguments
         )
         key = (torch.is_grad_enabled(), *known.values(), *key)
         if key not in compiled:

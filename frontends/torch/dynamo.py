@@ -30,8 +30,10 @@ from .held import frozen_places, held_inputs, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
 from .recurrent import ForeignLayerError, compile_layers, layers_apart
+from .results import checked_results, is_view_of_input
 from .tensors import TensorFunction, function_of_ends, function_of_tensors
 from .told import told
+from .walk import results
 
 
 def dynamo_backend(
@@ -86,10 +88,11 @@ def _made(
         try:
             with unset_fake_temporarily():
                 found = _compiled(part.graph, device_of(inputs), compile_noted, held, frozen)
+                checked = checked_results(part.graph, results(part.graph), found)
                 if is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
-                    direct.append((found, Found(ends, constants, compiled)))
-                return make_boxed_func(found)
+                    direct.append((checked, Found(ends, constants, compiled)))
+                return make_boxed_func(checked)
         except CutsError as error:
             unread.append(error)
             _warn(part.graph, error)
@@ -125,7 +128,7 @@ def _found(
     device, later = device_of(arguments), TracedLater(module, arguments)
 
     def captured(constants: Mapping[int, torch.Tensor]) -> Captured:
-        return graph_of_nodes(later.graph, constants, own_numbers(later.graph))
+        return graph_of_nodes(later.graph, constants, True)
 
     found = find(device, lambda numbers: captured({n: frozen[n] for n in numbers}))
     if found is None:
@@ -148,8 +151,11 @@ def _check_frozen(frozen: Mapping[int, Any]) -> None:
 
 
 def _computes(graph: torch.fx.Graph) -> bool:
-    """Whether a graph has results; of a batch of no elements Dynamo asks for none."""
-    return any(node.all_input_nodes for node in graph.nodes if node.op == "output")
+    """Whether a graph has results that are more than views of its inputs; of a batch of no elements Dynamo asks for
+    none.
+    """
+    nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
+    return not all(is_view_of_input(node) for node in nodes)
 
 
 def _compiled(
@@ -161,11 +167,10 @@ def _compiled(
 ) -> TensorFunction:
     """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
     check_devices(graph, device)
-    own = own_numbers(graph)  # what is kept for a backward graph lies as we make it
-    places = {place for place, number in own.items() if number in held}
+    places = {place for place, number in own_numbers(graph).items() if number in held}
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
-        return function_of_tensors(graph_of_nodes(graph, constants, own), device, compile_graph, places)
+        return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
 
     constants = frozen_places(graph, frozen)
     return FrozenFunction(compile_with, constants) if constants else compile_with({})

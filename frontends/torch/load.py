@@ -20,6 +20,7 @@ from .core import CoreProgram, core_program
 from .exported import check_memory, program_ends, written_targets
 from .operators import Chosen, Complex
 from .reader import Reader, read_graph
+from .results import result_memory
 from .walk import conversion, define, results, walk
 
 
@@ -58,46 +59,58 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
 
 def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
     value = reader.value(node)
+    _check_output(value, name)
+    return reader.output(value, name)
+
+
+def _check_output(value: object, name: str) -> None:
     if isinstance(value, Complex):
         raise GraphError(f"output {quote(name)}: it is complex", hint="return torch.view_as_real of it")
     if isinstance(value, Chosen):
         raise GraphError(
             f"output {quote(name)}: its shape depends on values", hint="return a tensor of all elements, and the mask"
         )
-    return reader.output(value, name)
 
 
 def graph_of_nodes(
     graph: torch.fx.Graph,
     constants: Mapping[int, torch.Tensor] | None = None,
-    as_they_lie: Collection[int] = (),
+    as_they_lie: bool = False,
 ) -> Captured:
     """Return a captured graph of core operations; backward operations become derived gradients.
 
-    Every placeholder is an input, but those whose numbers `constants` has. Those of the numbers `as_they_lie` have
-    their axes in the order in which the examples have them in memory.
+    Every placeholder is an input, but those whose numbers `constants` has. Where `as_they_lie`, inputs have their axes
+    in the order in which the examples have them in memory, and results lie as the graph's do; else they are dense.
     """
     reader = Reader(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
-    for number, node in enumerate(places):
+    for node in places:
         if node in frozen:
             define(node, frozen[node], reader)
         elif isinstance(node.meta.get("val"), (int, float)):
             reader.values[node] = node.meta["val"]  # an extent that Dynamo passes by itself; graphs are for one each
         elif node.users or "val" in node.meta:
-            reader.define_input(node, number in as_they_lie)
+            reader.define_input(node, as_they_lie)
     walk(graph, reader)
     names = ["" if node in frozen else node.name for node in places]
-    return captured_graph(reader, "torch", names, [_result(reader, n) for n in results(graph)])
+    found = [_result(reader, node) for node in results(graph)]
+    nodes = [node for node in found if isinstance(node, torch.fx.Node)]
+    memory = result_memory(reader, nodes, places) if as_they_lie else None
+    outputs = {node: node.name if memory else reader.output(reader.value(node), node.name) for node in nodes}
+    given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
+    return captured_graph(reader, "torch", names, given, memory)
 
 
-def _result(reader: Reader, node: object) -> str | int | float | None:
-    """Return the name of a result, or the number that it is in this graph."""
+def _result(reader: Reader, node: object) -> torch.fx.Node | int | float | None:
+    """Return the node of a result that is a tensor, or the number that it is in this graph."""
     if not isinstance(node, torch.fx.Node):
         return node if isinstance(node, (int, float)) else None
     value = reader.value(node)
-    return value if isinstance(value, (int, float)) else _output(reader, node, node.name)
+    if isinstance(value, (int, float)):
+        return value
+    _check_output(value, node.name)
+    return node
 
 
 def _placeholders(

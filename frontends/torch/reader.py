@@ -189,6 +189,10 @@ class Reader:
         self.nodes.append(node)
         return names[0] if outputs == 1 else names
 
+    def reshape(self, x: str, shape: Sequence[int]) -> Any:
+        """Return a tensor in another shape; a dim of 0 is one, -1 stands for the rest."""
+        return self.emit("reshape", x, shape=tuple(shape), allowzero=True)
+
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
         """Return the gradients of operands of the operation that makes `y`, given that of `y`;
         zeros where it does not depend on one.
@@ -238,8 +242,8 @@ class Reader:
         """Return a value in another element type."""
         if self.types[value].dtype is dtype:
             return value
-        if dtype is DType.U8 and self.types[value].dtype.is_float:
-            value = self.emit("cast", value, to=DType.I64.value)  # PyTorch wraps what is below 0 here, and only here
+        if dtype in (DType.U8, DType.I8, DType.I16) and self.types[value].dtype.is_float:
+            value = self.emit("cast", value, to=DType.I64.value)  # PyTorch wraps floats beyond narrow integers
         result: Value = self.emit("cast", value, to=dtype.value)
         return result
 

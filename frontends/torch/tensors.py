@@ -4,7 +4,7 @@ arrays where it has a memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from ...ir import DType, dtype_of_numpy
 from .captured import Captured, Ends
 from .door import Door
 from .program import ArrayFunction, Choice, CompileGraph
+from .result_memory import Memory
+from .results import MemoryForm, form_of_memory, give, givers, view_of
 
 #: A compiled graph as a function of its inputs, in order.
 TensorFunction = Callable[..., list[Any]]
@@ -51,7 +53,8 @@ def function_of_ends(
 def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
     """Return a function of tensors on the CPU, which are copied to and from a plan's memory."""
 
-    outputs = tuple(dict.fromkeys(name for name in ends.results if isinstance(name, str)))
+    forms = tuple(form_of_memory(memory, memory.nbytes) for memory in ends.memory.memories)
+    results = givers(ends, forms)
 
     def call(*arguments: Any) -> list[Any]:
         seeds = (
@@ -62,10 +65,26 @@ def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
         arrays = {name: _array(value) for name, value in named.items()}
         arrays |= {name: np.asarray(seed) for name, seed in zip(ends.seeds, seeds, strict=True)}
         found = run(arrays)
-        tensors = {name: _tensor(found[name]) for name in outputs}
-        return [tensors[name] if isinstance(name, str) else name for name in ends.results]
+        memories = [_memory(memory, form, found) for memory, form in zip(ends.memory.memories, forms, strict=True)]
+        return give(results, memories, arguments)
 
     return call
+
+
+def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch.Tensor:
+    """Return a memory, filled with outputs; an output that is all of it, as it is."""
+    shape, strides, dtype = form
+    tensors = [(_tensor(found[part.name]), part) for part in memory.parts]
+    only: torch.Tensor
+    only, part = tensors[0]
+    if len(tensors) == 1 and shape == part.form.shape:
+        only = only.permute([part.order.index(axis) for axis in range(len(part.order))])
+        if only.stride() == strides and only.dtype is dtype:
+            return only
+    made = torch.empty_strided(shape, strides, dtype=dtype)
+    for value, part in tensors:
+        view_of(made, part.form).permute(part.order).copy_(value)
+    return made
 
 
 def _tensor(value: Any) -> Any:

@@ -178,9 +178,9 @@ def _single_step(
     reader: Reader, combine: torch.fx.GraphModule, init: Sequence[Value], xs: Sequence[Value], others: Sequence[Any]
 ) -> tuple[Value, ...]:
     """Repeat a graph once."""
-    elements = [reader.emit("reshape", value, shape=reader.shape(value)[1:]) for value in xs]
+    elements = [reader.reshape(value, reader.shape(value)[1:]) for value in xs]
     results = _inlined(reader, combine, [*init, *elements, *others])
-    rows = [reader.emit("reshape", value, shape=(1, *reader.shape(value))) for value in results[len(init) :]]
+    rows = [reader.reshape(value, (1, *reader.shape(value))) for value in results[len(init) :]]
     return (*results[: len(init)], *rows)
 
 

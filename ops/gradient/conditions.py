@@ -53,9 +53,15 @@ def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Ex
     """Split a product into what depends on summed variables,
     and a function that applies the other factors to its sum.
     """
-    if not isinstance(expr, Call) or expr.fn not in ("mul", "div", "neg"):
+    if not isinstance(expr, Call) or expr.fn not in ("mul", "div", "neg", "select"):
         return expr, None
     first = expr.args[0]
+    if expr.fn == "select":
+        _, value, zero = expr.args
+        if not _asks_an_element(first) or expr_variables(first) & summed or not _is_zero(zero):
+            return expr, None
+        inner, outer = hoist(value, summed)
+        return inner, lambda total: Call("select", (first, total if outer is None else outer(total), zero))
     if expr.fn == "neg":
         inner, outer = hoist(first, summed)
         return inner, lambda total: negate(total if outer is None else outer(total))
@@ -71,6 +77,13 @@ def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Ex
         return expr, None
     rest = Call(expr.fn, (inner, other))
     return rest, lambda total: _both(outer, outside, total)
+
+
+def _asks_an_element(condition: Expr) -> bool:
+    """Whether a condition is that one element is not some constant."""
+    read, *others = condition.children or (condition,)
+    asks = isinstance(condition, Call) and condition.fn == "ne"
+    return asks and isinstance(read, Read) and all(isinstance(other, Const) for other in others)
 
 
 def _both(first: Callable[[Expr], Expr] | None, second: Callable[[Expr], Expr] | None, total: Expr) -> Expr:

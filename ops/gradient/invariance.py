@@ -25,6 +25,7 @@ from ...ir import (
     Statement,
     Var,
     as_index,
+    guarded_read,
     substitute,
     variables,
     walk,
@@ -119,6 +120,8 @@ def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
         return None if _of(expr.args[0], tensors) is None else _FIXED  # what is finite stays so
     if isinstance(expr, Call) and expr.fn == "select" and _asks_for_infinity(expr.args[0]):
         return _of(expr.args[2], tensors)  # there is nothing to grow in the other case
+    if isinstance(expr, Call) and (element := guarded_read(expr)) is not None:
+        return _of(element, tensors)  # at the one value where it is a constant there is no derivative
     if not isinstance(expr, Call):
         return _FIXED if not any(isinstance(n, Read) and n.tensor in tensors for n in walk(expr)) else None
     args = [_of(a, tensors) for a in expr.args]

@@ -47,10 +47,12 @@ from ...ir import (
     Var,
     as_index,
     factors,
+    guarded_read,
     linearise,
     reads,
     row_major,
     substitute,
+    walk,
 )
 from .frames import SCALES, BlockLayout, axis_places
 from .index_values import value_of
@@ -92,7 +94,13 @@ def _shifted(body: Expr, greatest: str, own: set[str]) -> bool:
     if not isinstance(inner, Call) or inner.fn != "sub":
         return False
     value, shift = inner.args
-    return isinstance(shift, Read) and shift.tensor == greatest and not any(r.tensor in own for r in reads(value))
+    return _is_greatest(shift, greatest) and not any(r.tensor in own for r in reads(value))
+
+
+def _is_greatest(shift: Expr, greatest: str) -> bool:
+    """Whether an expression is the greatest number, or 0 where that is -inf and the greatest number elsewhere."""
+    element = guarded_read(shift, at=-inf, instead=0)
+    return element is not None and element.tensor == greatest
 
 
 def _linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
@@ -175,7 +183,10 @@ class _Rows:
         context = state.context(binding, {})
         nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
         finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
-        shifted = evolve(context, held={**context.held, greatest.name: shift})
+        wide = [o for o in state.frame.segment.outputs if o.extra]
+        bodies = (*(r.body for r in others), *(o.body for o in wide))
+        shifts = {n: shift for body in bodies for n in walk(body) if _is_greatest(n, greatest.name)}
+        shifted = evolve(context, staged={**context.staged, **shifts})
         found: list[Item] = [
             self._phase("before", self._set(greatest, "before", most)),
             state.phase("compute", f"{state.frame.prefix}greatest",
@@ -185,7 +196,6 @@ class _Rows:
             self._phase("scale", self._set(greatest, "scale", Op("exp", (Op("sub", (before, shift), dtype),), dtype))),
         ]  # fmt: skip
         roots = [r for other in others for r in self._part(other, value_of(other.body, shifted), local, valid)]
-        wide = (o for o in state.frame.segment.outputs if o.extra)
         roots += [passed_on(state, o, binding, (), value_of(o.body, shifted)) for o in wide]
         found.append(state.phase("exit", "rows", tuple(roots), row, shares))
         lane = Guard(as_index(state.frame.lane), 0, 1)

@@ -155,3 +155,17 @@ def test_a_grid_may_have_one_point_along_an_axis(size: tuple[int, ...], corners:
     with warnings.catch_warnings(action="ignore"):  # PyTorch's meaning of one point changed once
         expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), list(size), align_corners=bool(corners))
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("linear", "zeros"), ("nearest", "zeros"), ("nearest", "border"), ("cubic", "border")]
+)
+@pytest.mark.parametrize("corners", [0, 1])
+def test_places_of_a_grid_far_outside(mode: str, padding: str, corners: int) -> None:
+    places = [3e7 + 5, -3e7 - 5, 3e8, -3e8, 1e10, 0.3, -0.4] + [float("nan")] * (
+        (mode, padding) == ("nearest", "border")
+    )
+    grid = np.array([[[(place, 0.1) for place in places]]], np.float32)
+    x = np.random.default_rng(0).normal(size=(1, 2, 4, 5)).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        check("GridSample", {"x": x, "grid": grid}, mode=mode, padding_mode=padding, align_corners=corners)

@@ -218,3 +218,14 @@ def test_numbers_at_the_edge_mean_what_they_mean_in_pytorch() -> None:
     found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
     for name, expected in zip(graph.outputs, edges(x, None), strict=True):
         np.testing.assert_allclose(found[name], expected.numpy(), rtol=1e-5, atol=1e-12, err_msg=name)
+
+
+def test_floats_beyond_narrow_integers_wrap() -> None:
+    def narrow(x: Any, _: Any) -> Any:
+        return x.to(torch.int8), x.to(torch.uint8), x.to(torch.int16)
+
+    x = torch.tensor([float("nan"), -1.5, -0.5, 254.9, 300.7, -200.0, 7e4, -7e4])
+    graph = load_torch(Function(narrow), (x,))
+    found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
+    for name, expected in zip(graph.outputs, narrow(x, None), strict=True):
+        np.testing.assert_array_equal(found[name], expected.numpy(), err_msg=name)

@@ -15,6 +15,7 @@ from cuts.compile.plan import CompiledPlan
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
+from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion import (
     Group,
@@ -104,6 +105,29 @@ def test_halves_without_scores_are_the_reference(dtype: DType) -> None:
     plan = built(graph, spec, values + 2 * 2 * 128 * 128)
     assert plan.plan.arena <= values + 2 * 2 * 128 * 128 // 4
     assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.F32, None])
+def test_queries_that_see_no_key_have_no_gradient(dtype: DType | None) -> None:
+    torch = pytest.importorskip("torch")
+    shape, rng = (2, 2, 1, 20, 24, 8), np.random.default_rng(0)
+    seen = rng.random((20, 24)) < 0.6 if dtype else np.tril(np.ones((20, 24), bool), -3)
+    seen[2:3] = False
+    seen[:, 7] = False if dtype else seen[:, 7]
+    attributes = {} if dtype else {"causal": True, "offset": -3}
+    graph, spec = gradient(shape, attributes, TensorType(dtype, seen.shape) if dtype else None)
+    inputs = {t: rng.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs if t != "mask"}
+    given = [torch.tensor(inputs[t], requires_grad=True) for t in "qkv"]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    attend(*given, torch.tensor(seen), enable_gqa=True).backward(torch.tensor(inputs["dy"]))
+    if dtype:
+        inputs["mask"] = seen if dtype is DType.BOOL else np.where(seen, 0, -np.inf).astype(np.float32)
+    plan = build_graph(graph, spec, find_target("opencl"), CompileOptions())
+    for found in (plan.run(inputs), evaluate_graph(graph, spec.registry, inputs)):
+        for name, operand in zip(graph.outputs, given, strict=False):
+            np.testing.assert_allclose(found[name], operand.grad.numpy(), rtol=1e-4, atol=1e-5)
+        assert not found[graph.outputs[0]][:, :, 2].any()
 
 
 def test_no_kernel_stores_scores_though_one_that_does_is_faster() -> None:

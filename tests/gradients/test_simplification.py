@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cuts.ir.expr import Call, Read
 from cuts.ir.source import Source
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
@@ -178,3 +179,13 @@ def test_operands_that_share_work_share_a_declaration() -> None:
     assert step.outputs == ("dx", "dscale", "dbias")
     assert gradients.steps(uses("layer_norm", (3, 4), (4,), (4,)).instance, ["x", "scale", "bias"], ["y"]) == (step,)
     assert list(gradients.texts) == [step.op]
+
+
+def test_guards_of_masked_attention_hide_no_product() -> None:
+    """No gradient comes by way of the greatest score, and what a row's sum is divided by stays outside of sums."""
+    use = uses("attention", (1, 2, 3, 2), (1, 2, 4, 2), (1, 2, 4, 3), (3, 4))
+    found = read_back(gradient(use, "q")).program
+    assert not any(s.target.startswith("d_m") for s in found.statements)
+    (total,) = (s for s in found.statements if s.target.startswith("d_t") and s.combine == "sum")
+    assert isinstance(total.body, Call)
+    assert (total.body.fn, {type(arg) for arg in total.body.args}) == ("mul", {Read})

@@ -114,6 +114,32 @@ def test_a_key_that_nobody_sees_may_be_anything() -> None:
     np.testing.assert_array_equal(np.delete(other, 3, -1), np.delete(result, 3, -1))
 
 
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.F32])
+def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
+    group = group_of(attention((1, 2, 1, 40, 150, 8, 8), mask=TensorType(dtype, (40, 150))))
+    inputs, seen = arrays(group, 3), np.random.default_rng(3).random((40, 150)) < 0.5
+    seen[[0, 7, 39]], seen[5, :140], seen[6, 10:] = False, False, False
+    (mask,) = (t for t in group.inputs if group.tensors[t].shape == (40, 150))
+    inputs[mask] = seen if dtype is DType.BOOL else np.where(seen, 0, -np.inf).astype(np.float32)
+    points = points_in_parts(group, 2)
+    assert points
+    assert not next(iter(interpret(group, inputs).values()))[0, :, [0, 7, 39]].any()
+    for schedule in points:
+        compare(group, schedule, inputs)
+
+
+def test_a_guarded_shift_costs_parts_nothing() -> None:
+    """A part's shift is finite anyway, so that only what divides the result asks for rows of nothing."""
+    masked = group_of(attention((1, 1, 1, 40, 150, 8, 8), mask=TensorType(DType.F32, (40, 150))))
+    plain = group_of(attention((1, 1, 1, 40, 150, 8, 8)))
+    counts = []
+    for group in (plain, masked):
+        source = emit(extract(lower(group, points_in_parts(group, 1)[0], {}, SMALL)), "opencl").source
+        counts.append(source.lower().count("inf"))
+    assert counts[0] == counts[1] > 0
+
+
 def compare(group: FusedGroup, schedule: Schedule, inputs: dict[str, np.ndarray[Any, Any]]) -> None:
     """Assert that a point computes what the group means of some inputs."""
     device = _device("opencl")

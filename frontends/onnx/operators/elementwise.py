@@ -46,20 +46,53 @@ def _clip(call: NodeCall) -> None:
 def _cast(call: NodeCall) -> None:
     call.attribute("saturate", 1)
     call.attribute("round_mode", "up")
-    dtype = element_type(call.attribute("to"), call.where)
-    if dtype is call.type(0).dtype:
-        call.give(call.operand(0))
-    else:
-        call.result("cast", call.operand(0), to=dtype.value)
+    _convert_type(call, element_type(call.attribute("to"), call.where))
 
 
 def _cast_like(call: NodeCall) -> None:
     call.attribute("saturate", 1)
-    dtype = call.type(1).dtype
-    if dtype is call.type(0).dtype:
+    _convert_type(call, call.type(1).dtype)
+
+
+def _convert_type(call: NodeCall, dtype: DType) -> None:
+    """Convert to an element type; floats become integers as in ONNX Runtime and in ONNX's evaluator.
+
+    Both leave that to x86: a float beyond 32 or 64 bits, and NaN, become the lowest integer, of which narrower types
+    keep the low bits.
+    """
+    source = call.type(0).dtype
+    if dtype is source:
         call.give(call.operand(0))
-    else:
+    elif not source.is_float or not dtype.is_int:
         call.result("cast", call.operand(0), to=dtype.value)
+    elif dtype is DType.U64:
+        call.give(_whole_u64(call, call.operand(0), source))
+    else:
+        wide = DType.I64 if dtype in (DType.U32, DType.I64) else DType.I32
+        whole = _whole(call, call.operand(0), source, wide)
+        call.give(whole if wide is dtype else call.emit("cast", whole, to=dtype.value))
+
+
+def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
+    """Return floats as signed integers, the lowest for those beyond them and for NaN."""
+    inside = call.emit("less", value, _power(call, source, 8 * wide.size - 1))
+    lowest = call.constant(wide.element.lowest, wide)
+    return str(call.emit("where", inside, call.emit("cast", value, to=wide.value), lowest))
+
+
+def _whole_u64(call: NodeCall, value: str, source: DType) -> str:
+    """Return floats as integers of 64 bits without a sign: those from 2 ** 63 on are converted without that bit."""
+    bound = _power(call, source, 63)
+    low = call.emit("cast", _whole(call, value, source, DType.I64), to="u64")
+    rest = call.emit("cast", _whole(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
+    high = call.emit("add", rest, call.constant(1 << 63, DType.U64))
+    return str(call.emit("where", call.emit("greater_or_equal", value, bound), high, low))
+
+
+def _power(call: NodeCall, source: DType, exponent: int) -> str:
+    """Return a power of two as a float, infinity where the type has none so great."""
+    with np.errstate(over="ignore"):
+        return call.constant(np.float64(2.0**exponent), source)
 
 
 def _mod(call: NodeCall) -> None:

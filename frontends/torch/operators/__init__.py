@@ -14,6 +14,7 @@ from . import (
     memory,
     movement,
     reduction,
+    resizing,
     scatter,
     windows,
 )
@@ -30,6 +31,7 @@ TABLE: dict[str, Convert] = {
     **cumulative.TABLE,
     **scatter.TABLE,
     **windows.TABLE,
+    **resizing.TABLE,
     **masks.TABLE,
     **memory.TABLE,
     **complex_pairs.TABLE,

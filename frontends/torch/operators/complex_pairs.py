@@ -141,7 +141,7 @@ def as_complex(reader: Reader, x: Value) -> Any:
     shape = reader.shape(x)[:-1]
     axis = len(shape)
     parts = [reader.emit("slice", x, starts=(n,), ends=(n + 1,), axes=(axis,)) for n in range(2)]
-    return Complex(*(reader.emit("reshape", part, shape=shape, allowzero=True) for part in parts))
+    return Complex(*(reader.reshape(part, shape) for part in parts))
 
 
 # ---- how a node with complex operands is converted

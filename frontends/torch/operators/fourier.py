@@ -61,7 +61,7 @@ def _fft_to_real(reader: Reader, x: Complex, axes: Sequence[int], mode: int, len
     found = reader.emit("mul", found, reader.constant(length, dtype=reader.type(found).dtype))
     shape = reader.shape(found)[:-1]
     count = length * _count(reader, x.real, places[:-1])
-    return _scaled(reader, reader.emit("reshape", found, shape=shape), mode, count)
+    return _scaled(reader, reader.reshape(found, shape), mode, count)
 
 
 TABLE: dict[str, Convert] = {"aten._fft_r2c": _fft_of_real}

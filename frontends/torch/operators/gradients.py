@@ -16,7 +16,15 @@ from ....ir import DType
 from ..reader import Convert, Reader, Value
 from .indexing import bag_of, bag_sizes, embedding
 from .movement import unsqueeze
-from .windows import adaptive_max_pool, adaptive_pool, average_pool, convolution, grid_sample, max_pool, upsample
+from .windows import (
+    adaptive_max_pool,
+    adaptive_pool,
+    average_pool,
+    convolution,
+    equal_windows,
+    grid_sample,
+    max_pool,
+)
 
 
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
@@ -78,11 +86,11 @@ def _grid_sample(
 def _adaptive_max_pool(reader: Reader, dy: Value, x: Value, places: Any) -> Any:
     """Windows of several sizes overlap, so what each found is added up where it stands."""
     shape, sizes = reader.shape(x), reader.shape(dy)[2:]
-    if not any(n % m for n, m in zip(shape[2:], sizes, strict=True)):
+    if equal_windows(shape[2:], sizes):
         return reader.adjoint(adaptive_max_pool(reader, x, sizes)[0], dy, [x])[0]
     none = _absent(reader, dy, (*shape[:2], math.prod(shape[2:])))
-    rows = [reader.emit("reshape", v, shape=(*shape[:2], -1)) for v in (places, dy)]
-    return reader.emit("reshape", reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape=shape)
+    rows = [reader.reshape(v, (*shape[:2], -1)) for v in (places, dy)]
+    return reader.reshape(reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
 
 
 def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
@@ -92,14 +100,6 @@ def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
         before[rank - 1 - n], after[rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
     same = _absent(reader, dy, reader.shape(x))
     return reader.adjoint(reader.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
-
-
-def _upsample(mode: str) -> Convert:
-    def convert(reader: Reader, dy: Value, sizes: Sequence[int], shape: Sequence[int], *arguments: Any) -> Any:
-        x = _absent(reader, dy, shape)
-        return reader.adjoint(upsample(mode)(reader, x, sizes, *arguments), dy, [x])[0]
-
-    return convert
 
 
 def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
@@ -147,8 +147,5 @@ TABLE: dict[str, Convert] = {
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
-    "aten.upsample_linear1d_backward": _upsample("linear"), "aten.upsample_trilinear3d_backward": _upsample("linear"),
-    "aten.upsample_bicubic2d_backward": _upsample("cubic"),
-    "aten.upsample_bilinear2d_backward": _upsample("linear"), "aten.upsample_nearest2d_backward": _upsample("nearest"),
     "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from ....ir import DType
 from ..reader import Convert, Reader, Value
 from .masks import choose, is_mask, put_where
-from .movement import expand, unsqueeze
+from .movement import expand, slices, unsqueeze, with_axis
 
 
 def embedding(reader: Reader, table: Value, indices: Value, *_: Any) -> Any:
@@ -52,10 +52,10 @@ def _embedding_bag(
     bags = reader.shape(sizes)[0]
     starts = reader.constants.get(offsets)
     if starts is not None and np.array_equal(np.append(starts[:bags], count), np.linspace(0, count, bags + 1)):
-        rows = reader.emit("reshape", indices, shape=(bags, count // bags))
-        shares = None if weights is None else reader.emit("reshape", weights, shape=(bags, count // bags))
+        rows = reader.reshape(indices, (bags, count // bags))
+        shares = None if weights is None else reader.reshape(weights, (bags, count // bags))
         y = reader.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
-        return y, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows)
+        return y, *_as_traced(reader, bag, sizes, sizes if mode != 2 else _greatest(reader, table, rows))
     if mode == 2:
         reader.fail("the maximum of bags of several lengths is not supported")
     belongs = reader.emit("equal", unsqueeze(reader, bag, 0), reader.constant(np.arange(bags)[:, None]))
@@ -65,7 +65,20 @@ def _embedding_bag(
     if mode == 1:
         length = reader.emit("max", reader.cast(sizes, kind), reader.constant(1, dtype=kind))
         y = reader.emit("div", y, unsqueeze(reader, length, 1))
-    return y, bag, sizes, sizes
+    return y, *_as_traced(reader, bag, sizes, sizes)
+
+
+def _as_traced(reader: Reader, *extra: Value) -> list[Value]:
+    """Return results besides the first; those that PyTorch leaves undefined have the shape that it traced."""
+    traced = reader.node.meta.get("val") if reader.node is not None else None
+    likes = traced[1:] if isinstance(traced, (list, tuple)) else [None] * len(extra)
+    shapes = [
+        reader.shape(value) if like is None else tuple(like.shape) for value, like in zip(extra, likes, strict=True)
+    ]
+    return [
+        value if reader.shape(value) == shape else reader.constant(np.zeros(shape), dtype=reader.type(value).dtype)
+        for value, shape in zip(extra, shapes, strict=True)
+    ]
 
 
 def _greatest(reader: Reader, table: Value, rows: Value) -> Any:
@@ -137,14 +150,21 @@ def _index_put(
     order, back = _to_front(rank, axes), _result_order(axes, rank, len(shape))
     rest = tuple(reader.shape(x)[a] for a in order[len(axes) :])
     full = (*shape, *rest)
+    x, values, own = *_stored_as(reader, x, values), reader.type(x).dtype
     whole = expand(reader, values, tuple(full[n] for n in back))
     updates = _moved(reader, whole, _inverse(back))
-    updates = reader.emit("reshape", updates, shape=(count, *rest))
-    rows = rows if width == 1 else reader.emit("reshape", rows, shape=(count, len(axes)))
+    updates = reader.reshape(updates, (count, *rest))
+    rows = rows if width == 1 else reader.reshape(rows, (count, len(axes)))
     found = reader.emit(
         "scatter_nd", _moved(reader, x, order), rows, updates, reduction="add" if accumulate else "none"
     )
-    return _moved(reader, found, _inverse(order))
+    return reader.cast(_moved(reader, found, _inverse(order)), own)
+
+
+def _stored_as(reader: Reader, x: Value, updates: Value) -> tuple[Value, Value]:
+    """Return a tensor and its updates in the type in which they are stored; truth values are bytes meanwhile."""
+    kind = DType.U8 if reader.type(x).dtype is DType.BOOL else reader.type(x).dtype
+    return reader.cast(x, kind), reader.cast(reader.cast(updates, reader.type(x).dtype), kind)
 
 
 def _slice_scatter(
@@ -162,8 +182,11 @@ def _slice_scatter(
     low, high, _ = slice(start, end, step).indices(shape[axis])
     places, rest = np.divmod(np.arange(shape[axis]) - low, step)
     inside = (rest == 0) & (places >= 0) & (np.arange(shape[axis]) < high)
+    updates = reader.cast(updates, reader.type(x).dtype)
     if inside.all():
         return updates
+    if not inside.any():
+        return x
     moved = reader.emit("gather", updates, reader.constant(places.clip(0, reader.shape(updates)[axis] - 1)), axis=axis)
     return reader.emit("where", reader.constant(inside.reshape(-1, *(1,) * (len(shape) - 1 - axis))), moved, x)
 
@@ -174,8 +197,10 @@ def _select_scatter(reader: Reader, x: Value, updates: Value, axis: int, index: 
 
 
 def _windows(reader: Reader, x: Value, axis: int, size: int, step: int) -> Any:
-    """Windows along an axis, their elements along a new last one."""
+    """Windows along an axis, their elements along a new last one; without axes there is one window."""
     shape = reader.shape(x)
+    if not shape:
+        return slices(reader, with_axis(reader, x), 0, 0, size)
     axis %= len(shape)
     starts = np.arange(0, shape[axis] - size + 1, step)
     found = reader.emit("gather", x, reader.constant(starts[:, None] + np.arange(size)), axis=axis)
@@ -202,10 +227,11 @@ def _diagonal(reader: Reader, x: Value, offset: int = 0, dim1: int = 0, dim2: in
 def _diagonal_scatter(reader: Reader, x: Value, updates: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     rank = len(reader.shape(x))
     axes, rows, _ = _places(reader, x, _diagonal_places(reader, reader.shape(x), offset, dim1, dim2))
-    order = _to_front(rank, axes)
+    order, own = _to_front(rank, axes), reader.type(x).dtype
+    x, updates = _stored_as(reader, x, updates)
     columns = _moved(reader, updates, (rank - 2, *range(rank - 2)))
     found = reader.emit("scatter_nd", _moved(reader, x, order), rows, columns)
-    return _moved(reader, found, _inverse(order))
+    return reader.cast(_moved(reader, found, _inverse(order)), own)
 
 
 TABLE: dict[str, Convert] = {

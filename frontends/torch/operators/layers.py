@@ -26,10 +26,26 @@ def _addmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha:
 
 
 def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
-    product = reader.emit("matmul", a, b)
+    return _added(reader, c, reader.emit("matmul", a, b), beta, alpha)
+
+
+def _addbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    """The sum of all products of a batch is one product, of matrices side by side."""
+    (step,) = einsum_steps("bij,bjk->ik", [reader.shape(v) for v in (a, b)])
+    product = reader.emit(
+        "einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results
+    )
+    return _added(reader, c, product, beta, alpha)
+
+
+def _added(reader: Reader, c: Value, product: Value, beta: float, alpha: float) -> Value:
+    """Return beta * c + alpha * product; where beta is 0, nothing is read of c, as PyTorch documents."""
     dtype = reader.type(product).dtype
     product = product if alpha == 1 else reader.emit("mul", product, reader.constant(alpha, dtype=dtype))
-    return reader.emit("add", c if beta == 1 else reader.emit("mul", c, reader.constant(beta, dtype=dtype)), product)
+    if beta == 0:
+        return product
+    scaled = c if beta == 1 else reader.emit("mul", c, reader.constant(beta, dtype=dtype))
+    return reader.emit("add", scaled, product)  # type: ignore[no-any-return]
 
 
 def _trilinear(
@@ -116,9 +132,9 @@ def _group_norm(
     x, scale, bias = _alike(reader, x, scale, bias)
     scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
     y = reader.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
-    rows = reader.emit("reshape", x, shape=(n, groups, c // groups * inner))
+    rows = reader.reshape(x, (n, groups, c // groups * inner))
     y = reader.cast(y, stored)
-    return (y, *(reader.emit("reshape", v, shape=(n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
+    return (y, *(reader.reshape(v, (n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
 
 
 def _per_channel(reader: Reader, x: Value, value: Value | None, usual: float) -> Value:
@@ -151,7 +167,7 @@ def _attention(
     if mask is not None and reader.type(mask).dtype is not DType.BOOL:
         mask = reader.cast(mask, reader.type(q).dtype)
     y = reader.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
-    return y if len(shape) == 4 else reader.emit("reshape", y, shape=(*shape[:-1], reader.shape(y)[-1]))
+    return y if len(shape) == 4 else reader.reshape(y, (*shape[:-1], reader.shape(y)[-1]))
 
 
 def _flash_attention(
@@ -184,12 +200,13 @@ def _four_axes(reader: Reader, value: Value) -> Value:
         return value
     if len(shape) > 4:
         reader.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
-    return reader.emit("reshape", value, shape=(1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+    return reader.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
 
 
 TABLE: dict[str, Convert] = {
     "aten.mm": _mm, "aten.bmm": _mm, "aten.mv": _mm, "aten.dot": _mm, "aten.matmul": _mm, "aten.addmm": _addmm,
-    "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.scaled_dot_product_attention": _attention,
+    "aten.baddbmm": _baddbmm, "aten.addmv": _baddbmm, "aten.addbmm": _addbmm,
+    "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu": _flash_attention,
     "aten._scaled_dot_product_flash_attention": _flash_attention,
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,

@@ -108,12 +108,12 @@ def put_where(
             "writing several values where truth values say is not supported, as how many there are depends on them"
         )
     spread = (*whole[:first], *(1,) * width, *whole[first + 1 :])
-    return _where_mask(reader, x, mask, behind, reader.emit("reshape", values, shape=spread), accumulate)
+    return _where_mask(reader, x, mask, behind, reader.reshape(values, spread), accumulate)
 
 
 def _where_mask(reader: Reader, x: Value, mask: Value, behind: int, source: Value, accumulate: bool) -> Any:
     source = reader.cast(source, reader.type(x).dtype)
-    condition = reader.emit("reshape", mask, shape=(*reader.shape(mask), *(1,) * behind))
+    condition = reader.reshape(mask, (*reader.shape(mask), *(1,) * behind))
     return reader.emit("where", condition, reader.emit("add", x, source) if accumulate else source, x)
 
 
@@ -123,23 +123,28 @@ def _masked_scatter(reader: Reader, x: Value, mask: Value, source: Value) -> Any
     mask = expand(reader, mask, shape)
     if not reader.type(source).size:
         return x
-    counts = reader.emit("cumsum", reader.cast(reader.emit("reshape", mask, shape=(-1,)), DType.I64), axis=0)
+    counts = reader.emit("cumsum", reader.cast(reader.reshape(mask, (-1,)), DType.I64), axis=0)
     zero, one = (reader.constant(n, dtype=DType.I64) for n in (0, 1))
     places = reader.emit("max", reader.emit("sub", counts, one), zero)
-    found = reader.emit("gather", reader.emit("reshape", source, shape=(-1,)), places, axis=0)
-    return reader.emit("where", mask, reader.emit("reshape", found, shape=shape), x)
+    found = reader.emit("gather", reader.reshape(source, (-1,)), places, axis=0)
+    return reader.emit("where", mask, reader.reshape(found, shape), x)
 
 
 def _places_among(reader: Reader, ordered: Value, x: Any, right: bool, narrow: bool) -> Any:
-    """Return how many ordered values stand before each value: those that are less, or with `right` not greater."""
-    rank = len(reader.shape(ordered))
-    value = reader.operand(x, reader.type(ordered).dtype)
+    """Return how many ordered values stand before each value: those that are less, or with `right` not greater.
+
+    All stand before NaN, on either side.
+    """
+    length, rank = reader.shape(ordered)[-1], len(reader.shape(ordered))
+    ordered, value = reader.common(ordered, x)
     one_list = rank == 1
     lists = ordered if one_list else unsqueeze(reader, ordered, rank - 1)
     before = reader.emit(
         "less_or_equal" if right else "less", lists, unsqueeze(reader, value, len(reader.shape(value)))
     )
     count = reader.emit("reduce_sum", reader.cast(before, DType.I32), axes=(-1,), keepdims=False)  # below 2^31
+    if reader.type(value).dtype.is_float:
+        count = reader.emit("where", reader.emit("is_nan", value), reader.constant(length, dtype=DType.I32), count)
     return count if narrow else reader.cast(count, DType.I64)
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from ....ir import DType
-from ..reader import DTYPES, Convert, Reader, Value, array_of, dtype_of
+from ..reader import DTYPES, TORCH_TYPES, Convert, Reader, Value, array_of, dtype_of
 
 _END = (1 << 63) - 1
 
 
 def _view(reader: Reader, x: Value, shape: Sequence[int]) -> Any:
-    return reader.emit("reshape", x, shape=tuple(shape), allowzero=True)
+    return reader.reshape(x, shape)
 
 
 def _permute(reader: Reader, x: Value, order: Sequence[int]) -> Any:
@@ -114,18 +114,34 @@ def flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
     return reader.emit("slice", x, starts=(-1,) * count, ends=(-_END,) * count, axes=tuple(axes), steps=(-1,) * count)
 
 
+def with_axis(reader: Reader, x: Value) -> Value:
+    """Return a tensor with axes as it is, one without axes as one of one element."""
+    return x if reader.shape(x) else reader.reshape(x, (1,))
+
+
 def lifted(convert: Convert) -> Convert:
     """Return a conversion along an axis that takes a tensor without axes too: as one of one element."""
 
     def apply(reader: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
         if reader.shape(x):
             return convert(reader, x, *arguments, **keywords)
-        found = convert(reader, reader.emit("reshape", x, shape=(1,)), *arguments, **keywords)
+        found = convert(reader, with_axis(reader, x), *arguments, **keywords)
         if isinstance(found, tuple):
-            return tuple(reader.emit("reshape", v, shape=()) for v in found)
-        return reader.emit("reshape", found, shape=())
+            return tuple(reader.reshape(v, ()) for v in found)
+        return reader.reshape(found, ())
 
     return apply
+
+
+def filled(reader: Reader, shape: Sequence[int], value: float, kind: DType) -> Value:
+    """Return one number everywhere; PyTorch converts it, and wraps negative ones for unsigned integers."""
+    if not kind.is_int:
+        return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), tuple(shape)))
+    try:
+        number = torch.full((), value, dtype=TORCH_TYPES[kind])
+    except RuntimeError as error:
+        reader.fail(f"expected a number that {kind} holds, found {value}: {error}")
+    return reader.constant(np.broadcast_to(array_of(number), tuple(shape)))
 
 
 def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
@@ -139,12 +155,12 @@ def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype
             else torch.int64
         )
     )
-    return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), tuple(shape)))
+    return filled(reader, shape, value, kind)
 
 
 def _full_like(reader: Reader, x: Value, value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
     kind = reader.type(x).dtype if dtype is None else dtype_of(dtype)
-    return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), reader.shape(x)))
+    return filled(reader, reader.shape(x), value, kind)
 
 
 def _copy_onto(reader: Reader, x: Value, source: Value, *_: Any) -> Any:

@@ -53,6 +53,8 @@ def _extreme(values: str, places: str) -> Convert:
     def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
         own = reader.type(x).dtype
         number = _number(reader, x)
+        if axis is None and not reader.type(x).size:
+            reader.fail("no element is the extreme of an empty tensor; give it elements, or name an axis that has some")
         if axis is None:
             return reader.cast(reader.emit(values, number, keepdims=False), own)
         value, position = reader.emit(places, number, outputs=2, axis=axis, keepdims=bool(keep))
@@ -96,7 +98,7 @@ def _kth(reader: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -
     found = _top_k(reader, x, k, axis, largest=False)
     last = [reader.emit("slice", v, starts=(k - 1,), ends=(k,), axes=(axis,)) for v in found]
     shape = tuple(n for a, n in enumerate(reader.shape(x)) if a != axis)
-    return tuple(last if keep else (reader.emit("reshape", v, shape=shape) for v in last))
+    return tuple(last if keep else (reader.reshape(v, shape) for v in last))
 
 
 def _median(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
@@ -106,7 +108,7 @@ def _median(reader: Reader, x: Value, axis: int | None = None, keep: bool = Fals
             reader.fail("there is no median of no integers")
         return reader.constant(np.nan, dtype=reader.type(x).dtype)
     if axis is None:
-        return _median(reader, reader.emit("reshape", x, shape=(-1,)), 0)[0]
+        return _median(reader, reader.reshape(x, (-1,)), 0)[0]
     found = _kth(reader, x, (reader.shape(x)[axis] + 1) // 2, axis, keep)
     if not reader.type(x).dtype.is_float:
         return found
@@ -128,7 +130,7 @@ def _position(op: str) -> Convert:
     def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
         x = _number(reader, x)
         if axis is None:
-            x, axis, keep = reader.emit("reshape", x, shape=(-1,)), 0, False
+            x, axis, keep = reader.reshape(x, (-1,)), 0, False
         return reader.emit(op, x, axis=axis, keepdims=bool(keep))
 
     return convert
@@ -143,7 +145,7 @@ def _variance_and_mean(
     if not keepdim:
         dropped = {axis % max(1, len(reader.shape(x))) for axis in chosen}
         kept = tuple(n for axis, n in enumerate(reader.shape(x)) if axis not in dropped)
-        mean = reader.emit("reshape", mean, shape=kept, allowzero=True)
+        mean = reader.reshape(mean, kept)
     return _variance(reader, x, axes, correction, keepdim), mean
 
 
@@ -166,7 +168,7 @@ def _histogram(reader: Reader, x: Value, bins: int = 100, low: float = 0, high: 
     and equal bounds mean those of the elements.
     """
     kind = reader.type(x).dtype
-    flat = reader.emit("reshape", x, shape=(1, -1))
+    flat = reader.reshape(x, (1, -1))
     first, last = reader.constant(low, dtype=kind), reader.constant(high, dtype=kind)
     if low == high:
         first, last = (reader.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))

@@ -9,7 +9,7 @@ import numpy as np
 from ....ir import COMBINERS, DType
 from ..reader import Convert, Reader, Value
 from .arithmetic import divide
-from .movement import expand
+from .movement import expand, filled, with_axis
 
 _REDUCTIONS = {
     None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max",
@@ -35,7 +35,7 @@ def _scatter(how: str) -> Convert:
         own, shape = reader.type(x).dtype, reader.shape(indices)
         kind = DType.U8 if own is DType.BOOL else own
         if not isinstance(updates, Value):
-            updates = reader.constant(np.broadcast_to(np.asarray(updates, kind.numpy), shape))
+            updates = filled(reader, shape, updates, kind)
         elif reader.shape(updates) != shape:
             updates = reader.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
         if reduce not in _REDUCTIONS:
@@ -67,10 +67,12 @@ def _index_reduce(
     reader: Reader, x: Value, axis: int, indices: Value, updates: Value, reduce: str, *, include_self: bool = True
 ) -> Any:
     """Each integer names a place for a whole slice."""
+    own, x, updates = reader.shape(x), with_axis(reader, x), with_axis(reader, updates)
     shape = reader.shape(updates)
     axis %= len(shape)
-    column = reader.emit("reshape", indices, shape=(-1, *(1,) * (len(shape) - 1 - axis)))
-    return _scatter("none")(reader, x, axis, expand(reader, column, shape), updates, reduce, include_self)
+    column = reader.reshape(indices, (shape[axis], *(1,) * (len(shape) - 1 - axis)))
+    found = _scatter("none")(reader, x, axis, expand(reader, column, shape), updates, reduce, include_self)
+    return found if own else reader.reshape(found, ())
 
 
 TABLE: dict[str, Convert] = {

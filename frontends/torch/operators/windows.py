@@ -1,16 +1,14 @@
-"""PyTorch's convolutions, pooling, resizing and sampling."""
+"""PyTorch's convolutions, pooling and sampling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ....ir import DType
-from ...resampling import Rule, axis_table
 from ..reader import Convert, Reader, Value
 from .movement import unsqueeze
 
@@ -36,6 +34,8 @@ def convolution(
     """Convert a convolution, transposed or not."""
     rank = len(reader.shape(w)) - 2
     strides, pads, dilations = _pair(stride, rank), _pair(padding, rank), _pair(dilation, rank)
+    if not all(reader.shape(w)[2:]):
+        reader.fail(f"expected a kernel of at least one element along each axis, found {reader.shape(w)[2:]}")
     given: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "groups": groups}
     if transposed:
         return reader.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)
@@ -90,14 +90,19 @@ def average_pool(
     return reader.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
 
 
+def equal_windows(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether windows of one size divide each axis into the wanted number."""
+    return all(n == m or (m and not n % m) for n, m in zip(sizes, wanted, strict=True))
+
+
 def adaptive_pool(reader: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
     """Convert average pooling to given sizes; with `once` at most one of several steps that it takes."""
     rank = len(reader.shape(x)) - 2
     spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
-    if not any(n % m for n, m in zip(spatial, wanted, strict=True)):
-        window = tuple(n // m for n, m in zip(spatial, wanted, strict=True))
+    if equal_windows(spatial, wanted):
+        window = tuple(n // m if m else 1 for n, m in zip(spatial, wanted, strict=True))
         return reader.emit("average_pool", x, kernel_shape=window, strides=window)
-    axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if n % m)
+    axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if not equal_windows([n], [m]))
     places, weights = _windows_of_several_sizes(spatial[axis], wanted[axis])
     dtype = reader.type(x).dtype
     y = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=dtype), axis=axis + 2)
@@ -112,7 +117,7 @@ def _batched(convert: Convert, rank: int) -> Convert:
             return convert(reader, x, *arguments, **keywords)
         found = convert(reader, unsqueeze(reader, x, 0), *arguments, **keywords)
         results = found if isinstance(found, tuple) else (found,)
-        alone = tuple(reader.emit("reshape", y, shape=reader.shape(y)[1:]) for y in results)
+        alone = tuple(reader.reshape(y, reader.shape(y)[1:]) for y in results)
         return alone if isinstance(found, tuple) else alone[0]
 
     return apply
@@ -124,21 +129,19 @@ def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
     """
     starts = [n * size // wanted for n in range(wanted)]
     ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
-    longest = max(end - start for start, end in zip(starts, ends, strict=True))
-    places = np.array(
-        [[min(start + r, end - 1) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
-    )
-    weights = np.array(
-        [[(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
-    )
-    return places, weights
+    longest = max((end - start for start, end in zip(starts, ends, strict=True)), default=1)
+    places = [[min(start + r, end - 1) for r in range(longest)] for start, end in zip(starts, ends, strict=True)]
+    weights = [
+        [(start + r < end) / (end - start) for r in range(longest)] for start, end in zip(starts, ends, strict=True)
+    ]
+    return np.array(places, np.int64).reshape(wanted, longest), np.array(weights, float).reshape(wanted, longest)
 
 
 def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
     """Convert max pooling to given sizes."""
     rank = len(reader.shape(x)) - 2
     spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
-    if any(n % m for n, m in zip(spatial, wanted, strict=True)):
+    if not equal_windows(spatial, wanted):
         return _max_of_windows(reader, x, wanted)
     return max_pool(reader, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
 
@@ -152,97 +155,13 @@ def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[
     grid = [
         np.expand_dims(t, [n for n in range(2 * rank) if n not in (axis, rank + axis)]) for axis, t in enumerate(tables)
     ]
-    places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, -1)
-    taps = places.shape[-1]
-    elements = reader.emit(
-        "gather", reader.emit("reshape", x, shape=(*reader.shape(x)[:2], -1)), reader.constant(places), axis=2
-    )
+    taps = math.prod(table.shape[1] for table in tables)
+    places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, taps)
+    elements = reader.emit("gather", reader.reshape(x, (*reader.shape(x)[:2], -1)), reader.constant(places), axis=2)
     first = reader.emit("argmax", elements, axis=-1, keepdims=False)
     starts = reader.constant(np.arange(math.prod(wanted)).reshape(wanted) * taps)
     positions = reader.emit("gather", reader.constant(places.reshape(-1)), reader.emit("add", first, starts), axis=0)
     return reader.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
-
-
-def upsample(mode: str) -> Convert:
-    """Return the conversion of a way to resize: `nearest`, `linear` or `cubic`."""
-
-    def convert(reader: Reader, x: Value, sizes: Any, *arguments: Any) -> Any:
-        smooth = mode != "nearest"
-        corners = smooth and bool(arguments and arguments[0])
-        shape, rest = reader.shape(x), arguments[1:] if smooth else arguments
-        listed = (
-            rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest
-        )  # one list of factors, or one argument for each
-        factors = [float(f) for f in listed if f is not None]
-        target = (
-            tuple(sizes) if sizes is not None else tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=True))
-        )
-        place = "align_corners" if corners else "half_pixel" if smooth else "asymmetric"
-        rule: dict[str, Any] = {} if smooth else {"nearest_mode": "floor"}
-        if len(factors) == len(target) and not corners:  # they count, not what they make of whole sizes
-            rule["scales"] = (1.0, 1.0, *factors)
-        return reader.emit(f"resize_{mode}", x, sizes=shape[:2] + target, coordinate_transformation_mode=place, **rule)
-
-    return convert
-
-
-def nearest(exact: bool) -> Convert:
-    """Return the conversion of taking the nearest element: `exact` from the middle of a place, else from its beginning.
-
-    PyTorch finds it in single precision, which may round to the next element. Where it does so nowhere, the place is
-    written in integers, else it is looked up.
-    """
-    rule: dict[str, Any] = {
-        "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
-        "nearest_mode": "round_prefer_ceil" if exact else "floor",
-    }
-
-    def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
-        shape = reader.shape(x)
-        listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
-        factors = [float(f) for f in listed if f is not None]
-        whole = tuple(int(n * f) for n, f in zip(shape[2:], factors, strict=False))
-        target = tuple(sizes) if sizes is not None else whole
-        counted = len(factors) == len(target)
-        scales = factors if counted else [None] * len(target)
-        tables = [_nearest_places(*each, exact) for each in zip(shape[2:], target, scales, strict=True)]
-        if all(straight for _, straight in tables):
-            more: dict[str, Any] = {"scales": (1.0, 1.0, *factors)} if counted else {}
-            return reader.emit("resize_nearest", x, sizes=shape[:2] + target, **more, **rule)
-        for n, (table, _) in enumerate(tables):
-            x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
-        return x
-
-    return convert
-
-
-def _nearest_places(size: int, result: int, factor: float | None, exact: bool) -> tuple[Any, bool]:
-    """Return which of `size` elements PyTorch takes for each place, and whether these are the nearest ones."""
-    step = np.float32(size) / np.float32(result) if factor is None else np.float32(1 / factor)
-    start = np.float32(0.5 if exact else 0.0)
-    table = np.floor((np.arange(result, dtype=np.float32) + start) * step).astype(np.int64)
-    ratio = Fraction(result, size) if factor is None else Fraction(factor).limit_denominator()
-    right = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
-    table = np.minimum(table, size - 1)
-    return table, bool((table == np.minimum(right, size - 1)).all())
-
-
-def _upsample_antialiased(kernel: str) -> Convert:
-    """Return the conversion of resizing by a kernel that is as wide as what a place of the result stands for."""
-
-    def convert(reader: Reader, x: Value, sizes: Sequence[int], corners: bool, *factors: float | None) -> Any:
-        if corners:
-            reader.fail("align_corners with antialias is not supported; expected align_corners=False")
-        rule = Rule(kernel, cubic_a=-0.5, antialias=True, exclude_outside=True)
-        kind, shape = reader.type(x).dtype, reader.shape(x)
-        for n, size in enumerate(sizes):
-            factor = factors[n] if n < len(factors) else None
-            scale = size / shape[n + 2] if factor is None else factor
-            places, weights, _ = axis_table(rule, shape[n + 2], size, scale)
-            x = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=kind), axis=n + 2)
-        return x
-
-    return convert
 
 
 def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
@@ -266,7 +185,7 @@ def _batched_columns(reader: Reader, x: Value, *given: Any) -> Any:
     if len(reader.shape(x)) == 3:
         return columns_as_image(reader, x, *given)
     y = columns_as_image(reader, unsqueeze(reader, x, 0), *given)
-    return reader.emit("reshape", y, shape=reader.shape(y)[1:])
+    return reader.reshape(y, reader.shape(y)[1:])
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
@@ -279,12 +198,6 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
-    "aten.upsample_nearest2d": upsample("nearest"), "aten.upsample_bilinear2d": upsample("linear"),
-    "aten.upsample_linear1d": upsample("linear"), "aten.upsample_trilinear3d": upsample("linear"),
-    "aten.upsample_bicubic2d": upsample("cubic"), "aten.col2im": _batched_columns,
-    "aten.upsample_nearest1d": nearest(False), "aten.upsample_nearest3d": nearest(False),
-    **{f"aten._upsample_nearest_exact{rank}d": nearest(True) for rank in (1, 2, 3)},
-    "aten._upsample_bilinear2d_aa": _upsample_antialiased("linear"),
-    "aten._upsample_bicubic2d_aa": _upsample_antialiased("cubic"),
+    "aten.col2im": _batched_columns,
     **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

@@ -10,7 +10,8 @@ exponentials: the product computes the exponentials as it loads them, and divide
            s[i, f] = sum_j w[i, j] * v[j, f];   y[i, f] = s[i, f] / t[i]
 
 The exponentials are a unit of their own, which the partition may give to the rows' kernel as before, or to the product.
-None is above one, so that no sum leaves its range that did not before. Half types would round the sums and the greatest
+None is above one, so that no sum leaves its range that did not before. A sum that is replaced by a constant where it is
+one number, as 0 for rows of nothing, divides as it is written. Half types would round the sums and the greatest
 numbers, and stay as they are.
 """
 
@@ -29,6 +30,7 @@ from ....ir import (
     Statement,
     Var,
     factors,
+    guarded_read,
     indirects,
     reads,
     rebuild,
@@ -63,7 +65,7 @@ class _Weights:
     weights: Statement
     own: tuple[Statement, Statement, Statement]
     weighted: Statement
-    divisor: Read
+    divisor: Expr
 
 
 class _Writer(Tracing):
@@ -87,25 +89,27 @@ class _Writer(Tracing):
         quotient = weights.body if weights is not None else None
         if weights is None or not isinstance(quotient, Call) or quotient.fn != "div":
             return None
-        exponential, sum_ = quotient.args
-        total = self._maker(sum_)
-        if total is None or total.combine != "sum" or not isinstance(total.body, Read):
+        exponential, divided = quotient.args
+        sum_ = guarded_read(divided)
+        total = self._maker(sum_) if sum_ is not None else None
+        if sum_ is None or total is None or total.combine != "sum" or not isinstance(total.body, Read):
             return None
         exponentials = self._only(exponential, [total, weights])
         if exponentials is None or total.body.tensor != exponentials.target or not self._is_shifted(exponentials.body):
             return None
-        divisor = _moved(sum_, weights, part)
+        there = _moved(sum_, weights, part)
         own = (weights, total, exponentials)
         unit = next((u for u in self.units if {*own} <= {*u.statements}), None)
-        if divisor is None or unit is None or prod(v.extent for v in total.reduce) < FEWEST:
+        if there is None or unit is None or prod(v.extent for v in total.reduce) < FEWEST:
             return None
         if any(s.is_pointwise and s.target in unit.writes for s in unit.statements if s not in own):
             return None  # nothing but sums would read what the unit leaves there, and say which instance has it
-        along = {v for i in divisor.indices for v in variables(i)} & {*weighted.reduce}
+        along = {v for i in there.indices for v in variables(i)} & {*weighted.reduce}
         wide = all(self._is_wide(s.target) for s in own)
         terms, weight = (self._alone(body, unit) for body in (total.body, exponential))
         if along or not wide or terms is None or weight is None:
             return None
+        divisor = rebuild(divided, lambda node: there if node == sum_ else node)
         return _Weights(evolve(total, body=terms), evolve(weights, body=weight), own, weighted, divisor)
 
     def _alone(self, body: Expr, unit: Unit) -> Expr | None:
@@ -129,7 +133,8 @@ class _Writer(Tracing):
         if not isinstance(body, Call) or body.fn != "exp" or not isinstance(body.args[0], Call):
             return False
         difference = body.args[0]
-        greatest = self._maker(difference.args[-1]) if difference.fn == "sub" else None
+        shift = guarded_read(difference.args[-1]) if difference.fn == "sub" else None
+        greatest = self._maker(shift) if shift is not None else None
         return greatest is not None and greatest.combine == "max" and self._is_wide(greatest.target)
 
     def _is_wide(self, tensor: str) -> bool:

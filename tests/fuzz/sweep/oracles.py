@@ -112,6 +112,11 @@ def _clipped(a: Attributes, x: Array) -> Array:
     return x if high is None else np.minimum(x, high)
 
 
+def _reshaped(a: Attributes, x: Array) -> Any:
+    shape = [x.shape[j] if d == 0 and not a["allowzero"] else d for j, d in enumerate(a["shape"])]
+    return x.reshape(shape) if x.size or -1 not in shape else None
+
+
 def _sliced(a: Attributes, x: Array) -> Array:
     cut: list[Any] = [slice(None)] * x.ndim
     for axis, start, end, step in zip(a["axes"], a["starts"], a["ends"], a["steps"], strict=True):
@@ -126,6 +131,8 @@ def _sliced(a: Attributes, x: Array) -> Array:
 
 
 def _padded(a: Attributes, x: Array) -> Any:
+    if not x.ndim:
+        return x
     pads = [(a["pads"][d], a["pads"][d + x.ndim]) for d in range(x.ndim)]
     if any(low < 0 or high < 0 for low, high in pads) or not x.size:
         return None
@@ -180,6 +187,9 @@ def _combined(how: str, old: Any, new: Any) -> Any:
 
 def _top(a: Attributes, x: Array) -> Any:
     axis, n = a["axis"], x.shape[a["axis"]]
+    if not x.size:
+        empty = x.take(range(a["k"]), axis) if n else x
+        return empty, np.zeros(empty.shape, np.int64)
     key = np.where(np.isnan(x), np.inf, x) if is_real(x) else x
     nan = np.isnan(x) if is_real(x) else np.zeros(x.shape, bool)
     rows, gone = np.moveaxis(key, axis, -1).reshape(-1, n), np.moveaxis(nan, axis, -1).reshape(-1, n)
@@ -309,7 +319,7 @@ ORACLES: dict[str, Oracle] = {
     "reduce_log_sum": _reduced(lambda x, **how: np.log(_summed(x, **how))),
     "argmax": _place("argmax"), "argmin": _place("argmin"),
     "cumsum": _cumulated("cumsum", 0), "cumprod": _cumulated("cumprod", 1),
-    "reshape": lambda a, x: x, "transpose": lambda a, x: np.transpose(x, a["perm"]),
+    "reshape": _reshaped, "transpose": lambda a, x: np.transpose(x, a["perm"]),
     "slice": _sliced, "split": _split, "concat": lambda a, *x: np.concatenate(x, a["axis"]), "pad": _padded,
     "tile": lambda a, x: np.tile(x, a["repeats"]), "depth_to_space": _depth_to_space,
     "space_to_depth": _space_to_depth,
