@@ -101,14 +101,6 @@ def line(row: Row) -> str:
     return f"{label:<32}{row['system']:<17}{facts}"
 
 
-def show(rows: list[Row]) -> None:
-    """Print all that the ledger says."""
-    means = "\n".join(f"{name}: {mean:.2f} of {count}" for name, (mean, count) in tables.speedups(rows).items())
-    print(
-        tables.times(rows), tables.winners_table(rows), means, tables.anytime(rows), tables.breakdowns(rows), sep="\n\n"
-    )
-
-
 def main() -> int:
     """Measure, or show what was measured; 1 where a row failed."""
     options = arguments()
@@ -123,7 +115,7 @@ def main() -> int:
 
         draw(rows, options.figure)
     if options.table:
-        show(rows)
+        print(tables.whole(rows))
     if options.add or options.readme or options.figure or options.table:
         return 0
     failed = 0
@@ -133,7 +125,7 @@ def main() -> int:
         print(line(row), flush=True)
         if options.pack and row["system"] in OURS:
             export_pack(open_database(), options.pack)
-    show(read_rows(options.out))
+    print(tables.whole(read_rows(options.out)))
     return int(failed > 0)
 
 

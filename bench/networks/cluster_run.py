@@ -115,13 +115,14 @@ def cap_of(case: ClusterCase, machine: Machine) -> float:
 
 def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
     """Return a plan's kernels; runs of one shape share them."""
+    recompute = plan.way.activations.startswith("recompute") and plan.training
     key = (
-        plan.training,
         plan.model.precision,
         plan.way.wp,
         plan.way.micro,
+        plan.training,
         plan.model.batch * plan.training,
-        plan.way.activations.startswith("recompute") and plan.training,
+        recompute,
     )
     if key not in known:
         known[key] = compile_kernels(plan, target)
@@ -157,17 +158,9 @@ def run_once(
 def predicted(found: RunPrediction) -> dict[str, Any]:
     """Return what the planner expects, from rates measured here."""
     measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
-    return {
-        "predicted": terms["total"],
-        "terms": terms,
-        "storage": found.storage,
-        "alone": found.reads.alone,
-        "read": measured.storage_read,
-        "write": measured.storage_write,
-        "forward": block.forward,
-        "backward": block.backward,
-        "link": measured.gpu_link,
-    }
+    rates = {"alone": found.reads.alone, "read": measured.storage_read, "write": measured.storage_write}
+    kernels = {"forward": block.forward, "backward": block.backward, "link": measured.gpu_link}
+    return {"predicted": terms["total"], "terms": terms, "storage": found.storage, **rates, **kernels}
 
 
 def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:

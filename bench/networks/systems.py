@@ -1,4 +1,9 @@
-"""The contenders of the evaluation: what each makes of a workload in inference, and what that takes."""
+"""Contenders of the evaluation: compiles, runs and times a workload, and divides its time by kind of kernel.
+
+A kernel is *complex* where it sums products of tensors over more places than a window has (convolutions, matrix
+products, without depthwise convolutions), else *simple*; either is fused where it computes several operations (section
+7.3 of DeepCuts). Kernels of libraries are classified by name and never count as fused.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from math import prod
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -15,10 +21,9 @@ from attrs import evolve, field, frozen
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
 from cuts.compile.torch_backend import cuts_backend
-from cuts.ir import Budget, CompileOptions, CutsError, Mode
+from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
-from .breakdown import of_plan, of_profile
 from .models import Made, ModelWorkload, Task
 from .peer_calls import Compiled, error_of, exact, first, graphed, on_gpu, strict, time_calls
 from .training import train, train_as_one_graph
@@ -284,3 +289,57 @@ def run(case: ModelCase, system: str) -> Row:
             return train_as_one_graph(case.torch, case.made, case.budget)
         return train(case.torch, case.made, system, case.budget)
     return SYSTEMS[system].infer(case)
+
+
+# ---- breakdown
+
+#: Places of the largest window of a depthwise convolution in these networks.
+WINDOW = 25
+#: What the names of kernels of cuBLAS, cuDNN and PyTorch hold that convolve, multiply matrices or attend.
+COMPLEX = ("gemm", "gemv", "conv", "winograd", "xmma", "cutlass", "fmha", "attention", "dgrad", "fprop", "dot_kernel",
+           "rnn", "lstm", "gru", "splitk")  # fmt: skip
+DEPTHWISE = ("depthwise", "dgrad2d_grouped")
+
+
+def of_plan(plan: CompiledPlan) -> dict[str, float]:
+    """Return the microseconds of each kind of kernel of a plan that has run."""
+    found: dict[str, float] = {}
+    times = plan.session.time_steps(repeats=20)
+    for group, timing in zip(plan.plan.groups, times, strict=True):
+        kind = "complex" if _is_complex(str(group.get("form", ""))) else "simple"
+        nodes = group.get("nodes")
+        kind += " (fusion)" if isinstance(nodes, (list, tuple)) and len(nodes) > 1 else ""
+        turns = group.get("turns", 1)
+        found[kind] = found.get(kind, 0.0) + timing.median * 1e6 * (turns if isinstance(turns, int) else 1)
+    return found
+
+
+def _is_complex(text: str) -> bool:
+    """Whether a group, or one of several, sums more products than a window has places."""
+    groups = [parse_ir(part + "\n}", "<group>") for part in text.split("\n}\n") if part.strip()]
+    return any(_multiplies(group) for group in groups if isinstance(group, FusedGroup))
+
+
+def _multiplies(group: FusedGroup) -> bool:
+    for segment in group.segments:
+        names = [r.name for r in segment.reductions]
+        if any(is_contraction(r, names) and prod(v.extent for v in r.reduce) > WINDOW for r in segment.reductions):
+            return True
+    return False
+
+
+def of_profile(torch: Any, call: Callable[[], object]) -> dict[str, float]:
+    """Return the microseconds of each kind of kernel of a call of PyTorch."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for event in profile.events():
+        name = event.name.lower()
+        taken = float(event.device_time)
+        if taken > 0.0:
+            matrix = any(part in name for part in COMPLEX) and not any(part in name for part in DEPTHWISE)
+            kind = "complex" if matrix else "simple"
+            found[kind] = found.get(kind, 0.0) + taken
+    return found

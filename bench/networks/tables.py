@@ -24,18 +24,6 @@ BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 _KINDS = {model.name: model.kind for model in APPLICATIONS}
 
 
-def times(rows: Sequence[Row]) -> str:
-    """Return the milliseconds of every workload by system."""
-    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
-    lines = [f"{'workload':<28}" + "".join(f"{name:>17}" for name in names)]
-    for (model, task, batch), found in measured(rows).items():
-        label = f"{model} b{batch}" + (" training" if task == "training" else "")
-        cells = [f"{found[name]['ms']:.3f}" if name in found else "-" for name in names]
-        lines.append(f"{label:<28}" + "".join(f"{cell:>17}" for cell in cells))
-    lines += [f"failed: {r['model']} b{r['batch']} {r['system']}: {r['failure']}" for r in rows if "failure" in r]
-    return "\n".join(lines)
-
-
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """Return how many workloads each system wins, by kind of model in inference, and in training: Tables 11 and 12.
     Only the workloads count that `cuts mixed` and a peer ran.

@@ -40,6 +40,7 @@ from cuts.bench.tools.records import (
     key_of,
     merged,
     read_rows,
+    share,
     write_rows,
 )
 from cuts.ir.budget import cores
@@ -290,14 +291,6 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
             found.append(number)
     turn, turns = options.share
     return found[turn::turns]
-
-
-def share(text: str) -> tuple[int, int]:
-    """Read a share such as 0/2; argparse reports what is none."""
-    turn, turns = map(int, text.split("/"))
-    if not 0 <= turn < turns:
-        raise ValueError(f"expected K/N with K from 0 to N - 1, found {text}")
-    return turn, turns
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -28,7 +28,6 @@ from cuts.bench.operators.shapes import LAST, Case
 from cuts.bench.operators.timing import Contender, in_turns, together
 from cuts.bench.operators.tuned import Tuned, bind, cold_sets, floor, parts, tune, tuned_apart, with_times
 from cuts.bench.tools.records import (
-    Baselines,
     Row,
     add_every_option,
     add_precision_option,
@@ -63,7 +62,6 @@ class Suite:
     device: Device
     torch: Any
     rows: list[Row]
-    baselines: Baselines
     facts: dict[str, Any]
     begin: float = field(factory=time.monotonic)
     copy_bandwidth: float = 0.0
@@ -85,9 +83,7 @@ class Suite:
         for part in parts(cases, self.options.together, self.options.mixed):
             needed = len(part) * (self.options.budget + 1.0)
             if self.left < min(needed, 60.0):
-                print(
-                    f"time is over: {key_of_case(part[0])} and later rows are left for the next call", file=sys.stderr
-                )
+                print(f"time is over: {part[0].key} and later rows are left for the next call", file=sys.stderr)
                 return
             self._part(part)
 
@@ -102,7 +98,8 @@ class Suite:
         with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as selector:
             tuned = tune(part, self.target, emit, selector)
             if selector is not None:
-                self._keep(self._tuning_row(part, selector, time.monotonic() - start))
+                record, seconds = selector.tuner.statistics.record(), time.monotonic() - start
+                print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
         return tuned
 
     def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
@@ -113,17 +110,12 @@ class Suite:
     def _keep(self, row: Row) -> None:
         self.rows = merged(self.rows, row)
         write_rows(self.options.out, self.rows)
-        if row["suite"] == "ops":
-            print(row_line(row), flush=True)
+        print(row_line(row), flush=True)
 
-    def _tuning_row(self, part: Sequence[Case], selector: MeasuredSelector, seconds: float) -> Row:
-        """Return how long the cases took to be tuned, and what was compiled for it."""
-        record = selector.tuner.statistics.record()
-        print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
-        name = f"{part[0].kind} {part[0].name} and {len(part) - 1} more"
-        return {"suite": "tuning", "class": part[0].kind, "name": name, "batch": part[0].batch,
-                "precision": part[0].precision, "ops": len(part), "seconds": round(seconds, 2),
-                "complete": selector.complete, "statistics": record, **self.facts}  # fmt: skip
+    def _known(self, case: Case) -> dict[str, float]:
+        """Return the times of peers that the file has of a case on this device."""
+        found = (r["peers"] for r in self.rows if key_of(r) == case.key and r["device"] == self.device.name)
+        return dict(next(found, {}))
 
     # ---- one row
 
@@ -146,7 +138,7 @@ class Suite:
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         if case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
-        kept = self.baselines.peers.get(case.key, {}) if self.options.reuse else {}
+        kept = self._known(case) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:
             peers = Peers(tuned, self.device, self.torch, sets, function_of(case, self.torch))
@@ -156,8 +148,6 @@ class Suite:
             contenders += [peers.compiled("max-autotune-no-cudagraphs")] if self.options.compile else []
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items() if name not in ("cuts", "copy")}
-        if times:
-            self.baselines.keep(case.key, times, self.facts)
         ours: Timing = timings["cuts"]
         found: Row = {
             "cuts_ms": ours.median * 1e3,
@@ -173,11 +163,6 @@ class Suite:
 def describe(record: Any) -> dict[str, object]:
     """Return what a row says of a kernel: its parameters and what limits it."""
     return {key: record[key] for key in ("ops", "algorithms", "parameters", "limit", "bound", "why") if key in record}
-
-
-def key_of_case(case: Case) -> str:
-    """Return the key that a case's row has."""
-    return case.key
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
@@ -198,45 +183,29 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated"
-    )
-    parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
+    add("--batch", type=int, action="append", help="a batch size; may be repeated")
+    add(
         "--only",
         action="append",
         metavar="TEXT",
-        help="rows whose name contains this, or that a network of this name uses",
+        help="rows with this in their name, or used by a network of this name",
     )
     add_every_option(parser)
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=4.0,
-        metavar="SECONDS",
-        help="tuning time per operation; 0 takes the model's choice",
+    add("--budget", type=float, default=4.0, metavar="SECONDS", help="search time per operation; 0: cost model only")
+    add(
+        "--devices", type=lambda text: text.split(","), default=(), metavar="0,1", help="GPUs of this host to search on"
     )
-    parser.add_argument(
-        "--devices", type=lambda text: text.split(","), default=(), metavar="0,1", help="GPUs of this host to tune with"
-    )
-    parser.add_argument(
-        "--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time"
-    )
-    parser.add_argument(
-        "--mixed", action="store_true", help="tune classes and batch sizes together, by turns, not one after the other"
-    )
-    parser.add_argument(
-        "--reuse", action="store_true", help="take times of peers from the kept baselines where they are there"
-    )
+    add("--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time")
+    add("--mixed", action="store_true", help="tune all classes and batch sizes together, in turn")
+    add("--reuse", action="store_true", help="take times of peers from the file where it has them")
     add_precision_option(parser)
-    parser.add_argument(
-        "--channels-last",
-        action="store_true",
-        help="give images to cuts and PyTorch with their channels innermost, as they lie within a network; cuDNN is "
-        "timed in either layout anyway",
+    add(
+        "--channels-last", action="store_true", help="channels innermost, as in a network; cuDNN uses the faster layout"
     )
-    parser.add_argument("--compile", action="store_true", help="time torch.compile as well (slow)")
-    parser.add_argument("--no-peers", action="store_true", help="time cuts only")
+    add("--compile", action="store_true", help="time torch.compile as well (slow)")
+    add("--no-peers", action="store_true", help="time cuts only")
     add_row_options(parser, "ops.json")
     return parser.parse_args(argv)
 
@@ -250,7 +219,7 @@ def main() -> None:
         device = open_device(target)
         torch = None if options.no_peers else load_torch(options.precision)
         facts = circumstances(device.name, options.commit)
-        suite = Suite(options, target, device, torch, rows, Baselines.open(device.name), facts)
+        suite = Suite(options, target, device, torch, rows, facts)
         suite.run(select(options, rows))
         rows = suite.rows
     found = [

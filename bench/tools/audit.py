@@ -239,31 +239,6 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a table for the documentation, with the totals."""
-    lines = [
-        "| operation | points | legal | timed | chosen us | best us "
-        "| proven slower | lost | missed | unsound | bound / time |"
-    ]
-    lines.append("|---" * 11 + "|")
-    for row in rows:
-        timed = f"{row['timed']}{' (all)' * row['exhaustive']}"
-        cells = [f"{row['class']} {row['name']}", f"{row['points']:.3g}", f"{row['legal']:.3g}", timed]
-        cells += [f"{row['chosen_us']:.2f}", f"{row['best_us']:.2f}"]
-        cells += [
-            f"{row[n]}"
-            for n in (
-                "proven slower",
-                "lost by proof",
-                "missed",
-                "faster than their bound",
-                "bound / time of the choice",
-            )
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *table(rows).splitlines()[-3:]])
-
-
 # ---- the command line
 
 
@@ -313,12 +288,12 @@ def main() -> None:
     for row in (row for path in options.join for row in read_rows(path)):
         rows = merged(rows, row)
         write_rows(options.out, rows)
-    cases = [] if options.table or options.markdown or options.join else select(options, rows)
+    cases = [] if options.table or options.join else select(options, rows)
     if cases:
         target = find_target(options.target)
         rows = measure(cases, target, options, rows, circumstances(open_device(target).name, options.commit))
     fresh = [row for row in rows if not is_stale(row)]
-    print(markdown(fresh) if options.markdown else table(fresh))
+    print(table(fresh))
 
 
 if __name__ == "__main__":

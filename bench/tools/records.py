@@ -1,4 +1,4 @@
-"""Rows of results: one schema, files that grow row by row, baselines of peers, tables against the targets."""
+"""Rows of results: one schema, files that grow row by row, tables against the targets."""
 
 from __future__ import annotations
 
@@ -230,6 +230,14 @@ def add_every_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def share(text: str) -> tuple[int, int]:
+    """Read a share such as 0/2; argparse reports others."""
+    turn, turns = map(int, text.split("/"))
+    if not 0 <= turn < turns:
+        raise ValueError(f"expected K/N with K from 0 to N - 1, found {text}")
+    return turn, turns
+
+
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of a suite whose rows grow over several calls:
     where it runs, how long, its file, and what is printed of that.
@@ -323,32 +331,6 @@ def key_of(row: Mapping[str, Any]) -> str:
 def merged(rows: Sequence[Row], row: Row) -> list[Row]:
     """Return rows with one more, which takes the place of an older one of the same case."""
     return [*(r for r in rows if (r["suite"], key_of(r)) != (row["suite"], key_of(row))), row]
-
-
-@frozen
-class Baselines:
-    """Times of peers that were measured once on a GPU and are kept: milliseconds by case and by peer."""
-
-    path: Path
-    peers: dict[str, dict[str, float]]
-
-    @classmethod
-    def open(cls, gpu: str, folder: Path = RESULTS) -> Baselines:
-        """Read those of a GPU."""
-        slug = "-".join(gpu.lower().split())
-        path = folder / f"baselines-{slug}.json"
-        return cls(path, json.loads(path.read_text(encoding="utf-8"))["peers"] if path.exists() else {})
-
-    def keep(self, key: str, times: Mapping[str, float | None], facts: Mapping[str, object]) -> None:
-        """Add the times of one case and write the file."""
-        self.peers[key] = {
-            **self.peers.get(key, {}),
-            **{name: time for name, time in times.items() if time is not None},
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(".part")
-        draft.write_text(json.dumps({**facts, "peers": self.peers}, indent=1) + "\n", encoding="utf-8")
-        os.replace(draft, self.path)
 
 
 def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:

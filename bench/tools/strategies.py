@@ -36,8 +36,6 @@ from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
 AFTER = (5, 10, 20, 40, 100)
 #: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
 FIRST, BATCH = Settings().first, Settings().batch
-#: Pairs of strategies with the model's help that are told apart space by space.
-PAIRS = (("bayes", "rank"), ("thorough", "bayes"), ("genetic", "rank"), ("bayes", "genetic"), ("ppo", "rank"))
 #: Proposals that may fail to bring a new point before a search is over.
 VAIN = 3
 
@@ -174,25 +172,7 @@ def tables(rows: Sequence[Row]) -> str:
     """Return the table of all spaces, and for each kind of operation what strategies with the model's help come to."""
     kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
     parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
-    return "\n\n".join((table(rows), pairs(rows), *parts))
-
-
-def pairs(rows: Sequence[Row]) -> str:
-    """Return by how much the mean regret of one strategy is above that of another in the same space, in percent, with
-    intervals over spaces; where an interval is on one side of nothing, the two differ.
-    """
-    lines = ["| pair | spaces | " + " | ".join(f"after {n}" for n in AFTER) + " |", "|---" * (2 + len(AFTER)) + "|"]
-    found = {(r["strategy"], r["space"]): 100 * np.mean(r["regret"], axis=0) for r in rows if r["aided"]}
-    for one, other in PAIRS:
-        own = [found[one, space] - found[other, space]
-               for name, space in found if name == one and (other, space) in found]  # fmt: skip
-        cells = []
-        for column in np.transpose(own) if own else ():
-            mean, low, high = (round(value, 1) + 0.0 for value in (float(column.mean()), *interval(column)))
-            cells.append(f"{mean:+.1f} ({low:+.1f} to {high:+.1f})")
-        if own:
-            lines.append(f"| {one} - {other} | {len(own)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n\n".join((table(rows), *parts))
 
 
 def _line(own: Sequence[Row], title: str) -> str:

@@ -32,7 +32,7 @@ from cuts.bench.operators.shapes import (
 )
 from cuts.bench.operators.timing import Contender, in_turns, sets_for
 from cuts.bench.operators.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
-from cuts.bench.tools.records import Baselines, circumstances, read_rows, summary
+from cuts.bench.tools.records import circumstances, read_rows, summary
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
@@ -134,7 +134,7 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
     options: Namespace = arguments(
         ["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
     )
-    suite = Suite(options, device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc"))
+    suite = Suite(options, device.target, device, None, [], circumstances("x", "abc"))
     suite.run(SMALL)
     rows = read_rows(tmp_path / "ops.json")
     assert [row["name"] for row in rows] == ["c", "m", "d"]
@@ -147,9 +147,7 @@ def test_classes_are_tuned_by_turns_and_what_fails_costs_its_own_row(
 ) -> None:
     device = OpenCLDevice(find_target("opencl"))
     known = ["--no-peers", "--mixed", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
-    suite = Suite(
-        arguments(known), device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc")
-    )
+    suite = Suite(arguments(known), device.target, device, None, [], circumstances("x", "abc"))
 
     def fails(cases: Sequence[Case], *others: Any) -> list[Tuned]:
         if any(case.name == "d" for case in cases):

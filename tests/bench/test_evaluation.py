@@ -13,12 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.bench.networks import isolated, ledger, tables
-from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.peer_calls import Compiled
-from cuts.bench.networks.systems import ModelCase
+from cuts.bench.networks.systems import ModelCase, _is_complex
 from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
@@ -137,7 +136,7 @@ def test_a_failure_takes_no_results_place(tmp_path: Path) -> None:
     failed = {k: v for k, v in row("PyTorch", 1.0).items() if k != "ms"} | {"failure": "out of memory"}
     ledger.keep(path, failed)
     assert [r.get("ms") for r in read_rows(path)] == [1.0]
-    assert "failed: DLRM b1 PyTorch: out of memory" in tables.times([failed])
+    assert "Failed: DLRM b1 PyTorch: out of memory." in tables.whole([failed])
 
 
 def test_wins_are_counted_where_both_were_measured() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from cuts.bench.tools.records import (
     FIELDS,
     GOALS,
     RESULTS,
-    Baselines,
     Row,
     as_row,
     circumstances,
@@ -128,16 +126,6 @@ def test_the_documentation_lists_every_row() -> None:
 def test_every_class_has_a_goal() -> None:
     assert {goal.kind for goal in GOALS} == set(CLASSES)
     assert row_line(row(cuts=None)).count("failed") == 1
-
-
-def test_baselines_are_kept_per_gpu(tmp_path: Path) -> None:
-    Baselines.open("NVIDIA H200", tmp_path).keep("conv/c/b1", {"torch": 1.0, "compile": None}, {"gpu": "NVIDIA H200"})
-    again = Baselines.open("NVIDIA H200", tmp_path)
-    again.keep("conv/c/b1", {"cudnn": 0.5}, {"gpu": "NVIDIA H200"})
-    assert json.loads((tmp_path / "baselines-nvidia-h200.json").read_text())["peers"] == {
-        "conv/c/b1": {"torch": 1.0, "cudnn": 0.5}
-    }
-    assert Baselines.open("another", tmp_path).peers == {}
 
 
 # ---- what a call measures
