@@ -23,7 +23,6 @@ COMMANDS = {
     "compile": ("tools.compile_model", "compile time of a model, by pass"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
-    "fuzz": ("fuzz", "random graphs against the reference"),
 }
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from time import monotonic
 from typing import Any, NoReturn
 
-from ..ir import CutsError, UsageError
+from ..ir import CutsError, InternalError, UsageError
 from . import console
 from .options import add_loudness
 from .reporting import fail, report, report_bug, speaking
@@ -94,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = _module(arguments.command).command(arguments)
         sys.stdout.flush()
         return code
+    except InternalError as error:
+        return report_bug(error, as_json)
     except CutsError as error:
         return report(error, as_json)
     except KeyboardInterrupt:

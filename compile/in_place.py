@@ -9,7 +9,7 @@ from attrs import frozen
 
 from ..backends import Chains, find_target, open_chains
 from ..ir import Target
-from ..runtime import InPlaceSession, Plan
+from ..runtime import ConstantImages, InPlaceSession, Plan, Share, without_elements
 from .loading import Spec
 from .plan import CompiledPlan
 
@@ -17,16 +17,24 @@ if TYPE_CHECKING:
     from ..frontends.torch import ArrayFunction, Captured, TensorProgram
 
 
-@frozen(eq=False)
 class InPlaceProgram:
-    """A plan, and the device that it is to run on."""
+    """A plan, and the device that it is to run on.
 
-    plan: Plan
-    chains: Chains
+    Once it is open over shared memory, the device has the only copy of its large constants: `share` must find them
+    where it is opened again.
+    """
 
-    def open(self, held: Collection[str], allocate: Callable[[int], int]) -> InPlaceSession:
-        """Open the plan in memory that `allocate` gives; `held` are inputs that seldom move."""
-        return InPlaceSession(self.plan, self.chains, held, allocate)
+    def __init__(self, plan: Plan, chains: Chains) -> None:
+        self.images = ConstantImages.of_plan(plan)
+        self.plan = without_elements(plan)
+        self.chains = chains
+
+    def open(self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None) -> InPlaceSession:
+        """Open the plan in memory that `allocate` and `share` give; `held` are inputs that seldom move."""
+        session = InPlaceSession(self.plan, self.chains, held, allocate, share, self.images)
+        if share is not None:
+            self.images.release()
+        return session
 
 
 @frozen(eq=False)

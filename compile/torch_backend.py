@@ -5,6 +5,7 @@ installed.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
-from ..ir import PRECISIONS, Budget, CompileOptions, PrecisionName, Target, UsageError, quote
+from ..ir import PRECISIONS, Budget, CompileOptions, CutsWarning, PrecisionName, Target, UsageError, quote
 from .driver import precisions_of
 from .in_place import program_of, spec_of, target_of
 from .known_ends import find_ends, keep_ends
@@ -28,8 +29,28 @@ if TYPE_CHECKING:
 #: How PyTorch's word for products of f32 reads as a policy (`torch.set_float32_matmul_precision`).
 _FOLLOWED: Mapping[str, PrecisionName] = {"highest": "fp32", "high": "tf32", "medium": "bf16"}
 
+#: Seconds that candidates of each captured graph are timed for in modes of `torch.compile` that search.
+MODE_BUDGET_SECONDS = 60.0
+#: Options that stand for each mode of `torch.compile`.
+_MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"budget": MODE_BUDGET_SECONDS},
+    "max-autotune-no-cudagraphs": {"budget": MODE_BUDGET_SECONDS},
+}
+#: Modes that ask for more or less recording than a plan has, with the reason why that changes nothing.
+_SAME_LAUNCH: Mapping[str, str] = {
+    "reduce-overhead": "a plan is one launch in every mode",
+    "max-autotune-no-cudagraphs": "candidates are timed as in 'max-autotune', and a plan is one launch in every mode",
+}
+_REPORTED_MODES: set[str] = set()
+#: Plans that a captured graph of dynamic shape keeps.
+MAX_SHAPES = 64
 
-def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
+
+def cuts_backend(
+    module: Any, examples: Sequence[Any], options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Any:
     """Compile what Dynamo captured: for OpenCL where its tensors are on the CPU, for CUDA where they are on a GPU.
 
     `options` are those of `torch.compile(..., options={"budget": 60})`, and apply to each captured graph. With a
@@ -37,14 +58,35 @@ def cuts_backend(module: Any, examples: Sequence[Any], options: Mapping[str, Any
     `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record what calls them. Without a
     `precision`, PyTorch's settings are followed: `torch.autocast`, whose casts the captured graph has, and for what is
     left in f32 `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high" `tf32`
-    and "medium" `bf16`; `fp32` where the target can do no more.
+    and "medium" `bf16`; `fp32` where the target can do no more. A `mode` of `torch.compile` stands for a budget. A
+    graph of dynamic shape keeps plans for `max_shapes` shapes, and drops the least recently used.
 
-    Raises `UsageError` for an option that there is not, and for a value that it cannot have.
+    Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
     from ..frontends.torch import dynamo_backend
 
-    wishes = _read(options or {})
-    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze, _Kept(wishes))
+    wishes = _read(_options_of(options, mode))
+    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze, _Kept(wishes), wishes.max_shapes)
+
+
+def _options_of(options: Mapping[str, Any] | None, mode: str | None) -> Mapping[str, Any]:
+    """Return the options, or those of a mode; a mode without effect on launches is reported once.
+
+    Raises `UsageError` for an unknown mode, and where both are given.
+    """
+    if mode is None:
+        return options or {}
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise UsageError(f"unknown mode {quote(str(mode))}", hint=f"modes are: {', '.join(_MODES)}")
+    if options:
+        raise UsageError(
+            f"mode {quote(mode)} and options {', '.join(map(str, options))}: expected one of them",
+            hint="leave the mode out; option 'budget' sets seconds for timing candidates",
+        )
+    if mode in _SAME_LAUNCH and mode not in _REPORTED_MODES:
+        _REPORTED_MODES.add(mode)
+        warnings.warn(f"mode {quote(mode)}: {_SAME_LAUNCH[mode]}", CutsWarning, stacklevel=3)
+    return _MODES[mode]
 
 
 @frozen
@@ -56,13 +98,14 @@ class _Wishes:
     tune: bool = False
     libraries: bool = False
     freeze: bool = False
+    max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
 
 
 def _read(options: Mapping[str, Any]) -> _Wishes:
     known = [field.name for field in fields(_Wishes)]
-    unknown = set(options) - set(known)
+    unknown = sorted(map(str, set(options) - set(known)))
     if unknown:
-        raise UsageError(f"unknown option {quote(min(unknown))}", hint=f"options are: {', '.join(known)}")
+        raise UsageError(f"unknown option {quote(unknown[0])}", hint=f"options are: {', '.join(known)}")
     wishes = _Wishes(**options)
     if wishes.precision is not None and wishes.precision not in PRECISIONS:
         raise UsageError(
@@ -74,6 +117,8 @@ def _read(options: Mapping[str, Any]) -> _Wishes:
     for name in ("tune", "libraries", "freeze"):
         if not isinstance(value := getattr(wishes, name), bool):
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
+    if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
+        raise UsageError(f"option 'max_shapes': expected an integer from 1, found {wishes.max_shapes!r}")
     if wishes.libraries and wishes.budget is None and not wishes.tune:
         raise UsageError("option 'libraries': nothing is timed", hint="give a budget too, or tune=True")
     return wishes
@@ -91,12 +136,12 @@ class _Precisions:
     kept: dict[PrecisionName, str] = field(factory=dict)
     compiling: Any = field(factory=Lock)
 
-    def choose(self) -> TensorProgram | ArrayFunction:
-        """Return the plan in the precision that holds now."""
+    def choose(self, captured: Captured | None = None) -> TensorProgram | ArrayFunction:
+        """Return the plan in the precision that holds now; a graph that was just read need not be read again."""
         precision = _precision(self.wishes, self.target)
         with self.compiling:
             if precision not in self.made:
-                self._compile(precision)
+                self._compile(precision, captured or self.captured())
             return self.made[precision]
 
     def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
@@ -106,8 +151,7 @@ class _Precisions:
             self.kept[precision] = plan.kept.name
         return self
 
-    def _compile(self, precision: PrecisionName) -> None:
-        captured = self.captured()
+    def _compile(self, precision: PrecisionName, captured: Captured) -> None:
         begun = None if self.made else Budget.since(captured.begun, self.wishes.budget)  # reading it counts
         options = CompileOptions(precision=precision, budget=self.wishes.budget, begun=begun)
         plan = build_again(
@@ -133,8 +177,8 @@ def _precision(wishes: _Wishes, target: Target) -> PrecisionName:
 def _compile(wishes: _Wishes, captured: Captured, device: Any) -> _Precisions:
     """Compile a graph in the precision that holds now, and again where another one holds when it runs."""
     target, ordinal = target_of(device)
-    plans = _Precisions(wishes, lambda: captured, target, ordinal)
-    plans.choose()  # what cannot be compiled is said where the graph is captured
+    plans = _Precisions(wishes, captured.again or (lambda: captured), target, ordinal)
+    plans.choose(captured)  # what cannot be compiled is said where the graph is captured
     return plans
 
 

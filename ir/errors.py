@@ -14,6 +14,18 @@ from typing import Any, TypeVar
 from .source import Span
 
 E = TypeVar("E", bound="CutsError")
+#: Exceptions that show a fault of the compiler where a legal graph meets them, and what a user can do about it.
+FAULTS = (
+    AssertionError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    StopIteration,
+    RecursionError,
+)
+REPORT = "this is a fault of cuts, not of the graph: please report it with the graph and the exception that caused it"
 
 
 class CutsError(Exception):
@@ -69,6 +81,10 @@ class VerifyError(CutsError):
 
 class PassError(CutsError):
     """A pass could not do its work; carries the pass name once."""
+
+
+class InternalError(PassError):
+    """A pass met a fault of the compiler: the exception that showed it is the cause."""
 
 
 class PlanError(CutsError):
@@ -129,6 +145,19 @@ def retold(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Spa
     if error.span is None:
         return kind(f"{prefix}{error.message}", used, error.hint)
     return kind(f"{prefix}{error.message}", error.span, error.hint, error.used or used)
+
+
+@contextmanager
+def naming_faults(place: str) -> Iterator[None]:
+    """Raise exceptions that are none of ours as an `InternalError` that names a place: a stage, or nodes."""
+    try:
+        yield
+    except InternalError as error:
+        raise retold(error, InternalError, f"{place}: ") from error.__cause__
+    except CutsError:
+        raise
+    except FAULTS as error:
+        raise InternalError(f"{place}: {type(error).__name__}: {error}", hint=REPORT) from error
 
 
 def raise_all(errors: Sequence[CutsError]) -> None:

@@ -9,6 +9,7 @@ best points of all kernels, says so by more than it may err. Equal nodes are dec
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from math import inf
@@ -16,13 +17,14 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from ..ir import MATH_MODES, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
+from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
 from .fragments import Fragment, Planner, Priced, cut_fragments, needed
 from .fusion import GroupEvaluator, Order, form_key, remember_foldings
 from .graph import fresh_name, prune
 
+_LOG = logging.getLogger("cuts.passes")
 #: Most nodes behind one that are looked at with it.
 FOLLOWERS = 4
 #: Part of the time that an alternative has to save: it needs more memory and rounds more.
@@ -235,13 +237,23 @@ class ChooseAlgorithms:
         if rounded <= FINE:
             return names
         operands = [None if v is None else types[v] for v in node.inputs]
-        return [n for n in names if rounded * amplification(node, operands, n, self.instances) <= LOSS]
+        possible = [n for n in names if self._replaced(part, n) is not None]
+        return [n for n in possible if rounded * amplification(node, operands, n, self.instances) <= LOSS]
+
+    def _replaced(self, part: Graph, name: str) -> Graph | None:
+        """Return a part with an algorithm in the place of its first node; None where the steps do not fit its types."""
+        try:
+            return replace_node(part, part.nodes[0], name, self.instances)
+        except CutsError as error:
+            node = part.nodes[0]
+            _LOG.info("cuts: node '%s' (%s): algorithm '%s' is left out: %s", node.name, node.op, name, error)
+            return None
 
     def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
         """Return each alternative of the first node of a part, without what is known when it is compiled."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
         orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
-        made = {name: replace_node(part, part.nodes[0], name, self.instances) for name in names}
+        made = {name: found for name in names if (found := self._replaced(part, name)) is not None}
 
         def fragment(whole: Graph) -> Fragment:
             known = set(fixed)

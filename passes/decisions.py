@@ -134,7 +134,7 @@ def _formed(decision: GroupDecision, workshop: Workshop, now: Mapping[int, int],
         names = list(shop.units)
         where = now if loop is None else {n: n for n in range(len(names))}
         found = shop.form(tuple(tuple(names[where[place]] for place in segment) for segment in decision.segments))
-    except (IndexError, KeyError, AssertionError):
+    except (IndexError, KeyError, PassError):
         return None
     if not isinstance(found, Group):
         return None

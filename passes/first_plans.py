@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from attrs import evolve
 
-from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, FusedGroup, Graph
+from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, CutsError, FusedGroup, Graph
 from .choose_algorithms import SMALL, ChooseAlgorithms
 from .compilation import Compilation, FirstPlan
 from .decisions import Decisions, ForeignDecisionsError
@@ -216,6 +216,9 @@ def _told_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, to
     for place, algorithm in known.items():
         if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
             raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")
-        result = step.replace(result, graph.nodes[place], algorithm)
+        try:
+            result = step.replace(result, graph.nodes[place], algorithm)
+        except CutsError as error:
+            raise ForeignDecisionsError(f"node {place} cannot have algorithm '{algorithm}': {error}") from error
         step.replaced[graph.nodes[place].name] = algorithm
     return result

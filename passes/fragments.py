@@ -7,6 +7,7 @@ workers can do it side by side.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Protocol, TypeAlias
@@ -14,7 +15,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ..ir import CutsError, FusedGroup, Graph, Mode, Target
+from ..ir import CutsError, FusedGroup, Graph, InternalError, Mode, Target, naming_faults
 from ..ops.language import Registry, Vocabulary
 from .assemble import turns
 from .evaluators import Modelled
@@ -37,6 +38,8 @@ from .fusion import (
 from .layout import choose_layouts, pack_constants
 from .schedule import Point, first_points
 from .split import Splitting
+
+_LOG = logging.getLogger("cuts.passes")
 
 
 @frozen
@@ -101,19 +104,30 @@ def cut_fragment(fragment: Fragment) -> Priced:
 
 def _cut(fragment: Fragment) -> Priced:
     modelled = Remembered(Modelled(fragment.target))
+    names = ", ".join(node.name for node in fragment.graph.nodes)
     try:
-        programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
-        ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
-        views = find_views(pack_constants(ordered, fragment.target, fragment.math))
-        target = fragment.target
-        policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep)
-        workshop = Workshop(views, policy)
-        splitting = Splitting(modelled, modelled, fragment.target)
-        groups = partition(Partitioner(workshop, splitting), fragment.mode)
-        points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}
-        searched = [_searched(group.form, splitting, points) for group in groups]
-    except CutsError:
+        with naming_faults(f"candidate kernels of nodes {names}"):
+            return _cut_kernels(fragment, modelled)
+    except CutsError as error:
+        _LOG.log(
+            logging.WARNING if isinstance(error, InternalError) else logging.INFO,
+            "cuts: nodes %s are no candidate kernels: %s", names, error,
+        )  # fmt: skip
         return None
+
+
+def _cut_kernels(fragment: Fragment, modelled: Remembered) -> PricedKernels:
+    """Return the kernels of a fragment as the model has them; raise `CutsError` where it cannot be cut."""
+    programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
+    ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
+    views = find_views(pack_constants(ordered, fragment.target, fragment.math))
+    target = fragment.target
+    policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep)
+    workshop = Workshop(views, policy)
+    splitting = Splitting(modelled, modelled, fragment.target)
+    groups = partition(Partitioner(workshop, splitting), fragment.mode)
+    points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}
+    searched = [_searched(group.form, splitting, points) for group in groups]
     priced, times = tuple((group.form, modelled.cost(group.form)) for group in groups), turns(views)
     counts = tuple(times[group.repeat] for group in groups)
     found = PricedKernels(priced, 0.0, counts=counts, points=tuple(points.values()))

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 from attrs import evolve, frozen
 
-from ..ir import CutsError, Statement, TensorType, rename_statement
+from ..ir import CutsError, Statement, TensorType, naming_faults, rename_statement
 from .compilation import Compilation
 from .evaluators import Modelled
 from .fusion import (
@@ -78,6 +78,7 @@ class _Choices:
         self.work, self.least = work, float("inf")
         self.asked: dict[Family, Way] = {}
         self.known: dict[Hashable, Way] = {}
+        self.able: dict[Family, bool] = {}
         policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math, chains=work.target.lockstep)
         self.settings = _Settings(policy, Remembered(Modelled(work.target)))
 
@@ -86,7 +87,14 @@ class _Choices:
         size = _largest(family, self.work.programs)
         if family not in self.asked:
             self.asked[family] = self._fastest(family) if size > self.work.target.l2_bytes else "keep"
-        return "each" if size >= self.least else self.asked[family]
+        return "each" if size >= self.least and self._is_able(family) else self.asked[family]
+
+    def _is_able(self, family: Family) -> bool:
+        """Whether the units that compute a family again for each side have normal forms."""
+        if family not in self.able:
+            kept = only(self.work.programs, family)
+            self.able[family] = products_again(kept) is not kept
+        return self.able[family]
 
     def passing(self, programs: Programs) -> frozenset[str]:
         """Return the tensors of programs that pass from product to product in shared memory: what families made that
@@ -112,9 +120,11 @@ class _Choices:
     def _seconds(self, programs: Programs) -> float:
         evaluator = self.settings.evaluator
         try:
-            workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
-            return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
-        except CutsError:
+            with naming_faults("products that are computed again"):
+                workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
+                return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
+        except CutsError as error:
+            _LOG.info("cuts: a way to compute products again is left out: %s", error)
             return float("inf")
 
 

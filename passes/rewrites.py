@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from attrs import frozen
@@ -15,12 +16,15 @@ from .fusion import (
     divide_behind,
     divide_moments,
     drop_unused,
+    find_ungroupable,
     fold_units,
     follow_pieces,
     share_sums,
     sum_rows_first,
 )
 from .product_choices import compute_products_again
+
+_LOG = logging.getLogger("cuts.passes")
 
 
 @frozen
@@ -36,11 +40,18 @@ class Rewrite:
     decides: Callable[[Compilation], Programs] | None = None
 
     def made_of(self, work: Compilation) -> Programs:
-        """Return what becomes of a compilation's statements."""
-        if self.run is not None:
-            return self.run(work.programs)
-        assert self.decides is not None, f"{self.name} is no rewrite"
-        return self.decides(work)
+        """Return what becomes of a compilation's statements; they stay where a rewritten unit has no normal form."""
+        found = self._rewritten(work)
+        if found is not work.programs and (unit := find_ungroupable(work.programs, found)) is not None:
+            _LOG.info("cuts: rewrite '%s' is left out: %s", self.name, unit.text)
+            return work.programs
+        return found
+
+    def _rewritten(self, work: Compilation) -> Programs:
+        """Return the statements as the rewrite leaves them."""
+        if self.decides is not None:
+            return self.decides(work)
+        return work.programs if self.run is None else self.run(work.programs)
 
 
 #: Sums are divided before means are centred, which looks for the sums as they are then.

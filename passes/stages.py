@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 from attrs import evolve, frozen
@@ -24,7 +25,9 @@ from ..ir import (
     KernelFunction,
     PassError,
     Target,
+    naming_faults,
     print_graph,
+    quote,
     retold,
 )
 from .assemble import common_facts, distinct, kernel_key, turns
@@ -77,7 +80,7 @@ class Stage(Generic[T]):
         """Run the stage; verify what it made, and show it, where the options ask for that."""
         if work.selector is not None:
             work.selector.overdue()  # workers go on meanwhile
-        with work.budget.stage(self.name):
+        with work.budget.stage(self.name), naming_faults(f"stage '{self.name}'"):
             made = self.run(work)
         if work.options.checks_seams:
             self._verify(work)
@@ -112,9 +115,20 @@ def rewrite_stage(rewrite: Rewrite) -> Stage[Programs]:
     return Stage(rewrite.name, run, show_programs, verify_statements, summary, (rewrite.file,))
 
 
-def each(values: Mapping[Hashable, S], step: Callable[[Hashable, S], T]) -> dict[Hashable, T]:
-    """Apply a step to each distinct kernel."""
-    return {key: step(key, value) for key, value in values.items()}
+def each(
+    values: Mapping[Hashable, S], step: Callable[[Hashable, S], T], work: Compilation | None = None
+) -> dict[Hashable, T]:
+    """Apply a step to each distinct kernel; of a compilation, a fault names the nodes that the kernel computes."""
+    found: dict[Hashable, T] = {}
+    for key, value in values.items():
+        with naming_faults(_place(work, (key,))) if work is not None else nullcontext():
+            found[key] = step(key, value)
+    return found
+
+
+def _place(work: Compilation, keys: Sequence[Hashable]) -> str:
+    """Return the units that a launch computes, as the place of a fault."""
+    return f"units {', '.join(quote(unit) for key in keys for unit in work.unique[key].units)}"
 
 
 def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], str]:
@@ -332,7 +346,7 @@ def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
     needed = {key for keys in launches if keys not in made for key in keys}
     rest = {key: group for key, group in work.unique.items() if key in needed}
     work.blocks = each(
-        rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target)
+        rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target), work
     )
     return work.blocks
 
@@ -359,7 +373,7 @@ def _made(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Leave what one thread of each distinct kernel does."""
-    work.threads = each(work.blocks, lambda _, kernel: extract(kernel))
+    work.threads = each(work.blocks, lambda _, kernel: extract(kernel), work)
     return work.threads
 
 
@@ -379,4 +393,5 @@ def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
         return evolve(made, info=dict(facts))
     kernels = tuple(work.threads[key] for key in keys)
     kernel = kernels[0] if len(kernels) == 1 else Bundle(kernels)
-    return work.emit(kernel, work.target.dialect, facts)
+    with naming_faults(_place(work, keys)):
+        return work.emit(kernel, work.target.dialect, facts)

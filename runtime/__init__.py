@@ -3,6 +3,7 @@
 from .arrays import check_names, checked_inputs, random_inputs
 from .branches import in_branches
 from .carried import CarriedSession
+from .constant_images import ConstantImages, Share, without_elements
 from .executor import Session
 from .in_place import InPlaceSession, Layout, Outlet, layout_of
 from .memory import Lifetime, aligned, place_buffers
@@ -20,6 +21,7 @@ from .waits import Waits, waits_of
 __all__ = [
     "CarriedSession",
     "Comparison",
+    "ConstantImages",
     "Evidence",
     "HostState",
     "InPlaceSession",
@@ -30,6 +32,7 @@ __all__ = [
     "PlannedModel",
     "PlannedPart",
     "Session",
+    "Share",
     "StagedRecord",
     "StepCurve",
     "Tried",
@@ -62,4 +65,5 @@ __all__ = [
     "save_staged",
     "versions_of",
     "waits_of",
+    "without_elements",
 ]

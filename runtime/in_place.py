@@ -1,7 +1,8 @@
 """Running a plan over memory that another library owns: inputs are read and outputs are written where they lie.
 
 Memory comes in blocks. The first holds constants and tables, the second what lives between kernels; then there is one
-for each input and for each buffer of outputs, whose addresses each run gives. Inputs that are *held*, as a model holds
+for each large constant, which plans of equal constants share, and one for each input and for each buffer of outputs,
+whose addresses each run gives. Inputs that are *held*, as a model holds
 its parameters, seldom move; what moves is set in the recorded launches.
 """
 
@@ -13,14 +14,15 @@ from threading import Lock
 import numpy as np
 from attrs import evolve, frozen
 
-from ..backends import Array, BlockPlace, Called, ChainPlan, Chains, Copied
+from ..backends import BlockPlace, Called, ChainPlan, Chains, Copied
 from ..backends.library import DIALECT
 from ..ir import DType
 from .alternatives import runnable_here
 from .branches import WHOLE, branch_lives
+from .constant_images import ConstantImages, Share
 from .memory import Lifetime, aligned, place_buffers
 from .passing import passing_tensors
-from .plan import BufferKey, Plan, extent_bytes, lifetimes_of
+from .plan import BufferKey, Plan, lifetimes_of
 from .waits import MOST, Waits, waits_of
 
 CONSTANTS, SCRATCH = 0, 1
@@ -50,7 +52,8 @@ class Outlet:
 class Layout:
     """A plan whose inputs and outputs lie elsewhere: its launches over blocks, and where each thing is.
 
-    `held` and `moving` are the inputs in the order of their blocks, behind which those of outputs come.
+    `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
+    `moving` and of the outputs.
     """
 
     chain: ChainPlan
@@ -58,6 +61,7 @@ class Layout:
     moving: tuple[str, ...]
     outlets: tuple[Outlet, ...]
     places: Mapping[BufferKey, BlockPlace]
+    shared: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -67,31 +71,33 @@ class Layout:
     @property
     def fresh(self) -> tuple[int, ...]:
         """The numbers of the blocks that each run needs new ones of, for its outputs."""
-        return tuple(range(2 + len(self.held) + len(self.moving), len(self.chain.blocks)))
+        return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.chain.blocks)))
 
 
-def layout_of(plan: Plan, held: Collection[str] = ()) -> Layout:
-    """Return how a plan runs in place; `held` are inputs that seldom move."""
+def layout_of(plan: Plan, held: Collection[str] = (), shared: Sequence[str] = ()) -> Layout:
+    """Return how a plan runs in place; `held` are inputs that seldom move, `shared` buffers of constants."""
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
     stays = tuple(name for name in plan.inputs if name in held)
     moves = tuple(name for name in plan.inputs if name not in held)
     outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
-    blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), 2)}
+    first = 2 + len(shared)
+    blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
     staged = _staged(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
     waits = waits_of(plan, apart=True) if plan.branched and plan.launch_count <= MOST else None
-    places, sizes = _place_inside(plan, kept, blocks, staged, waits)
+    outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
+    places, sizes = _place_inside(plan, kept, outer, staged, waits)
     before = [_copy(plan, blocks, places, buffers[name], inwards=True) for name in moves if buffers[name] in staged]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
     after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
-    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in blocks))
-    fixed = 2 + len(stays)
+    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
+    fixed = first + len(stays)
     chain = ChainPlan(
         nbytes, fixed, _calls(plan, places), tuple(plan.launches()), tuple(before), tuple(after),
         waits.direct if waits else None,
     )  # fmt: skip
     outlets = tuple(_outlets(plan, blocks, places, written))
-    return Layout(chain, stays, moves, outlets, places)
+    return Layout(chain, stays, moves, outlets, places, tuple(shared))
 
 
 def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
@@ -122,11 +128,11 @@ def _place_inside(
     scratch: dict[BufferKey, int] = {}
     for key, nbytes in sizes.items():
         kind, _, name = key
-        if kind == "table" or name in kept:
+        if kind == "tensor" and name in blocks and name not in staged:
+            places[key] = BlockPlace(blocks[name])
+        elif kind == "table" or name in kept:
             places[key] = BlockPlace(CONSTANTS, end)
             end += aligned(nbytes)
-        elif name in blocks and name not in staged:
-            places[key] = BlockPlace(blocks[name])
         else:
             scratch[key] = nbytes
     whole = {("tensor", 0, buffer) for buffer in staged}
@@ -181,21 +187,34 @@ def _outlets(
 
 
 class InPlaceSession:
-    """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another."""
+    """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another.
 
-    def __init__(self, plan: Plan, chains: Chains, held: Collection[str], allocate: Allocate) -> None:
+    With `share`, sessions of equal large constants read one copy of each on the device.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        chains: Chains,
+        held: Collection[str],
+        allocate: Allocate,
+        share: Share | None = None,
+        images: ConstantImages | None = None,
+    ) -> None:
         self.plan = plan = runnable_here(plan)
         self.chains = chains
-        self.layout = layout_of(plan, held)
+        images = images or ConstantImages.of_plan(plan)
+        self.layout = layout_of(plan, held, images.large if share else ())
         self.waits = chains.waits
         self.constants, self.scratch = (allocate(self.layout.chain.blocks[n]) for n in (CONSTANTS, SCRATCH))
+        self._shared = tuple(self._place(share, images, buffer) for buffer in self.layout.shared if share)
         self._chain = chains.chain(self.layout.chain, plan.kernels, plan.binaries)
         self._lock = Lock()
-        self._upload()
+        self._upload(images)
 
     def fixed(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]:
         """Return the addresses of the blocks that seldom move, for a launch with held inputs at these addresses."""
-        return (self.constants, self.scratch if scratch is None else scratch, *held)
+        return (self.constants, self.scratch if scratch is None else scratch, *self._shared, *held)
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch on a stream, with the other inputs, and then blocks of outputs, at the addresses `moving`."""
@@ -207,18 +226,19 @@ class InPlaceSession:
         with self._lock:
             self._chain.launch_apart(fixed, moving, stream)
 
-    def _upload(self) -> None:
-        images: dict[str, Array] = {}
-        for name, array in self.plan.constants.items():
-            storage, type_ = self.plan.storages[name], self.plan.types[name]
-            if storage.buffer not in images:
-                images[storage.buffer] = np.zeros(self.plan.buffers[storage.buffer].nbytes, np.uint8)
-            image, size = images[storage.buffer], type_.dtype.size
-            elements = image[: extent_bytes(type_, storage)].view(type_.dtype.numpy)[storage.start() :]
-            strides = tuple(stride * size for stride in storage.strides)
-            np.lib.stride_tricks.as_strided(elements, type_.shape, strides)[...] = array
-        for buffer, image in images.items():
-            self.chains.upload(self._address("tensor", 0, buffer), image)
+    def _place(self, share: Share, images: ConstantImages, buffer: str) -> int:
+        """Return the address of a constant, uploaded where no other session has it on the device."""
+
+        def fill(address: int) -> None:
+            self.chains.upload(address, images.image(buffer))
+            self.chains.settle()
+
+        return share(images.digest(buffer), self.plan.buffers[buffer].nbytes, fill)
+
+    def _upload(self, images: ConstantImages) -> None:
+        for buffer in images.buffers:
+            if buffer not in self.layout.shared:
+                self.chains.upload(self._address("tensor", 0, buffer), images.image(buffer))
         for number, kernel in enumerate(self.plan.kernels):
             for table, values in kernel.tables.items():
                 self.chains.upload(self._address("table", number, table), np.array(values, np.int32))

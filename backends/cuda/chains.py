@@ -8,8 +8,9 @@ the device, which PyTorch uses too.
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -26,6 +27,8 @@ from .overlap import overlap_launches
 _DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
 #: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
 LONGEST_RECORDING = 1 << 17
+#: Modules of chains that are gone, by driver and device; they are unloaded when the device has come to rest.
+_UNUSED_MODULES: defaultdict[tuple[Any, int], deque[Any]] = defaultdict(deque)
 
 
 class CudaChains(Chains):
@@ -77,8 +80,11 @@ class CudaChains(Chains):
             self.within(lambda: self.checked(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
 
     def settle(self) -> None:
-        """Wait for the device."""
+        """Wait for the device, and unload the modules of chains that are gone: none of their kernels runs now."""
+        unused = _UNUSED_MODULES[self.cu, self.ordinal]
+        gone = [unused.popleft() for _ in range(len(unused))]
         self.within(lambda: self.checked(self.cu.cuCtxSynchronize()))
+        self.within(lambda: [self.cu.cuModuleUnload(module) for module in gone])
 
     def chain(self, plan: ChainPlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]) -> Chain:
         """Load cubins, compiling those that are not given.
@@ -89,14 +95,19 @@ class CudaChains(Chains):
         missing = [index for index, code in enumerate(codes) if code is None and kernels[index].dialect != DIALECT]
         for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
             codes[index] = cubin.code
-        loaded = self.within(lambda: [self._load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
-        return CudaChain(self, plan, kernels, loaded)
+        modules: list[Any] = []
+        load = partial(self._load, modules)
+        loaded = self.within(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
+        made = CudaChain(self, plan, kernels, loaded)
+        weakref.finalize(made, _UNUSED_MODULES[self.cu, self.ordinal].extend, modules).atexit = False
+        return made
 
-    def _load(self, kernel: KernelFunction, code: bytes) -> Any:
+    def _load(self, modules: list[Any], kernel: KernelFunction, code: bytes) -> Any:
         if kernel.dialect == DIALECT:
             return Routine(kernel)
         try:
             module = self.checked(self.cu.cuModuleLoadData(code))
+            modules.append(module)
             function = self.checked(self.cu.cuModuleGetFunction(module, kernel.name.encode()))
             if kernel.shared_bytes + kernel.dynamic_shared > _DEFAULT_SHARED:
                 limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -65,8 +65,8 @@ class Watch:
     def __enter__(self) -> Watch:
         self._open = open_ = InPlaceProgram.open
 
-        def opened(program: Any, held: Any, allocate: Any) -> Any:
-            session: Any = open_(program, held, allocate)
+        def opened(program: Any, *arguments: Any) -> Any:
+            session: Any = open_(program, *arguments)
             launch = session.launch
 
             def noted(*arguments: Any) -> None:

@@ -265,15 +265,10 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows in the schema, a line each; the file is replaced as a whole."""
-    write_records(path, "rows", [as_row(row) for row in rows])
-
-
-def write_records(path: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write a JSON object with one list, a record a line; the file is replaced as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
-    text = ",\n".join(json.dumps(record) for record in records)
-    draft.write_text(f'{{"{name}": [\n{text}\n]}}\n', encoding="utf-8")
+    text = ",\n".join(json.dumps(as_row(row)) for row in rows)
+    draft.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
     os.replace(draft, path)
 
 

@@ -145,10 +145,11 @@ def _attributes(
         copy = onnx.AttributeProto()
         copy.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
         copy.name = attribute.name
-        if copy.HasField("g") and not attribute.ref_attr_name:
-            inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in attribute.g.node]
-            del copy.g.node[:]
-            copy.g.node.extend(inner)
-            for value in (*copy.g.input, *copy.g.output, *copy.g.initializer):
-                value.name = rename(value.name)
+        if not attribute.ref_attr_name:  # a graph that the caller gives has the caller's names
+            for graph in ([copy.g] if copy.HasField("g") else []) + list(copy.graphs):
+                inner = [_instance(node, rename, given, f"{name}/{node.op_type}") for node in graph.node]
+                del graph.node[:], graph.value_info[:]
+                graph.node.extend(inner)
+                for value in (*graph.input, *graph.output, *graph.initializer):
+                    value.name = rename(value.name)
         yield copy

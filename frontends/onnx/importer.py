@@ -31,6 +31,7 @@ from .call import Convert, MoreResults, NodeCall, Opaque
 from .fold import INEXACT, NoKernel, can_fold, computed, fold
 from .functions import attribute_types, declared_name, function_body, has_function, inlined, most_operands
 from .model import tensor_array
+from .node_opset import opset_of
 
 #: Imports a node in its place: the importer, the node, its attributes and what errors call it.
 Structure: TypeAlias = Callable[["Importer", onnx.NodeProto, Mapping[str, Any], str], None]
@@ -145,8 +146,10 @@ class Importer:
             self.run([node])
 
     def run(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Import nodes in order, collecting errors."""
+        """Import nodes in order, each by its operator set, collecting errors."""
+        usual = self.opset
         for node in nodes:
+            self.opset = opset_of(node, usual)
             where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
             known = not any(name in self.unknown for name in node.input)
             if self._foldable(node) or self._in_table(node) or self.structures.reads(node):
@@ -160,6 +163,7 @@ class Importer:
                 self.unknown.update(node.output)
             else:
                 self._refuse(node)
+        self.opset = usual
 
     def _in_table(self, node: onnx.NodeProto) -> bool:
         return bool(declared_name(node.op_type, self.declared)) or (

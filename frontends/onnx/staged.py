@@ -21,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, quote
 from .contrib import way_out
 from .model import OnnxModel, initialisers, input_types, read_model
+from .node_opset import opset_of
 from .order import values_read
 from .prepared import Prepared, Runner, as_array, prepare_model
 from .stages import Borders, ForeignStage, first_result, op_name, stages_of
@@ -174,10 +175,9 @@ class StagedModel:
             onnx.helper.make_graph(list(nodes), self.model.graph.name or "part", given, results, weights)
         )
 
-    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        return onnx.helper.make_model(
-            graph, opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in self.model.opsets.items()]
-        )
+    def _model(self, graph: onnx.GraphProto, opset: int | None = None) -> onnx.ModelProto:
+        versions = {**self.model.opsets, **({} if opset is None else {"": opset})}
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(*o) for o in versions.items()])
 
     def _run_foreign(self, node: onnx.NodeProto, values: Mapping[str, Any]) -> dict[str, Any]:
         function = self.functions.get(op_name(node))
@@ -199,8 +199,9 @@ class StagedModel:
             [make(name, onnx.TypeProto()) for name in names] for names in (operands, filter(None, node.output))
         )
         graph = onnx.helper.make_graph([node], "foreign", given, results)
+        model = self._model(graph, opset_of(node, self.model.opset))
         try:
-            return list(ReferenceEvaluator(self._model(graph)).run(None, dict(operands)))
+            return list(ReferenceEvaluator(model).run(None, dict(operands)))
         except Exception as error:  # its kernels raise whatever NumPy raises
             where = f"node {quote(node.name or first_result(node))} ({op_name(node)})"
             hint = way_out(

@@ -12,6 +12,7 @@ from attrs import frozen
 from .contrib import has_contrib
 from .functions import declared_name, standard_schema
 from .model import OnnxModel
+from .node_opset import opset_of
 from .operators import TABLE
 from .order import values_read
 from .structures import STRUCTURES
@@ -55,7 +56,7 @@ def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> t
     shared: list[onnx.NodeProto] = []  # made of constants alone: every stage that reads such a node takes it along
     for node in _behind(list(model.graph.node), set(outputs)):
         reads = values_read([node]) - constant
-        foreign = borders.is_foreign(node, model.opset)
+        foreign = borders.is_foreign(node, opset_of(node, model.opset))
         if not reads and not (foreign and borders.is_chosen(node)):
             constant.update(node.output)
             shared.append(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from attrs import evolve, field, frozen
@@ -37,7 +37,8 @@ class Captured:
     `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
     `seeds`: random numbers, new ones for each run. Where `orders` has an input, the graph's input is that one with its
     axes in this order. Results have the names of views in `memory`, or of outputs, each with a memory of its own, where
-    there is none. Somebody began to read it when the usual clock showed `begun`.
+    there is none. The capture began when the usual clock showed `begun`. Where it has constants of its own, `again`
+    reads it once more, so that they need not be kept.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class Captured:
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
     memory: ResultMemory | None = None
     begun: float = field(factory=monotonic, eq=False)
+    again: Callable[[], Captured] | None = field(default=None, eq=False, repr=False)
 
     @property
     def ends(self) -> Ends:

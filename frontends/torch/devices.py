@@ -1,12 +1,15 @@
 """On which device of PyTorch a graph runs; a graph that is on several, or on one that has no kernels, stays in PyTorch.
 
-A plan has one device: all that it reads and returns lies there.
+A plan has one device: all that it reads and returns lies there. Compiled graphs of equal weights read one copy of the
+constants on a device; a tensor of it lives as long as a compiled graph keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -14,6 +17,9 @@ from ...ir import UsageError
 
 #: The devices that kernels are made for.
 KINDS = ("cpu", "cuda")
+#: Constants of compiled graphs by device, digest and bytes; the graphs keep them.
+_TENSORS: WeakValueDictionary[tuple[str, str, int], Any] = WeakValueDictionary()
+_FILLING = Lock()
 
 
 def is_number(tensor: torch.Tensor) -> bool:
@@ -47,3 +53,32 @@ def _touched(graph: torch.fx.Graph) -> Iterator[torch.device]:
         for tensor in (end.meta.get("val") for end in (node.all_input_nodes if node.op == "output" else ends)):
             if isinstance(tensor, torch.Tensor) and not is_number(tensor):
                 yield tensor.device
+
+
+class SharedMemory:
+    """Shared memory of a device, as one compiled graph asks for it; `memory` keeps the tensors that it got."""
+
+    def __init__(self, device: torch.device, memory: list[torch.Tensor]) -> None:
+        self.device = device
+        self.memory = memory
+
+    def address(self, digest: str, nbytes: int, fill: Callable[[int], None]) -> int:
+        """Return the address of memory with the content of a digest; `fill` writes it where no graph has it yet."""
+        key = str(self.device), digest, nbytes
+        with _FILLING:
+            tensor = _TENSORS.get(key)
+            if tensor is None:
+                tensor = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+                if self.device.type == "cuda":
+                    torch.cuda.current_stream(self.device).synchronize()  # before anything is uploaded to it
+                fill(tensor.data_ptr())
+                _TENSORS[key] = tensor
+        if self.device.type == "cuda":  # other streams than that of its allocation read it
+            tensor.record_stream(torch.cuda.current_stream(self.device))
+        self.memory.append(tensor)
+        return int(tensor.data_ptr())
+
+
+def shared_bytes() -> int:
+    """Return the bytes of the constants that compiled graphs share now."""
+    return sum(tensor.nbytes for tensor in list(_TENSORS.values()))

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from ...ir import BackendError, UsageError, quote
 from .captured import Ends
-from .devices import is_number
+from .devices import SharedMemory, is_number
 from .program import Running, TensorProgram
 from .reader import TORCH_TYPES
 from .results import ALIGNMENT, Give, Made, give, givers, made_of
@@ -159,7 +159,9 @@ class Door:
         held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
-            running = self.program.open(held, lambda nbytes: self._allocate(memory, nbytes))
+            running = self.program.open(
+                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
+            )
         layout = running.layout
         made = made_of(layout, self.ends.memory)
         return _Opened(

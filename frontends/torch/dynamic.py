@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
+
+from .settings import is_recorded
 
 #: Compiles a captured module for arguments.
 CompileStatic = Callable[[Any, Sequence[Any]], Callable[..., Any]]
@@ -21,11 +25,61 @@ def is_dynamic(example: Any) -> bool:
     return isinstance(example, torch.SymInt)
 
 
-def by_shape(module: Any, compile_static: CompileStatic) -> Callable[..., Any]:
-    """Return a function that compiles for the shapes and numbers of its arguments: ours are static where Dynamo would
-    have them symbolic.
+class PlansByShape:
+    """Compiled functions by the shapes and numbers of their arguments: at most `limit`, the last used ones.
+
+    A function that leaves gives back its memory on the host and on the device when its last call has returned. One
+    that was called while a stream was recorded stays, since the recording reads its memory. Any thread may ask; two
+    that ask for one key at once may both compile.
     """
-    compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self._functions: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self._recorded: dict[Any, Callable[..., Any]] = {}
+        self._changing = Lock()
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return len(self._functions)
+
+    def find(self, key: Any) -> Callable[..., Any] | None:
+        """Return the function of a key, which becomes the last used one."""
+        with self._changing:
+            found = self._functions.get(key)
+            if found is not None:
+                self._functions.move_to_end(key)
+            return found or self._recorded.get(key)
+
+    def hold(self, key: Any, function: Callable[..., Any]) -> None:
+        """Keep a function that a recording needs beyond the limit."""
+        with self._changing:
+            self._recorded[key] = function
+
+    def make_room(self) -> None:
+        """Drop the least recently used functions until one more fits."""
+        self._drop((self.limit or 1) - 1)
+
+    def keep(self, key: Any, function: Callable[..., Any]) -> None:
+        """Keep a function as the last used one."""
+        with self._changing:
+            self._functions[key] = function
+            self._functions.move_to_end(key)
+        self._drop(self.limit or 1)
+
+    def _drop(self, most: int) -> None:
+        dropped = []
+        with self._changing:
+            while self.limit is not None and len(self._functions) > most:
+                dropped.append(self._functions.popitem(last=False)[1])
+        del dropped  # outside of the lock: finalizers run here
+
+
+def by_shape(module: Any, compile_static: CompileStatic, limit: int | None = None) -> Callable[..., Any]:
+    """Return a function that compiles for the shapes and numbers of its arguments: ours are static where Dynamo would
+    have them symbolic. It keeps what it compiled for `limit` of them.
+    """
+    compiled = PlansByShape(limit)
     numbers = _numbers(module)
 
     def call(*arguments: Any) -> Any:
@@ -35,12 +89,24 @@ def by_shape(module: Any, compile_static: CompileStatic) -> Callable[..., Any]:
             for a in arguments
         )
         key = (torch.is_grad_enabled(), *known.values(), *key)
-        if key not in compiled:
+        function = compiled.find(key)
+        if function is None:
+            compiled.make_room()
             with tracing(TracingContext(FakeTensorMode())):  # autograd notes there what it finds of a graph
-                compiled[key] = compile_static(_with_numbers(module, known), arguments)
-        return compiled[key](*arguments)
+                function = compile_static(_with_numbers(module, known), arguments)
+            compiled.keep(key, function)
+        if _are_recorded(arguments):
+            compiled.hold(key, function)
+        return function(*arguments)
 
     return call
+
+
+def _are_recorded(arguments: Sequence[Any]) -> bool:
+    """Whether the current stream of the arguments' GPU is being recorded."""
+    devices = (a.device for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda")
+    device = next(devices, None)
+    return device is not None and is_recorded(device)
 
 
 def _numbers(module: Any) -> tuple[int, ...]:

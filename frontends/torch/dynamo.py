@@ -37,10 +37,16 @@ from .walk import results
 
 
 def dynamo_backend(
-    module: Any, examples: Sequence[Any], compile_graph: CompileGraph, freeze: bool = False, kept: Kept | None = None
+    module: Any,
+    examples: Sequence[Any],
+    compile_graph: CompileGraph,
+    freeze: bool = False,
+    kept: Kept | None = None,
+    max_shapes: int | None = None,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls. Gradients, where wanted, are PyTorch's graphs,
-    compiled alike. With `freeze`, parameters and buffers become constants. What other processes made is in `kept`.
+    compiled alike. With `freeze`, parameters and buffers become constants. What other processes made is in `kept`. Of a
+    module of dynamic shape, plans are kept for `max_shapes` shapes.
 
     Raises `UsageError` where gradients of what is frozen are wanted.
     """
@@ -61,7 +67,9 @@ def dynamo_backend(
             kept.keep(words, made)
         return function
 
-    return by_shape(module, compile_static) if any(map(is_dynamic, examples)) else compile_static(module, examples)
+    if any(map(is_dynamic, examples)):
+        return by_shape(module, compile_static, max_shapes)
+    return compile_static(module, examples)
 
 
 def _made(

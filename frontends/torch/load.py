@@ -8,6 +8,7 @@ is in the tables of `operators`. Parameters and buffers become constants, or sta
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,7 +100,9 @@ def graph_of_nodes(
     memory = result_memory(reader, nodes, places) if as_they_lie else None
     outputs = {node: node.name if memory else reader.output(reader.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
-    return captured_graph(reader, "torch", names, given, memory)
+    captured = captured_graph(reader, "torch", names, given, memory)
+    again = partial(graph_of_nodes, graph, constants, as_they_lie) if constants else None
+    return evolve(captured, again=again)
 
 
 def _result(reader: Reader, node: object) -> torch.fx.Node | int | float | None:

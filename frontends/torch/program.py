@@ -31,7 +31,7 @@ class OutletLike(Protocol):
 
 
 class Blocks(Protocol):
-    """The blocks of memory of a program: constants, scratch, held inputs, other inputs, outputs."""
+    """The blocks of memory of a program: constants, scratch, shared constants, held inputs, other inputs, outputs."""
 
     @property
     def held(self) -> tuple[str, ...]: ...
@@ -57,10 +57,14 @@ class Running(Protocol):
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
 
 
+#: Returns the address of memory with the content of a digest, of so many bytes; the last argument fills new memory.
+Share: TypeAlias = Callable[[str, int, Callable[[int], None]], int]
+
+
 class TensorProgram(Protocol):
     """A compiled graph that runs over memory of another library."""
 
-    def open(self, held: Collection[str], allocate: Callable[[int], int]) -> Running: ...
+    def open(self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None) -> Running: ...
 
 
 #: A compiled graph as a function of arrays by name.

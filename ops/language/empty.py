@@ -1,9 +1,9 @@
 """Programs over no elements.
 
-A dim may be 0. A statement over an empty range writes nothing and goes; a reduction over nothing is its identity (the
-sum is 0, the product 1, the greatest element the least value there is), a position in nothing an error; a read outside
-of an empty tensor is what it says for outside. What is left has no empty range and reads no empty tensor, so nothing
-behind `ops` needs to know.
+A dim may be 0. A statement over an empty range, or into a tensor without elements, writes nothing and goes; a reduction
+over nothing is its identity (the sum is 0, the product 1, the greatest element the least value there is), a position in
+nothing an error; a read outside of an empty tensor is what it says for outside. What is left has no empty range and
+reads no empty tensor, so nothing behind `ops` needs to know.
 
     y[i] = sum over (r < 0) of x[i, r]    ->    y[i] = 0
 """
@@ -21,7 +21,8 @@ def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, Tenso
     """Return the statements that write something, without empty ranges and reads of empty tensors."""
     if all(t.size for t in tensors.values()) and all(v.extent for s in statements for v in (*s.axes, *s.reduce)):
         return list(statements)
-    return [_filled(s, tensors, op) for s in statements if all(axis.extent for axis in s.axes)]
+    writing = (s for s in statements if all(axis.extent for axis in s.axes) and tensors[s.target].size)
+    return [_filled(s, tensors, op) for s in writing]
 
 
 def _filled(statement: Statement, tensors: Mapping[str, TensorType], op: str) -> Statement:

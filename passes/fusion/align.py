@@ -66,9 +66,14 @@ def check_counts(statements: Sequence[Statement], live: Sequence[str]) -> None:
     sums = [n for n, s in enumerate(needed) if s.combine and any(r.extent > 1 for r in s.reduce)]
     outputs = [n for n, s in enumerate(needed) if s.target in live]
     instances = counts[sums[0]] if sums else max((counts[n] for n in outputs), default=1)
-    apart = [n for n in sums if counts[n] != instances] or [n for n in outputs if counts[n] % instances]
+    apart = [n for n in sums if counts[n] != instances] or [n for n in outputs if not _is_shared(counts[n], instances)]
     if apart:
         raise _unmatched(needed[apart[0]])
+
+
+def _is_shared(elements: int, instances: int) -> bool:
+    """Whether each instance may have equally many elements: an output without elements has no instances."""
+    return elements % instances == 0 and elements > 0 if instances else elements == 0
 
 
 def _unmatched(statement: Statement) -> FusionError:

@@ -16,6 +16,7 @@ from attrs import define, evolve, field, frozen
 from ...ir import (
     DType,
     FusedGroup,
+    PassError,
     Reduction,
     Segment,
     Statement,
@@ -236,10 +237,14 @@ class Workshop:
         self._losing: dict[str, bool] = {}
 
     def turn(self, unit: str) -> Workshop:
-        """Return a workshop for one turn of a loop."""
+        """Return a workshop for one turn of a loop.
+
+        Raises `PassError` where a unit is no loop.
+        """
         if unit not in self._turns:
             repeat = self.units[unit].repeat
-            assert repeat is not None, f"unit {unit} is no loop"
+            if repeat is None:
+                raise PassError(f"stage 'partition': expected unit '{unit}' to be a loop, found a unit of statements")
             views = evolve(self.views, programs=self.views.programs.turn(repeat))
             self._turns[unit] = Workshop(views, self.policy, self.forms)
         return self._turns[unit]
@@ -247,9 +252,18 @@ class Workshop:
     # ---- questions
 
     def single(self, unit: str) -> Group:
-        """Return the group of one unit, which always exists."""
+        """Return the group of one unit.
+
+        Raises `PassError` where the unit has no normal form.
+        """
         found = self._form(((unit,),), None)
-        assert isinstance(found, Group), f"unit {unit} has no normal form: {found}"
+        if isinstance(found, Illegal):
+            own = self.units[unit]
+            raise PassError(
+                f"stage 'partition': node '{own.node}' ({own.op}): expected unit '{unit}' to be a kernel, but it has "
+                f"no normal form: {found.reason}",
+                hint="report the graph: every unit of a declaration should be one kernel",
+            )
         return found
 
     def used(self, unit: str) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeAlias
 
-from ...ir import CutsError, Graph, Infer, PassError, parts_of, raise_all, retold, violations
+from ...ir import CutsError, Graph, Infer, PassError, naming_faults, parts_of, raise_all, retold, violations
 
 #: Called with a pass's name and the graph it made.
 AfterPass: TypeAlias = Callable[[str, Graph], None]
@@ -49,7 +49,8 @@ def run_passes(
     """
     for step in passes:
         try:
-            graph = _made(step, graph)
+            with naming_faults(f"pass '{step.name}'"):
+                graph = _made(step, graph)
         except PassError:
             raise
         except CutsError as error:

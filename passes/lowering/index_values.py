@@ -115,9 +115,10 @@ def _load(read: Read, context: Context) -> Value:
     if not safe:
         guards = (*guards, *_existing((*read.indices, *looked_up), context))
     kept = lookups_last(g for g in guards if not g.always)
+    indices = [resolve(i, context) for i in read.indices]
     if read.tensor in context.boxes:
         box = context.boxes[read.tensor]
-        places = [i - b for i, b in zip(read.indices, box.base, strict=True)]
+        places = [i - b for i, b in zip(indices, box.base, strict=True)]
         if safe:
             inside = (Guard(place, 0, extent) for place, extent in zip(places, box.extents, strict=True))
             kept = tuple(dict.fromkeys((*kept, *(g for g in inside if not g.always))))
@@ -131,8 +132,7 @@ def _load(read: Read, context: Context) -> Value:
         )
     if read.tensor in context.group.constants:
         strides = context.group.tensors[read.tensor].strides
-        return Load("constant", read.tensor, linearise(read.indices, strides), dtype, kept, read.fill)
-    indices = [resolve(i, context) for i in read.indices]
+        return Load("constant", read.tensor, linearise(indices, strides), dtype, kept, read.fill)
     return Load("global", read.tensor, linearise(indices, strides_of(read.tensor, context)), dtype, kept, read.fill)
 
 

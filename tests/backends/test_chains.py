@@ -165,6 +165,20 @@ def test_what_is_too_long_for_a_graph_is_launched_in_order(
     assert "cuGraphLaunch" not in driver.calls
 
 
+def test_modules_of_dropped_chains_are_unloaded(driver: FakeDriver) -> None:
+    chains, memory = CudaChains(find_target("cuda:sm_90"), 0, driver), Memory()
+    made = chains.chain(PLAN, KERNELS, (b"one", b"two"))
+    made.launch(fixed(memory, 1, 2, 3, 4), (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
+    chains.settle()
+    assert "cuModuleUnload" not in driver.calls
+    del made
+    assert driver.calls["cuGraphExecDestroy"] == 1
+    assert "cuModuleUnload" not in driver.calls, "kernels may still run"
+    for _ in range(2):
+        CudaChains(find_target("cuda:sm_90"), 0, driver).settle()
+    assert driver.calls["cuModuleUnload"] == 2 and not driver.contexts
+
+
 @pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphInstantiate", "cuModuleLoadData"])
 def test_an_error_of_the_driver_is_one_of_ours(driver: FakeDriver, call: str) -> None:
     memory = Memory()

@@ -16,6 +16,7 @@ from cuts.backends.devices import find_target
 from cuts.compile import torch_backend
 from cuts.compile.driver import precisions_of
 from cuts.frontends.torch.dynamo import UncompiledWarning
+from cuts.ir import CompileOptions, CutsWarning
 from cuts.ir.errors import UsageError
 from cuts.ir.rounding import magnitude, relative_error, tolerance
 from cuts.ir.types import DType
@@ -194,7 +195,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made.precision)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0)
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
@@ -210,12 +211,13 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     ("options", "message"),
     [
         ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
-        ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze"),
+        ({"speed": 1}, "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, max_shapes"),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
         ({"budget": float("inf")}, "option 'budget': expected seconds, found inf"),
         ({"freeze": "no"}, "option 'freeze': expected True or False, found 'no'"),
         ({"tune": 1}, "option 'tune': expected True or False, found 1"),
+        ({"max_shapes": 0}, "option 'max_shapes': expected an integer from 1, found 0"),
         ({"libraries": True}, "option 'libraries': nothing is timed; give a budget too, or tune=True"),
     ],
 )
@@ -223,6 +225,60 @@ def test_options_that_there_are_not_are_refused(options: dict[str, object], mess
     with pytest.raises(UsageError) as caught:
         torch_backend.cuts_backend(None, (), options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "message"),
+    [
+        ("fastest", None, "unknown mode 'fastest'; modes are: default, reduce-overhead, max-autotune, "
+         "max-autotune-no-cudagraphs"),
+        (3, None, "unknown mode '3'; modes are: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"),
+        ("max-autotune", {"freeze": True}, "mode 'max-autotune' and options freeze: expected one of them; leave the "
+         "mode out; option 'budget' sets seconds for timing candidates"),
+    ],
+)  # fmt: skip
+def test_modes_that_there_are_not_are_refused(mode: Any, options: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        torch_backend.cuts_backend(None, (), options, mode)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("mode", "budget"),
+    [
+        (None, None),
+        ("default", None),
+        ("reduce-overhead", None),
+        ("max-autotune", 60),
+        ("max-autotune-no-cudagraphs", 60),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_a_mode_is_a_budget(
+    mode: str | None, budget: float | None, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    build = torch_backend.build_again
+
+    def note(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
+        found.append((options.budget, tuning["tune"]))
+        return build(graph, spec, target, CompileOptions(precision=options.precision))
+
+    monkeypatch.setattr(torch_backend, "build_again", note)
+    torch._dynamo.reset()
+    model, x = torch.nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    call = torch.compile(model, backend=torch_backend.cuts_backend, mode=mode, dynamic=dynamic, fullgraph=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CutsWarning)
+        assert torch.allclose(call(x), model(x), atol=1e-5)
+    assert found == [(budget, budget is not None)]
+
+
+def test_a_mode_without_effect_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_backend, "_REPORTED_MODES", set())
+    with pytest.warns(CutsWarning, match="mode 'reduce-overhead': a plan is one launch in every mode") as caught:
+        found = [torch_backend._options_of(None, "reduce-overhead") for _ in range(2)]
+    assert found == [{}, {}] and len(caught) == 1
 
 
 def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +290,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0)
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [

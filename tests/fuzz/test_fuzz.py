@@ -1,5 +1,5 @@
 """Random graphs compute the reference, however they are compiled;
-and the means by which bench/fuzz.py shows that work.
+and the means by which `python -m cuts.tests.fuzz` shows that work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.bench.fuzz import SERVICE, checked, main
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.ir.graph import Graph
 from cuts.ir.text import parse_ir
@@ -26,6 +25,8 @@ from cuts.runtime.arrays import random_inputs
 from cuts.runtime.verify import compare
 from cuts.search.child import Child
 from cuts.tests.amounts import examples
+from cuts.tests.fuzz.__main__ import main
+from cuts.tests.fuzz.campaign.asking import SERVICE, checked
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def check(target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> N
     assert not wrong
 
 
-#: Here a difference is only told; `bench/fuzz.py --replay` and its own runs shrink.
+#: Here a difference is only told; `python -m cuts.tests.fuzz --replay` and its own runs shrink.
 TOLD = (Phase.explicit, Phase.generate)
 
 

@@ -9,10 +9,12 @@ from cuts.backends.devices import find_target
 from cuts.ir import dfg, indirects
 from cuts.ir.dfg import DfgNode, IndexNode, Load, Op, post_order
 from cuts.ir.expr import Guard
+from cuts.ir.graph import Graph
 from cuts.ir.index import Indirect
 from cuts.ir.kernel import Kernel, phases
 from cuts.ir.ranges import proven
 from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
 from cuts.passes.fusion.groups import Workshop
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
@@ -22,7 +24,9 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, Use
 from cuts.tests.operations_graph import bench_of
 
-from .cases import legal_points
+from ..fuzz.checking import Bench
+from ..needs import needs_opencl
+from .cases import builder, legal_points
 
 GPU = find_target("cuda:sm_90")
 #: Structures of a group, and points of each.
@@ -67,3 +71,13 @@ def test_what_is_looked_up_exists(op: str) -> None:
                     (flat,) = place.indices
                     if place.tensor in group.tensors:
                         assert proven(flat, group.tensors[place.tensor].size, guards), f"{place} if {guards}"
+
+
+@needs_opencl
+def test_a_table_is_read_at_places_that_are_looked_up() -> None:
+    """A transform's table of numbers is read at an element that an integer tensor names."""
+    make = builder()
+    results = make.node("winograd_output", make.input(6, 6, 2, 8, 1, 2), sizes=(2, 8))
+    chosen = make.node("gather_nd", results, make.input(3, 5, 4, dtype=DType.I32))
+    graph = Graph("table", tuple(make.inputs), (chosen,), dict(make.types), tuple(make.nodes))
+    assert [outcome.wrong for outcome in Bench("opencl").check(graph, 1, ("fused", "unfused"))] == [(), ()]

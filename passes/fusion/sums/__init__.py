@@ -3,6 +3,7 @@ and values that are computed again where long sums part their readers.
 """
 
 from .centre import centre_means
+from .check_units import UngroupableUnit, find_ungroupable
 from .compute_again import compute_again
 from .divisors import divide_behind
 from .moments import divide_moments
@@ -12,11 +13,13 @@ from .totals import sum_rows_first
 
 __all__ = [
     "Family",
+    "UngroupableUnit",
     "Way",
     "centre_means",
     "compute_again",
     "divide_behind",
     "divide_moments",
+    "find_ungroupable",
     "products_again",
     "share_sums",
     "sum_rows_first",

@@ -16,6 +16,7 @@ would be computed again, it is stored anyway, and everything stays.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Literal
@@ -34,9 +35,11 @@ from ....ir import (
 from ....ops.language import unused_name
 from ..legality import Policy
 from ..programs import Programs, Unit
+from .check_units import find_ungroupable
 from .exchange import exchange, same_sum
 from .writing import Tracing
 
+_LOG = logging.getLogger("cuts.passes")
 #: How many times smaller what is kept of rows is than what is computed again.
 SMALL = 16
 #: Most terms of a product that is computed again, and most statements between it and the products behind.
@@ -89,7 +92,7 @@ def products_again(programs: Programs, way: Callable[[Family], Way] = lambda fam
     writer = _Writer(programs)
     for family in writer.families():
         if (chosen := way(family)) != "keep":
-            writer.compute_again(family, chosen == "each")
+            writer.compute_again_if_grouped(family, chosen == "each")
     return writer.result
 
 
@@ -180,6 +183,14 @@ class _Writer(Tracing):
         return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
 
     # ---- what becomes of it
+
+    def compute_again_if_grouped(self, family: Family, each: bool) -> None:
+        """Write a family's products again, unless a unit that this makes has no normal form."""
+        before, types, units, found = self.result, dict(self.types), list(self.units), self.found
+        self.compute_again(family, each)
+        if (unit := find_ungroupable(before, self.result)) is not None:
+            self.types, self.units, self.found = types, units, found
+            _LOG.info("cuts: products %s are not computed again: %s", ", ".join(sorted(family.products)), unit.text)
 
     def compute_again(self, family: Family, each: bool) -> None:
         """Write a family's products again in front of the products behind them, of `each` side or of all."""

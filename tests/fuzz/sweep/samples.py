@@ -130,7 +130,7 @@ def _legal(registry: Registry, sample: Sample | None) -> Sample | None:
 # ---- from the declaration alone
 
 
-def _dtypes(decl: OpDecl, slot: Slot, rng: np.random.Generator) -> dict[str, DType]:
+def draw_dtypes(decl: OpDecl, slot: Slot, rng: np.random.Generator) -> dict[str, DType]:
     """Draw element types for the parameters of a declaration; the first is the slot's."""
     chosen = {}
     for number, (name, classes) in enumerate(decl.element_types.items()):
@@ -140,7 +140,7 @@ def _dtypes(decl: OpDecl, slot: Slot, rng: np.random.Generator) -> dict[str, DTy
 
 
 @frozen
-class _Shapes:
+class Shapes:
     """Dims by name: extents of single ones, lists of those that are spread."""
 
     rng: np.random.Generator
@@ -193,14 +193,14 @@ def _fresh(
     decl: OpDecl, slot: Slot, rng: np.random.Generator, small: bool, wide: tuple[int, ...] | None
 ) -> Sample | None:
     """Draw a use from the declaration; None where a requirement is known not to hold, or a dim is computed."""
-    dtypes, shapes = _dtypes(decl, slot, rng), _Shapes(rng, small, wide)
+    dtypes, shapes = draw_dtypes(decl, slot, rng), Shapes(rng, small, wide)
     types: list[TensorType | None] = []
     for operand in decl.operands:
         for _ in range(int(rng.integers(1, 4)) if operand.variadic else 1):
             if operand.optional and rng.integers(2):
                 types.append(None)
                 continue
-            shape = _shape(operand, shapes)
+            shape = draw_shape(operand, shapes)
             if shape is None:
                 return None
             dtype = dtypes.get(operand.dtype) or DType(operand.dtype)
@@ -208,12 +208,12 @@ def _fresh(
     while types and types[-1] is None:
         types.pop()
     try:
-        return Sample(decl.name, tuple(types), _attributes(decl, types, rng))
+        return Sample(decl.name, tuple(types), draw_attributes(decl, types, rng))
     except CutsError:
         return None
 
 
-def _shape(operand: s.Operand, shapes: _Shapes) -> tuple[int, ...] | None:
+def draw_shape(operand: s.Operand, shapes: Shapes) -> tuple[int, ...] | None:
     """Return a shape of the declared dims; a computed one is as long as drawn."""
     found: list[int] = []
     for dim in operand.dims:
@@ -229,15 +229,19 @@ def _shape(operand: s.Operand, shapes: _Shapes) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _attributes(decl: OpDecl, types: Sequence[TensorType | None], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw attributes one after another; raise what the declaration raises where one does not fit."""
+def draw_attributes(
+    decl: OpDecl, types: Sequence[TensorType | None], rng: np.random.Generator, stated: int = 3
+) -> dict[str, Any]:
+    """Draw attributes one after another, `stated` of five that have a default; raise `CutsError` where one does not
+    fit.
+    """
     evaluator = ExpressionEvaluator()
     bind_operands(decl, types, evaluator)
     drawn: dict[str, Any] = {}
     for item in decl.items:
         if isinstance(item, s.AttrItem):
             for attribute in item.attributes:
-                if attribute.default is None or rng.integers(5) < 3:
+                if attribute.default is None or rng.integers(5) < stated:
                     drawn[attribute.name] = _value(attribute.type, evaluator, types, rng)
                 evaluator.scope[attribute.name] = bind_attribute(decl, attribute, drawn, evaluator)
         elif isinstance(item, s.LetItem):
@@ -295,7 +299,7 @@ def _sizes(use: Use, rng: np.random.Generator) -> dict[int, int]:
 
 def _retyped(decl: OpDecl, use: Use, slot: Slot, rng: np.random.Generator, sizes: Mapping[int, int]) -> Sample | None:
     """Return a use with the slot's element type, and other sizes."""
-    dtypes = _dtypes(decl, slot, rng)
+    dtypes = draw_dtypes(decl, slot, rng)
     operands = _spread_out(decl, len(use.types))
     types = tuple(
         None if t is None else TensorType(dtypes.get(o.dtype) or t.dtype, tuple(sizes.get(d, d) for d in t.shape))

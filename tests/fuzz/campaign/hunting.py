@@ -1,9 +1,9 @@
-"""Mutation test of the fuzzer: counts the planted bugs that graphs, the sweep or unit tests detect.
+"""How many planted bugs are found: each is planted in a process of its own, which then checks graphs until one shows
+it, or batches of the sweep, or runs the tests that hold the law which it breaks (`Bug.seen`).
 
-Each bug is planted in a process of its own, which checks graphs until one shows the bug, or batches of the sweep, or
-runs the unit tests of the broken rule (`Bug.seen`). Two comparisons of the fuzzer are tried: interpreted normal forms
-(milliseconds, on all graphs, unless the bug is in a later stage), then kernels at random points of the schedule space
-(on a tenth of the graphs, or on half of them).
+Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal
+forms (milliseconds, so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on a
+tenth of the graphs, or on half of them).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from threading import Lock
 from typing import Any
 
 from attrs import define, field, frozen
-from cuts.bench.fuzz import SERVICE, asked, checked
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.search.child import Child
+from cuts.tests.fuzz.campaign.asking import SERVICE, asked, checked
 from cuts.tests.fuzz.drawing import drawn
 from cuts.tests.fuzz.planted import BUGS
 from cuts.tests.fuzz.planting import Bug

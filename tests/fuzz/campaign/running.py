@@ -1,99 +1,36 @@
-"""Random graphs, fused and unfused, against the float64 reference; and how many planted bugs that finds.
+"""Runs of the fuzzer over numbered graphs: workers, a ledger that later runs continue, findings that are shrunk.
 
-    python bench/fuzz.py --graphs 2000 --seed 1 --jobs 16 --target cuda --out bench/results/fuzz.json
-    python bench/fuzz.py --graphs 20000 --seed 5 --jobs 2 --ways one --ledger fuzz-opencl.json
-    python bench/fuzz.py --planted --graphs 300 --jobs 2 --out bench/results/planted.json
-    python bench/fuzz.py --replay finding-17.json --seed 17
-
-Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). With `--ledger` this
-goes by itself: the file says which graphs of which seed were checked on which target, each call goes on behind them,
-and what it finds is kept every fifty graphs (`--part`), so it can be broken off at any time. Each graph is one job
-of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding if it never ends
-otherwise. A finding is shrunk, unless `--no-shrink` is given, and written beside `--out` as a graph that `--replay`
-runs again.
+Each graph is one job of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding
+if it never ends otherwise. A finding is shrunk and written as a graph that `--replay` runs again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field
 from cuts.backends.devices import find_target
-from cuts.bench.tools.records import exit_code, write_records
-from cuts.frontends.graph_json import graph_to_json
-from cuts.ir.errors import BackendError
+from cuts.frontends.graph_json import graph_to_json, load_graph
+from cuts.ir.errors import whole_file
 from cuts.ir.graph import Graph
+from cuts.ir.graph_text import print_graph
 from cuts.search.build import Done, Job, Workers
-from cuts.search.child import Child, Lost
+from cuts.search.child import Child
+from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, checked
+from cuts.tests.fuzz.campaign.counting import GraphCounts
 from cuts.tests.fuzz.checking import WAYS
 from cuts.tests.fuzz.drawing import drawn, shrunk
 from cuts.tests.fuzz.reducing import reduced
 from cuts.tests.fuzz.service import Report
 
-SERVICE = "cuts.tests.fuzz.service:Fuzzer"
-#: How often a graph is tried while Hypothesis shrinks it, and while it is cut down behind that.
+#: How often a graph is tried while Hypothesis shrinks it, and while it is cut down after that.
 SHRINKING = 60
-#: Seconds that one graph may take, in all ways together.
-LIMIT = 120.0
-#: Graphs behind which a ledger is written.
+#: Graphs after which a ledger is written.
 PART = 50
-
-
-@define
-class GraphCounts:
-    """What a run has seen so far."""
-
-    graphs: int = 0
-    nodes: int = 0
-    kernels: int = 0
-    ill: int = 0
-    levels: Counter[str] = field(factory=Counter)
-    operations: Counter[str] = field(factory=Counter)
-    findings: list[dict[str, Any]] = field(factory=list)
-    machines: list[Mapping[str, object]] = field(factory=list)
-    begin: float = field(factory=time.monotonic)
-
-    def add(self, graph: Graph, report: Report) -> None:
-        """Count a graph and what became of it."""
-        self.graphs += 1
-        self.nodes += len(graph.nodes)
-        self.operations.update(node.op for node in graph.nodes)
-        self.ill += report.kind == "ill-conditioned"
-        self.machines += [machine for machine in report.machines if machine not in self.machines]
-        for outcome in report.outcomes:
-            self.kernels += outcome.kernels
-            self.levels.update({f"{outcome.way}, {level}": count for level, count in outcome.levels.items()})
-
-    @property
-    def table(self) -> str:
-        """The run in a few lines."""
-        levels = ", ".join(f"{count} {name}" for name, count in sorted(self.levels.items()))
-        lines = [
-            f"graphs       {self.graphs} ({self.nodes} nodes, {len(self.operations)} operations)",
-            f"kernels      {self.kernels}",
-            f"groups       {levels}",
-            f"findings     {len(self.findings)}",
-            f"ill-posed    {self.ill} (single precision explains what differs)",
-            f"seconds      {time.monotonic() - self.begin:.0f}",
-        ]
-        return "\n".join([*(f"finding {f['number']}: {f['text'][:300]}" for f in self.findings), *lines])
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The run as JSON values."""
-        return {
-            "graphs": self.graphs, "nodes": self.nodes, "kernels": self.kernels,
-            "groups": dict(sorted(self.levels.items())), "operations": dict(self.operations.most_common()),
-            "findings": self.findings, "ill-conditioned": self.ill,
-            "machines": self.machines, "seconds": round(time.monotonic() - self.begin, 1),
-        }  # fmt: skip
 
 
 def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
@@ -142,27 +79,6 @@ def _report(done: Done) -> Report:
     return done.value
 
 
-def asked(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
-    """Ask a process for a report; one that ends instead tells of something too."""
-    try:
-        report = child.call(seconds, method, *arguments)
-    except Lost as lost:
-        return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
-    except BackendError as error:
-        child.kill()
-        return Report(error=str(error))
-    assert isinstance(report, Report)
-    return report
-
-
-def checked(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
-    """Check one graph in a process of its own."""
-    report = asked(child, LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
-    if report.error:
-        child.kill()  # a device that a kernel has broken answers nothing any more
-    return report
-
-
 def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Report) -> tuple[Graph, Report]:
     """Return the least graph that shows the same kind of finding, and what it shows."""
     child = Child(SERVICE)
@@ -202,7 +118,7 @@ def fuzz_on(options: argparse.Namespace) -> int:
         counts = counted(part)  # graphs are begun in order, and those that were begun are finished
         row = {**_record(part, counts), "until": first + counts.graphs}
         rows, own, first = [*rows, row], [*own, row], row["until"]
-        write_records(path, "parts", rows)
+        _write_whole(path, {"parts": rows})
         print(_total(own), flush=True)
     print("\n".join([*(f"finding {f['number']}: {f['text'][:300]}" for r in own for f in r["findings"]), _total(own)]))
     return 1 if any(row["findings"] for row in own) else 0
@@ -246,9 +162,6 @@ def counted(options: argparse.Namespace) -> GraphCounts:
 
 def replay(options: argparse.Namespace) -> int:
     """Check one graph from a file; return 1 where something differs."""
-    from cuts.frontends.graph_json import load_graph
-    from cuts.ir.graph_text import print_graph
-
     graph = load_graph(options.replay)
     child = Child(SERVICE, options.bug)
     report = checked(child, options.target, graph, options.seed)
@@ -262,47 +175,10 @@ def replay(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace, record: dict[str, Any]) -> None:
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        _write_whole(options.out, record)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--graphs", type=int, default=200, help="graphs to check, or to try on each planted bug")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number of the first graph")
-    parser.add_argument("--jobs", type=int, default=1, help="worker processes")
-    parser.add_argument(
-        "--limit", type=float, default=float("inf"), help="seconds behind which no further graph is begun"
-    )
-    parser.add_argument("--target", default="opencl")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument(
-        "--ways",
-        choices=("all", "one"),
-        default="all",
-        help="compute a graph in all ways, or in one of them on the device",
-    )
-    parser.add_argument("--ledger", type=Path, help="a file of what has been checked, to go on behind it")
-    parser.add_argument("--part", type=int, default=PART, help="graphs behind which the ledger is written")
-    parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--planted", action="store_true", help="plant one bug after another and see which are found")
-    parser.add_argument(
-        "--bug",
-        default="",
-        help="with --planted: only bugs whose name has one of these texts (a|b); with --replay: a bug's name",
-    )
-    parser.add_argument("--replay", type=Path, help="a graph.json to check")
-    options = parser.parse_args(arguments)
-    if options.replay:
-        return replay(options)
-    if options.planted:
-        from cuts.tests.fuzz.detect_planted import hunt
-
-        return hunt(options)
-    return fuzz_on(options) if options.ledger else fuzz(options)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))
+def _write_whole(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,69 @@
+"""Verifies the units that a rewrite makes: each must have a normal form, or the rewrite is left out.
+
+v = a b; w = v c; y = v + w     as one unit: y needs elements of v that other threads compute     -> reported
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from ..normalise import Illegal, normalise
+from ..programs import Programs, Unit
+
+
+@frozen
+class UngroupableUnit:
+    """A unit without a normal form, and the reason as a sentence."""
+
+    unit: Unit
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The unit, its node and the reason, for the log."""
+        return f"unit '{self.unit.name}' of node '{self.unit.node}' ({self.unit.op}) has no normal form: {self.reason}"
+
+
+def find_ungroupable(before: Programs, after: Programs) -> UngroupableUnit | None:
+    """Return the first unit that a rewrite made or changed and that has no normal form; None where all have one.
+
+    Units that the rewrite left as they were are not looked at, nor are those of which nothing reads a result.
+    """
+    known = {unit.name: unit for unit in before.every_unit}
+    needed: dict[str, set[str]] | None = None
+    for unit in after.every_unit:
+        if unit.repeat is not None or _is_unchanged(unit, known.get(unit.name)):
+            continue
+        needed = _readers(after) if needed is None else needed
+        live = tuple(t for t in unit.writes if needed.get(t, set()) - {unit.name})
+        found = normalise(unit.statements, after.types, live, after.tables) if live else None
+        if isinstance(found, Illegal):
+            return UngroupableUnit(unit, found.reason)
+    return None
+
+
+def _is_unchanged(unit: Unit, before: Unit | None) -> bool:
+    """Whether a rewrite left a unit's statements alone and has it leave no more than it did."""
+    return before is not None and before.statements == unit.statements and {*unit.writes} <= {*before.writes}
+
+
+def _readers(programs: Programs) -> dict[str, set[str]]:
+    """Return the names of the units that read each tensor; results of the graph and of loops are read from outside."""
+    found: dict[str, set[str]] = {}
+    for reader, tensors in _reads(programs):
+        for tensor in tensors:
+            found.setdefault(tensor, set()).add(reader)
+    return found
+
+
+def _reads(programs: Programs) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield who reads, and which tensors: the graph and parts of tensors read under no unit's name."""
+    yield "", programs.graph.outputs
+    for name, part in programs.slices.items():
+        yield "", (name, part.whole)
+    for unit in programs.every_unit:
+        yield unit.name, unit.reads
+        if unit.repeat is not None:
+            yield unit.name, unit.repeat.kept
