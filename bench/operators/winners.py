@@ -112,9 +112,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
     )
-    parser.add_argument(
-        "--share", type=parse_share, default=(0, 1), metavar="K/N", help="a part of the operations"
-    )
+    parser.add_argument("--share", type=parse_share, default=(0, 1), metavar="K/N", help="a part of the operations")
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
