@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cuts.bench.records import RESULTS, read_rows, write_rows
+from cuts.bench.tools.records import RESULTS, is_stale, read_rows, write_rows
 
 from .models import BY_NAME, ModelWorkload, other_vision, workloads
 from .systems import SYSTEMS, Row
@@ -21,7 +21,7 @@ Pair: TypeAlias = tuple[ModelWorkload, str]
 _WORKLOAD = re.compile(r"(?P<model>[^:]+):(?:(?P<batch>[1-9]\d*)|training)(?:=(?P<seconds>\d+))?")
 LEDGER = RESULTS / "evaluation.json"
 #: What tells a row from others of its GPU.
-KEY = ("model", "task", "batch", "system", "gpu")
+KEY = ("model", "task", "batch", "system", "device")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ def keep(path: Path, row: Row) -> None:
 
 def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]:
     """Return the pairs of a workload and a system that a GPU has no row of."""
-    had = {key_of(row) for row in rows}
+    had = {key_of(row) for row in rows if not is_stale(row)}
     return [(w, s) for w, s in wanted if (w.model.name, w.task, w.batch, s, gpu) not in had]
 
 
@@ -77,7 +77,8 @@ def measured(rows: Sequence[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
     found: dict[tuple[str, str, int], dict[str, Row]] = {}
     for workload in workloads():
         key = (workload.model.name, workload.task, workload.batch)
-        rest = {r["system"]: r for r in rows if (r["model"], r["task"], r["batch"]) == key and "ms" in r}
+        own = [r for r in rows if (r["model"], r["task"], r["batch"]) == key and "ms" in r and not is_stale(r)]
+        rest = {r["system"]: r for r in own}
         if rest:
             found[key] = rest
     return found
