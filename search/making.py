@@ -161,7 +161,7 @@ class PlanningAside(PlanningHere):
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
         """Return the kernels of each row as one of several in a launch."""
-        found = self._answers("alike", [(row,) for row in rows])
+        found = self._answers("bundle_row", [(row,) for row in rows])
         return [found.get(number) for number in range(len(rows))]
 
     def _answers(self, method: str, asked: Sequence[tuple[object, ...]]) -> dict[int, Any]:
