@@ -37,7 +37,7 @@ class Ran:
 
 @frozen
 class Audit:
-    """Audit of one task: candidates that beat its choice by more than `band`.
+    """Audit of one task: candidates faster than its choice by `band`.
 
     The space has `points`, and `legal` of these are legal (counted if `exact`, else estimated from a sample). `timed`
     candidates ran besides the choice, and `exhaustive` says that these are all. `pruned` ones are proven slower than

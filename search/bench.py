@@ -1,4 +1,4 @@
-"""Bench: the device in a child process, replaced after a crash or hang."""
+"""Bench: device in a child process, replaced after a crash or hang."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Timed:
 
 
 class Bench(Protocol):
-    """Interface of a device that checks and times built candidates one by one."""
+    """Interface of a device that checks and times built candidates."""
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
-        """Store the expected outputs of a task, else computed by the device process."""
+        """Store the expected outputs of a task, which else the device computes."""
         ...
 
     def check(self, problem: Problem, built: Built) -> Verdict:
@@ -72,7 +72,7 @@ class SideBench(Bench, Protocol):
         ...
 
     def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Start to check a candidate and to time kernels of its task in turns.
+        """Start to check a candidate and to time kernels in turns.
 
         Without a candidate, only the turns are timed. Other requests to the device wait until both are done.
         """
@@ -98,7 +98,7 @@ class _Checking:
 
 
 class DeviceBench:
-    """Bench in a child process; a crash or hang costs only its candidate.
+    """Bench in a child process; a crash costs only its candidate.
 
     Once time is `over`, requests end with `Ended`. The next process starts with the reference kernel of the task and
     reloads a kernel when it is to be timed.
@@ -197,7 +197,7 @@ class DeviceBench:
         return Timed(verdict=Verdict("failed", "the kernel could not be kept loaded"))
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel; 0 where the process is lost."""
+        """Return the seconds that timing adds to a kernel, 0 on failure."""
         self._wait()
         try:
             return float(self._child.call(self.limit, "overhead"))

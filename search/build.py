@@ -71,7 +71,7 @@ class Built:
 
     @property
     def source(self) -> str:
-        """Digest of the source text, which ties a stored result to its code."""
+        """Digest of the source text, which ties a result to code."""
         return digest(self.kernel.source) if self.kernel else ""
 
 
@@ -113,7 +113,7 @@ class Factory:
             return []
 
     def soon(self, problem: Problem) -> list[Scored]:
-        """Return the best of a few candidates of a task by the cost model.
+        """Return the best of a few candidates by the cost model.
 
         Raises `PassError` where no point is legal.
         """
@@ -132,7 +132,7 @@ class Factory:
         return scheduled_alike(row)
 
     def price(self, pricing: Pricing) -> Prices:
-        """Return the cost of groups over one iteration space, by the cost model."""
+        """Return the modelled cost of groups over one iteration space."""
         return price(pricing)
 
     def refer(self, problem: Problem) -> Reference | None:
@@ -151,7 +151,7 @@ class Factory:
         return prove(problem, best)
 
     def draw(self, problem: Problem, model: str, count: int, seed: int) -> Drawn:
-        """Return random legal candidates of a task, or all if there are fewer."""
+        """Return random legal candidates of a task, at most all."""
         return draw(problem, model, count, seed)
 
     def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
@@ -162,16 +162,16 @@ class Factory:
         return compiled(problem, lambda: make_kernel(problem, schedule), longest)
 
     def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
-        """Lower, print and compile groups that share a launch and form a joint task."""
+        """Lower, print and compile groups that share a launch."""
         return compiled(problem, lambda: make_bundle(problem, members))
 
     def source(self, written: Written) -> str:
-        """Return the digest of the printed text, empty where this version prints none."""
+        """Return the digest of the printed text, empty without one."""
         return Built(written.kernel()).source
 
 
 class Worker(Factory):
-    """Factory in a process with low priority, for the sake of the timing process."""
+    """Factory in a low-priority process, to leave cores to the timing process."""
 
     def __init__(self) -> None:
         os.nice(5)
@@ -213,7 +213,7 @@ def wishes_of(candidate: Candidate, hasty: bool, longest: float) -> tuple[Schedu
 
 @frozen
 class Job:
-    """Request to a worker: a method of `Factory`, its arguments, and the receiver.
+    """Request to a worker: a method of `Factory`, arguments, and the receiver.
 
     Small priorities go first. A `lasting` job survives when others are dropped.
     """
@@ -301,8 +301,8 @@ class Workers:
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
         count = max(1, count or cores())
-        self._fork_server = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
-        self._slots = [_Slot(Child(service, nursery=self._fork_server)) for _ in range(count)]
+        self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
+        self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
         for slot in self._slots:
             with suppress(OSError):  # started again by the first request
                 slot.child.start()
@@ -372,8 +372,8 @@ class Workers:
         self._queue.clear()
         for slot in self._slots:
             slot.child.kill()
-        if self._fork_server is not None:
-            self._fork_server.close()
+        if self._nursery is not None:
+            self._nursery.close()
 
     def _assign(self) -> None:
         for slot in self._slots:

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 
 
 class Lost(Exception):
-    """Error: the child crashed, or was stopped because it took too long (`hung`)."""
+    """Error: the child crashed, or was stopped after its limit (`hung`)."""
 
     def __init__(self, reason: str, hung: bool = False) -> None:
         super().__init__(reason)
@@ -152,7 +152,7 @@ class Child:
         return not self._fresh
 
     def answers(self, timeout: float) -> bool:
-        """Return whether `receive` returns or fails at once, after at most `timeout` seconds."""
+        """Return within `timeout` seconds whether `receive` need not wait."""
         try:
             return not self.alive or (self.ready(timeout) and self._poll(timeout))
         except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""Comparison of two arrays on the device, without a transfer to the host.
+"""Comparison of two arrays on the device, without a transfer.
 
 A candidate may write a hundred megabytes. The comparison kernel is generated like any other, once for each of two block
 sizes. It is trusted only after it has found single differences that were put into equal arrays.
@@ -76,7 +76,7 @@ def _wide(read: Read, dtype: DType) -> Expr:
 
 @define(slots=False)
 class Comparer:
-    """Count, on one device, the elements of two arrays that differ too much."""
+    """Counter of the elements of two arrays that differ too much."""
 
     device: Device
     target: Target
@@ -84,7 +84,7 @@ class Comparer:
 
     @cached_property
     def usable(self) -> bool:
-        """True if the type is computed in f32 and the kernels work here.
+        """True if the type computes in f32 and the kernels work here.
 
         They must find each of a few differences, and none in equal arrays.
         """

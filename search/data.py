@@ -247,7 +247,7 @@ def host_dtype(dtype: DType) -> np.dtype[Any]:
 
 @define
 class KeptNumbers:
-    """Sequences of random numbers on a device, each of a period, by key.
+    """Sequences of random numbers on a device, by key.
 
     Memory of many tasks is filled from them. Drawing and sending them for each task takes 16 ms, ten times as long as
     the check of a kernel.

@@ -46,7 +46,7 @@ class Question:
         return digest(self.description)
 
     def nearest(self, answers: Iterable[DecidedGraph]) -> DecidedGraph | None:
-        """Return the record of the most similar graph with equal options and machine.
+        """Return the record of the most similar graph with equal options.
 
         It must share half of the nodes; the result is None where there is none.
         """

@@ -100,12 +100,12 @@ class DevicePool:
                 return verdict
 
     def free(self, problem: Problem) -> bool:
-        """Return whether the device of a task, or any for a new task, is idle."""
+        """Return whether the device of a task, or any, is idle."""
         assigned = self._assignments.get(problem.key)
         return any(member.checking is None for member in ([assigned] if assigned else self._members))
 
     def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Have a candidate checked and kernels timed by the device of their task.
+        """Have a candidate checked and kernels timed by their task's device.
 
         Where that device is lost, another one checks the candidate at once.
         """
@@ -142,7 +142,7 @@ class DevicePool:
         return self._call(problem, lambda bench: bench.sample(problem, built, repeats))[1]
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel, from the first device."""
+        """Return the seconds that timing adds to a kernel."""
         return next((seconds for member in self._members if (seconds := member.bench.overhead())), 0.0)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def unfinished(task: SearchTask, database: Database) -> TunedChoice | None:
 
 
 def known_by_now(task: SearchTask, database: Database) -> TunedChoice | None:
-    """Return the best valid choice of an unfinished or an older finished search."""
+    """Return the best valid choice of an unfinished or older search."""
     found = unfinished(task, database)
     if found is None:
         database.evict(task.problem)
@@ -80,7 +80,7 @@ def _valid_candidate(database: Database, problem: Problem, text: str, source: st
 
 
 def written_today(database: Database, written: Written) -> str:
-    """Return the digest of this version's source, and store it; empty for none."""
+    """Return and store the digest of this version's source, if any."""
     known = database.sources_today([written.name])
     if not known:
         known = {written.name: Factory().source(written)}

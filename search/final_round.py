@@ -1,4 +1,4 @@
-"""Final ranking: the fastest candidates are timed in turns and ties broken by rule.
+"""Final ranking: times the fastest candidates in turns, breaks ties by rule.
 
 The pruning certificate says how much of the rest of the space is proven slower.
 """
@@ -53,7 +53,7 @@ class Ending:
             self.end(task)
 
     def end(self, task: SearchTask) -> None:
-        """Time the finalists in turns, which may have to be awaited, and choose."""
+        """Time the finalists in turns, which may take several steps, and choose."""
         database, statistics = self._trials.resources.database, self._trials.resources.statistics
         finalists = task.finalists(self._settings)
         turned, task.turned = task.turned, True
@@ -80,7 +80,7 @@ class Ending:
 
 
 def space_key(problem: Problem, settings: Settings) -> Hashable:
-    """Return the key of a task's order of candidates; it ignores memory layouts."""
+    """Return the key of a task's order of candidates, without layouts."""
     return form_key(problem.form), settings.model
 
 
@@ -90,7 +90,7 @@ def best_known(
     database: Database,
     ranked: Mapping[Hashable, Sequence[Scored]] | None = None,
 ) -> TunedChoice:
-    """Return the best known choice: measured now or earlier, else the cost model's.
+    """Return the best known choice: measured, else the cost model's.
 
     Without a ranking it is the model's choice from a small part of the space. A measured candidate must be no slower
     than the prediction for the model's first choice while that one is unmeasured: without a measurement it would ship.

@@ -1,4 +1,4 @@
-"""Speculative search: workers build the next candidates of kernels before their search begins.
+"""Speculative search: workers build the next candidates before a search begins.
 
 A short search has tried the first candidates of a kernel; the next proposals of the final search follow from their
 times alone. In between this process decides the plan for seconds, during which workers would be idle. Each works on
@@ -29,7 +29,7 @@ PRIORITY = (2.0, 2.0)
 
 @define
 class GoingOn:
-    """Have workers continue the short search of tasks as the final search will.
+    """Continuation of tasks' short searches by workers, as the final search will.
 
     The final search waits for unfinished jobs of this kind.
     """
@@ -40,7 +40,7 @@ class GoingOn:
     _requested: set[str] = field(factory=set, init=False)
 
     def begin(self, problems: Sequence[Problem], spared: int = 0) -> None:
-        """Have the next candidates of tasks proposed and built, each task once, in the given order.
+        """Have the next candidates of new tasks proposed and built, in order.
 
         With `spared` workers, only as many tasks as other workers are taken.
         """

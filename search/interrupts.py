@@ -12,7 +12,7 @@ from ..ir import Budget
 
 @contextmanager
 def first_interrupt_stops(budget: Budget) -> Iterator[None]:
-    """End a budget at the first interrupt in a block; a second one is raised.
+    """End a budget at the first interrupt in a block.
 
     The search then returns the best so far. A program that handles interrupts itself keeps its handler; other threads
     than the main one get no interrupts.

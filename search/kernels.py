@@ -1,4 +1,4 @@
-"""Kernels that this version of the compiler prints: of one task, or of groups that share a launch.
+"""Kernels of tuning tasks and of shared launches, by this version.
 
 A measurement is tied to the digest of the measured text and is valid as long as the same text is printed.
 """
@@ -32,13 +32,13 @@ def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
 
 
 def launch_name(problem: Problem, members: Sequence[BundleMember]) -> str:
-    """Return the database key of a launch of groups with a joint task."""
+    """Return the database key of a launch of groups."""
     return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
 
 
 @frozen
 class Written:
-    """Kernel that a time belongs to: a task with a schedule, or `members` of a launch."""
+    """Kernel to time: a task with a schedule, or a launch's `members`."""
 
     problem: Problem
     schedule: str = ""

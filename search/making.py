@@ -76,7 +76,7 @@ def alone(problem: Problem, schedule: Schedule) -> Job:
 
 
 def together(problem: Problem, members: Sequence[BundleMember]) -> Job:
-    """Return the job that builds the kernel of a launch of several groups."""
+    """Return the job that builds the kernel of a shared launch."""
     return Job((launch_name(problem, members), ""), "bundle", (problem, members), (URGENT_PRIORITY,))
 
 
@@ -120,7 +120,7 @@ def _build_by_workers(resources: Resources, missing: Mapping[Place, Job], coming
 
 
 def making_seconds(resources: Resources, target: Target, kernels: int, new: int) -> float:
-    """Return the estimated seconds to build a plan of `kernels`, `new` of them unbuilt.
+    """Return the estimated seconds to build a plan with `new` unbuilt kernels.
 
     The estimate uses the build times of this compilation, all cores together, if there are any.
     """
@@ -208,11 +208,11 @@ class Preparation:
         return len(self.unbuilt)
 
     def has_built(self, form: Hashable) -> bool:
-        """Return whether a kernel of a group was built, given the key of its form."""
+        """Return whether a kernel of a form was built, by key."""
         return form in self._built
 
     def begin(self, problems: Sequence[Problem], whole: bool = True) -> None:
-        """Have new tasks built in the given order, or only ranked unless `whole`."""
+        """Have new tasks built in order, or only ranked unless `whole`."""
         ranked = self.resources.ranked
         missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
         self.unranked.update(p.key for p in missing)
@@ -231,7 +231,7 @@ class Preparation:
             self._receive(0.0)
 
     def rank(self, problems: Sequence[Problem], until: float) -> None:
-        """Wait for the ranking of tasks' spaces, until a moment of the budget."""
+        """Wait for the ranking of tasks' spaces, at most `until`."""
         self.begin(problems)
         keys = {problem.key for problem in problems}
         while not (self.resources.interrupted or keys.isdisjoint(self.unranked)) and self.resources.elapsed < until:

@@ -60,7 +60,7 @@ class Verdict:
 
 @frozen
 class TimingTurns:
-    """Kernels of a task, by name, that are timed in turns of `runs` runs.
+    """Kernels of a task to time in turns of `runs` runs.
 
     Where the first takes more than `most` seconds, the others are not timed.
     """
@@ -72,7 +72,7 @@ class TimingTurns:
 
 @frozen
 class DeviceAnswer:
-    """Verdict on a candidate, and the seconds of each run of the timed kernels.
+    """Verdict on a candidate, and the timed kernels' runs.
 
     The samples are None for a kernel that is not loaded. A kernel that fails is the last, and the reason is `failure`.
     """
@@ -190,7 +190,7 @@ class MeasuringDevice:
         data = self._problems[problem.key]
         try:
             with HERE.noting("load"):
-                loaded = self._load(data, kernel, binary)
+                loaded = self._loaded(data, kernel, binary)
             for tensor, blank in data.blank.items():
                 self.device.copy(data.first[tensor], blank, span(problem, tensor))
             loaded.launches[0]()
@@ -224,7 +224,7 @@ class MeasuringDevice:
         new: Problem | None = None,
         reference: Reference | None = None,
     ) -> DeviceAnswer:
-        """Check a kernel, if given, and if it is correct, time kernels in turns."""
+        """Check a kernel, if given, and then time kernels in turns."""
         with HERE.noting("check"):
             verdict = Verdict("ok") if kernel is None else self.check(key, kernel, binary, new, reference)
         samples: list[tuple[float, ...] | None] = []
@@ -240,7 +240,7 @@ class MeasuringDevice:
                     break
         return DeviceAnswer(verdict, tuple(samples))
 
-    def _load(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> _Loaded:
+    def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> _Loaded:
         (function,) = self.device.build([kernel], [binary])
         wanted = (a.tensor for a in kernel.arguments if a.table)
         tables = {t: self._upload(np.array(kernel.tables[t], np.int32)) for t in wanted}
@@ -257,7 +257,7 @@ class MeasuringDevice:
         return loaded.launches[place]
 
     def sample(self, key: str, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
-        """Time a checked kernel: seconds of each run, at the placements in turn.
+        """Return the seconds of each run of a checked kernel, by placements.
 
         It continues after the last placement used. The result is None where the kernel is not loaded any more.
         """

@@ -45,7 +45,7 @@ def collect_seldom() -> None:
 
 
 def keep_freed() -> None:
-    """Keep freed memory in the process from now on, where malloc has options."""
+    """Keep freed memory in the process, where malloc has options."""
     try:
         option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library or system

@@ -51,7 +51,7 @@ _AT_ONCE = 4_000_000
 
 @frozen(eq=False)
 class Sample:
-    """Values of a tensor at some elements: `places` has an index array per dimension."""
+    """Values of a tensor at `places`, an index array per dimension."""
 
     places: tuple[Array, ...]
     values: Array
@@ -68,7 +68,7 @@ def evaluations(form: FusedGroup) -> int:
 
 
 def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0) -> dict[str, Sample]:
-    """Return the expected outputs, at all written elements or at a sample.
+    """Return the expected outputs, at every written element or at a sample.
 
     All elements are evaluated if that is cheap.
     """
@@ -87,7 +87,7 @@ def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES
 
 
 def allowed_error(form: FusedGroup, tensor: str) -> float:
-    """Return the relative error that rounding explains in an output of a group."""
+    """Return the relative error that rounding explains in an output."""
     terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
     operations = sum(_calls(body) for s in form.segments for body in s.expressions)
     dtype = form.tensors[tensor].dtype
@@ -103,7 +103,7 @@ def _calls(expr: Expr) -> int:
 
 
 def _written_places(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
-    """Return the indices of all elements of an output that a group writes (a part of a concatenation skips the others)."""
+    """Return the indices of all elements that a group writes (a part of a concatenation skips the others)."""
     mask = np.zeros(form.tensors[tensor].shape, bool)
     for segment in form.segments:
         for output in segment.outputs:

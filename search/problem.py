@@ -1,4 +1,4 @@
-"""Tuning task: one distinct kernel on one machine, and the key of its results.
+"""Tuning task: one distinct kernel on one machine, with its key.
 
 All that the meaning of a measured time depends on is written into a *description*, a text for people; the key is its
 SHA-256. Two groups with the same computation share their results, and `cuts cache explain KEY` shows the hashed text.
@@ -63,7 +63,7 @@ def _layouts(form: FusedGroup, storages: Mapping[str, Storage]) -> Iterator[str]
 
 
 def machine_of(target: Target) -> dict[str, str]:
-    """Return the facts of a machine that times depend on: device, clock, compiler."""
+    """Return the machine's facts that times depend on: device, clock, compiler."""
     facts = {"target": target.name, "dialect": target.dialect, "arch": target.arch, "clock": f"{target.clock:g}"}
     if target.dialect == "cuda":
         tools = toolchains()
@@ -82,7 +82,7 @@ def digest(text: str) -> str:
 
 
 def trial_key(problem: str, schedule: str) -> str:
-    """Return the key of a measurement: digest of its task's key and its schedule."""
+    """Return the digest of a task's key and a schedule."""
     return digest(f"{problem}\n{schedule}")
 
 

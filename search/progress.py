@@ -1,4 +1,4 @@
-"""Progress of a search: a bar on a terminal, else a line every few seconds."""
+"""Progress of a search: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 

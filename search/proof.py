@@ -1,4 +1,4 @@
-"""Pruning certificate: the share of a space that is proven slower than a time.
+"""Pruning certificate: the share of a space proven slower than a time.
 
 Also finds a simple schedule of a space.
 """
@@ -24,7 +24,7 @@ _MAX_SIMPLE_BODY = 64
 
 @frozen
 class Proof:
-    """Number of points of a space, of legal ones, and of those proven slower.
+    """Numbers of a space's points, legal points, and points proven slower.
 
     `exact` says that all points were examined.
     """
@@ -41,7 +41,7 @@ class Proof:
 
 
 def prove(problem: Problem, best: float) -> Proof:
-    """Return the share of a task's space whose lower bound exceeds `best` seconds.
+    """Return the share of a space whose lower bound exceeds `best` seconds.
 
     A large space is represented by a sample.
     """

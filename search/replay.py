@@ -1,4 +1,4 @@
-"""Replay of recorded measurements: a search runs against a database instead of a device.
+"""Replay of recorded measurements from a database instead of a device.
 
 Strategies are compared without a GPU in this way. Candidates without a recorded measurement count as failed, so a
 recording should hold many: that of `cuts tune --strategy random --trials 2000`, for example. Results are found by their

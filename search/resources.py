@@ -1,4 +1,4 @@
-"""Shared resources of searches: the database, workers, a device and a time budget.
+"""Shared resources of searches: database, workers, device and budget.
 
 Workers and device are started on first use.
 """
@@ -134,7 +134,7 @@ class Resources:
         return min(0.1, self.budget.left(self.share))
 
     def over(self, share: float | None = None) -> bool:
-        """Return whether the run must end or a share of the budget is used up.
+        """Return whether the run must end by its share of the budget.
 
         A run that had to end is remembered in `expired`.
         """
@@ -156,7 +156,7 @@ class Resources:
 
     @contextmanager
     def where_idle(self, then: Callable[[Sequence[SearchTask]], None] | None) -> Iterator[None]:
-        """Call `then` once when a search in a block leaves workers without jobs."""
+        """Call `then` once when a search in a block has idle workers."""
         self.idle = then
         try:
             yield
@@ -165,7 +165,7 @@ class Resources:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """End a block on an interrupt or at the end of the budget.
+        """End a block on an interrupt or at the budget's end.
 
         Pending jobs are dropped then.
         """
@@ -179,7 +179,7 @@ class Resources:
             self.close()
 
     def collect(self, timeout: float) -> list[Done]:
-        """Return finished jobs since the last call; wait for one, at most `timeout` seconds.
+        """Return finished jobs since the last call, after at most `timeout` seconds.
 
         Speculative builds are passed to their owner instead.
         """
@@ -193,7 +193,7 @@ class Resources:
         return found
 
     def take_in(self, done: Done) -> bool:
-        """Store the answer to a query and return whether a worker gave one.
+        """Store the answer to a query; return whether it is one.
 
         Answers to jobs of an ended search are dropped.
         """
@@ -210,7 +210,7 @@ class Resources:
             self.keep_built((problem.key, schedule_text(schedule)), done.value, done.seconds)
 
     def keep_built(self, place: tuple[str, str], built: Built, seconds: float, ahead: bool = False) -> None:
-        """Store a kernel and its build time; with `ahead` also in the device's form."""
+        """Store a kernel and its build time, with `ahead` for the device."""
         self.statistics.note_built(seconds)
         if built.kernel is not None:
             self.made[place] = built.kernel
@@ -218,7 +218,7 @@ class Resources:
             self.ready[place] = built
 
     def close_asking(self, asking: Asking[Any]) -> None:
-        """Stop waiting for some answers; drop all queries where no others are pending."""
+        """Stop waiting for some answers; without others pending, drop all queries."""
         self.asking = [each for each in self.asking if each is not asking]
         if not self.asking:
             self.drop()
@@ -229,7 +229,7 @@ class Resources:
             self.drop()
 
     def drop(self, lasting: bool = False) -> list[Job]:
-        """Drop queued jobs and return the lasting ones, which are dropped with `lasting` only.
+        """Drop queued jobs, with `lasting` also the lasting ones, and return these.
 
         Running jobs may finish.
         """

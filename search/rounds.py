@@ -43,7 +43,7 @@ RANKING_SECONDS = 0.5
 
 
 def ranking_seconds(spaces: int) -> float:
-    """Return the seconds that workers have to rank spaces after the budget's end."""
+    """Return the seconds for ranking spaces after the budget's end."""
     return min(LATE, RANKING_SECONDS * spaces / cores())
 
 
@@ -56,7 +56,7 @@ def batch_of(settings: Settings, turn: int, workers: int, going: int) -> int:
 
 
 class Rounds:
-    """Search over all tasks at once, until each has its choice or time ends."""
+    """Search over all tasks at once, until choice or time limit."""
 
     def __init__(self, resources: Resources, settings: Settings) -> None:
         self._resources = resources
@@ -90,9 +90,7 @@ class Rounds:
         with self._resources.interruptible():
             for task in tasks if not self._resources.over() else ():
                 self.begin(task)
-            while any(t.choice is None for t in tasks) and not (
-                self._resources.over() or self._must_measure_unseen(tasks)
-            ):
+            while any(t.choice is None for t in tasks) and not (self._resources.over() or self._must_look(tasks)):
                 self.turn(tasks)
                 for error in (t.error for t in tasks if t.error is not None):
                     raise error
@@ -112,7 +110,7 @@ class Rounds:
             then, resources.idle = resources.idle, None
             then(tasks)
 
-    def _must_measure_unseen(self, tasks: Sequence[SearchTask]) -> bool:
+    def _must_look(self, tasks: Sequence[SearchTask]) -> bool:
         """Return whether the rest of the budget is needed to measure each unmeasured kernel once.
 
         These come before further candidates of others: a kernel that never ran was never checked.
@@ -126,18 +124,18 @@ class Rounds:
         return must
 
     def turn(self, tasks: Sequence[SearchTask]) -> None:
-        """Collect workers' answers, measure one candidate, and advance tasks that wait for nothing.
+        """Collect workers' answers, measure one candidate, and advance idle tasks.
 
         A failure that ends a single search is stored in its `error`.
         """
         self._trials.step(tasks)
         for task in tasks:
-            if (task.idle or self._may_propose_early(task)) and task.problem.key not in self._resources.going_on:
+            if (task.idle or self._may_hurry(task)) and task.problem.key not in self._resources.going_on:
                 self._advance(task, self._batch(task, tasks))
-                self._trials.loop.take_in()  # workers continue meanwhile: a proposal takes as long as some of their jobs
+                self._trials.loop.take_in()  # workers continue: a proposal takes as long as some of their jobs
                 self._trials.measurements.look()
 
-    def _may_propose_early(self, task: SearchTask) -> bool:
+    def _may_hurry(self, task: SearchTask) -> bool:
         """Return whether the next batch is proposed before the last one is complete, as workers are idle.
 
         Not where the pending results may end the search.
@@ -261,7 +259,7 @@ class Rounds:
             return self._settings.batch
         return batch_of(self._settings, task.round, self._resources.builder.size, going)
 
-    def _round_size(self, task: SearchTask, batch: int) -> int:
+    def _room(self, task: SearchTask, batch: int) -> int:
         """Return the number of candidates of a round, including the last few that are fewer than a batch.
 
         A round takes as long for one candidate.
@@ -285,10 +283,10 @@ class Rounds:
             task.stale, task.vain = task.stale + 1, task.vain + len(task.entries) - task.tried
         task.reached, task.tried = min(task.reached, task.seconds), len(task.entries)
         task.round += 1
-        room = self._round_size(task, batch)
+        room = self._room(task, batch)
         if begins:
             task.stale, room = 0, self._settings.first
-        if room <= 0 or self._is_out_of_patience(task) or task.strategy is None:
+        if room <= 0 or self._impatient(task) or task.strategy is None:
             self._ending.begin(task)
         elif (asked := self._request(task, room)) is not None:
             task.asking = True
@@ -298,7 +296,7 @@ class Rounds:
         else:
             self._continue_with(task, self._propose(task, room))
 
-    def _is_out_of_patience(self, task: SearchTask) -> bool:
+    def _impatient(self, task: SearchTask) -> bool:
         """Return whether enough candidates were tried without improvement.
 
         A hasty search counts proposals, another one counts candidates: with others beside it, it would otherwise end

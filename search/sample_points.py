@@ -1,4 +1,4 @@
-"""Sampling of a space: all legal candidates of a small one, else random ones.
+"""Sampling of a space: all legal candidates, or random ones.
 
 The sample depends on the space and a seed only.
 """

@@ -103,7 +103,7 @@ class MeasuredSelector:
 
     @property
     def seconds(self) -> float:
-        """Time of all kernels: measured, or the cost model's on the same scale."""
+        """Time of all kernels: measured, or the scaled cost model's."""
         taken = zip(self.problems, self.choices, strict=True)
         return sum(p.uses * (self.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken)
 
@@ -128,7 +128,7 @@ class MeasuredSelector:
         return self
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group: measured, or the cost model's on the same scale."""
+        """Return the seconds of a group: measured, or the scaled cost model's."""
         key = form_key(group)
         if not group.adds_to_memory:  # a second run would give another result
             self._forms.setdefault(key, group)
@@ -148,11 +148,11 @@ class MeasuredSelector:
         self.problems, self.choices, self.made = list(found.problems), list(found.choices), found.made
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of small graphs, found by workers; their costs are stored."""
+        """Return the kernels of small graphs by workers; store their costs."""
         return self.plan_ahead(fragments)()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
-        """Start workers on the kernels of small graphs; return a function that waits."""
+        """Start partitioning small graphs by workers; return a function that waits."""
         wait = self.tuner.plan(fragments)
 
         def wait_and_store() -> Sequence[Priced]:
@@ -174,7 +174,7 @@ class MeasuredSelector:
             self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
 
     def go_on(self, groups: Sequence[FusedGroup], spared: int = 0) -> None:
-        """Have the next candidates of a plan's kernels built; some workers are `spared`."""
+        """Have a plan's next candidates built; some workers are `spared`."""
         if self._builds_ahead:
             problems = [Problem(group, {}, self.target, self._machine, "a kernel of the plan") for group in groups]
             self._preparation.further.begin(self._longest_first({p.key: p for p in problems}.values()), spared)
@@ -218,7 +218,7 @@ class MeasuredSelector:
         return self.tuner.price(pricings)
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row of groups that share a launch, by workers."""
+        """Return the kernels of rows of groups that share launches, by workers."""
         return self.tuner.schedule_alike(rows)
 
     def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float, plan: Kernels | None = None) -> bool:
@@ -230,7 +230,7 @@ class MeasuredSelector:
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
         if not asked or not self.evaluate or self._known_only:
             return False
-        fresh = self._groups_to_measure(asked, questions)
+        fresh = self._next(asked, questions)
         waiting = list(fresh.items())
         self._reserve_for_question(questions)
         while waiting and not self.tuner.resources.over(share):
@@ -276,12 +276,12 @@ class MeasuredSelector:
         return self.evaluate and not self._known_only
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch whether it is faster than its groups one by one.
+        """Return for each launch whether it is faster than its groups.
 
         Groups without a measurement count with the cost model's time. A launch that the budget left no time to measure
         counts as faster, since the cost model proposed it; the time to build it is reserved.
         """
-        asked = [(self._joint_task(members), bundle_members(members)) for members in launches]
+        asked = [(self._joint(members), bundle_members(members)) for members in launches]
         kernels, new = len(self.problems), sum(choice.seconds is None for choice in self.choices)
         self._reserve(kernels, new + len(asked))
         found = self.tuner.together(asked)
@@ -289,7 +289,7 @@ class MeasuredSelector:
         tie, pairs = self.settings.tie, zip(found, launches, strict=True)
         return [is_faster(seconds, members, self._without_overhead, tie) for seconds, members in pairs]
 
-    def _joint_task(self, members: Sequence[Member]) -> Problem:
+    def _joint(self, members: Sequence[Member]) -> Problem:
         """Return the joint tuning task of the groups of a launch."""
         key = tuple((form_key(form), tuple(storages.items())) for form, storages, _ in members)
         if key not in self._joined:
@@ -304,7 +304,7 @@ class MeasuredSelector:
         """Return the time of a kernel among others, without the overhead of timing it in isolation."""
         return max(seconds - self.tuner.overhead(self.target), MIN_KERNEL_SHARE * seconds)
 
-    def _groups_to_measure(
+    def _next(
         self, asked: Mapping[Hashable, FusedGroup], questions: Sequence[Sequence[FusedGroup]]
     ) -> Mapping[Hashable, FusedGroup]:
         """Return the groups to measure now.
@@ -407,7 +407,7 @@ class MeasuredSelector:
             (0, key): alone(self._asked[key], point) for key, point in chosen.items() if key in self._asked
         }
         for key, members in launches.items():
-            jobs[1, key] = together(self._joint_task(members), bundle_members(members))
+            jobs[1, key] = together(self._joint(members), bundle_members(members))
         self._preparation.end()
         made = make_kernels(self.tuner.resources, jobs, self._preparation.coming)
         return (

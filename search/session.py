@@ -48,7 +48,7 @@ def tuning_session(
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
-    """Yield a selector for one compilation; all that it starts ends with the block.
+    """Yield a selector for one compilation, and close it with the block.
 
     The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
     it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
@@ -97,7 +97,7 @@ def _resources(
     """Return the resources of a session."""
 
     def builder() -> Workers:
-        """Start the workers and the device process at the same time: each takes seconds until it answers."""
+        """Start workers and device process concurrently: each takes seconds."""
         if isinstance(bench := resources.bench, (DeviceBench, DevicePool)):
             bench.start()
         return Workers(workers, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))

@@ -75,7 +75,7 @@ class Settings:
     hasty: bool = True
 
     def deepened(self, times: int) -> Settings:
-        """Return the settings of a deeper search after this one and some more."""
+        """Return the settings of the next deeper search."""
         more = 1 + times
         return evolve(
             self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False,
@@ -111,7 +111,7 @@ class TunedChoice:
     reason: str = ""
 
     def facts(self, key: str) -> dict[str, object]:
-        """Return the facts of the choice for a report, for a task of this key."""
+        """Return the facts of the choice for a report."""
         facts: dict[str, object] = {"tuning": key, "origin": self.origin}
         if self.seconds is None:
             return facts | {"why": f"not measured: {self.reason or 'the search was ended before'}"}
@@ -167,7 +167,7 @@ class Statistics:
     stale: int = 0
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
-    building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
+    building: tuple[float, int] = (0.0, 0)  #: total build seconds of candidates, and their number
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -209,7 +209,7 @@ class Statistics:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a phase and to the trace."""
+        """Add the time of a block to a phase and the trace."""
         start = self.clock()
         try:
             yield
@@ -241,7 +241,7 @@ class Pace:
 
 
 def scale_of(ratios: Sequence[float], partial: bool) -> float:
-    """Return the scale of the cost model's values, from ratios of measured to predicted.
+    """Return the cost model's scale, from ratios of measured to predicted.
 
     Where some groups will not be measured, these must be better than most: an optimistic prediction then replaces no
     group that is known to be good.

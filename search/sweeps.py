@@ -56,7 +56,7 @@ class PointList(SearchTask):
 
 @define(eq=False)
 class Sweep(PointList):
-    """Sample of `count` candidates of a task, each compared with the `chosen` one.
+    """Sample of `count` candidates of a task, compared with the `chosen` one.
 
     Faster ones are timed again with it at the end.
     """
@@ -72,7 +72,7 @@ class Sweep(PointList):
 
 
 class Sweeps:
-    """Time sweeps one after another, while workers build candidates of the next ones.
+    """Time sweeps one by one, while workers build the next ones.
 
     Results of an earlier sweep are in `kept`, where those of interrupted sweeps are stored too.
     """

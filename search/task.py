@@ -1,4 +1,4 @@
-"""State of the search for one tuning task: its candidates, results and best time."""
+"""State of one task's search: candidates, results and best time."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class SearchTask:
 
     @property
     def start(self) -> float | None:
-        """Time of the cost model's first choice, None where it did not run."""
+        """Time of the cost model's first choice, None without a run."""
         texts = [e for e in self.entries.values() if self.first and e.scored is self.first[0] and e.seconds < inf]
         return texts[0].seconds if texts else None
 
@@ -134,7 +134,7 @@ class SearchTask:
 
     @property
     def measurable(self) -> bool:
-        """True if a candidate may be checked now or finalists timed in turns."""
+        """True if a candidate may be checked or finalists timed now."""
         if not self.ready:
             return bool(self.turns)
         return not self.unknown and (not self.untrusted or any(e.trusted for e in self.ready))
@@ -153,7 +153,7 @@ class SearchTask:
 
     @property
     def alternates(self) -> bool:
-        """True if the best so far is timed in turns with its challengers."""
+        """True if the best so far is timed again with challengers."""
         return True
 
     @property
@@ -169,11 +169,11 @@ class SearchTask:
 
     @property
     def weight(self) -> float:
-        """Predicted seconds of the kernel in the whole program, 0 before its space is ranked."""
+        """Predicted seconds in the whole program, 0 before the ranking."""
         return self.problem.uses * min((s.candidate.score for s in self.first), default=0.0)
 
     def refused(self, scored: Scored) -> bool:
-        """Return whether a candidate is known to be wrong, to fail or to spill."""
+        """Return whether a candidate is known to be wrong or unusable."""
         text = schedule_text(scored.candidate.schedule)
         entry, trial = self.entries.get(text), self.trials.get(text)
         trial = None if trial is not None and trial.holds is False else trial

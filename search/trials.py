@@ -1,4 +1,4 @@
-"""Build queue: sends build jobs to workers and hands built candidates to the runner.
+"""Build queue: sends jobs to workers, and built candidates to the runner.
 
 It also chooses the task that a device measures next, so that workers and devices stay busy. Candidates of a large task
 are compared with its simple kernel, which is therefore built and checked first.
@@ -26,7 +26,7 @@ from .task import Entry, SearchTask
 
 #: A kernel with long code is built if its predicted time is below this share of all others' (64x64 tiles of a product
 #: of odd sizes took 1,719 us where long guarded ones take 800).
-PROMISING_SHARE = 0.9
+PROMISING = 0.9
 #: Priority of replacements for failed candidates, among first candidates.
 REPLACEMENT_PRIORITY = -0.5
 #: Seconds in which only the device is awaited; then idle workers get new jobs.
@@ -45,7 +45,7 @@ class _Request:
 
 @define
 class DispatchLoop:
-    """Send jobs of tasks to workers, and choose the task to measure next."""
+    """Loop that sends jobs to workers and chooses tasks to measure."""
 
     resources: Resources
     _current: list[SearchTask] = field(factory=list, init=False)
@@ -82,7 +82,7 @@ class DispatchLoop:
         free: Callable[[SearchTask], bool] = lambda task: True,
         checked: Collection[SearchTask] = (),
     ) -> SearchTask | None:
-        """Receive built candidates and return the task to measure on a `free` device.
+        """Receive built candidates and return the task to measure next.
 
         Return None where nothing is ready. While candidates of other tasks are `checked`, none is awaited.
         """
@@ -114,7 +114,7 @@ class Trials:
         self.measurements = Measurements(resources, settings)
 
     def refer(self, task: SearchTask) -> None:
-        """Have the expected outputs of a large task and its simple kernel computed."""
+        """Have a large task's expected outputs and simple kernel computed."""
         if evaluations(task.problem.form) > WHOLE and task.problem.key not in self.resources.trusted:
             task.untrusted = task.unknown = True
             self.loop.submit(task, lambda done: self._take_reference(task, done.value), "refer", (task.place, -1.5))
@@ -155,7 +155,7 @@ class Trials:
         self._build(task, entry, priority, longest_of(entry.scored.candidate))
 
     def build_long(self, task: SearchTask) -> bool:
-        """Build candidates with long code where nothing else runs; return whether there are any."""
+        """Build candidates with long code where nothing else runs, if any."""
         long = [e for e in task.entries.values() if e.outcome == "long"] if task.seconds == inf else []
         for entry in long:
             entry.outcome = ""
@@ -163,7 +163,7 @@ class Trials:
         return bool(long)
 
     def step(self, tasks: Sequence[SearchTask]) -> None:
-        """Receive built candidates, then check and time one, or time finalists in turns.
+        """Receive built candidates, then measure one, or time finalists in turns.
 
         A measurement that takes longer than the other work here is received by a later step.
         """
@@ -220,7 +220,7 @@ class Trials:
         """
         others = [e.scored.candidate.score for e in task.entries.values() if e is not entry and e.outcome != "long"]
         others = others or [s.candidate.score for s in task.first if s.candidate != entry.scored.candidate]
-        return entry.scored.candidate.score < PROMISING_SHARE * min(others, default=0.0)
+        return entry.scored.candidate.score < PROMISING * min(others, default=0.0)
 
     def _take_result(self, task: SearchTask, entry: Entry, built: Built) -> None:
         """Take the result of a build: the candidate is timed next, or was refused."""

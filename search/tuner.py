@@ -78,7 +78,7 @@ class Tuner:
 
     @property
     def alone(self) -> bool:
-        """True if kernels are searched for by this process and its workers only."""
+        """True if only this process and its workers search for kernels."""
         return self.rounds is Rounds and not self.frozen
 
     def begin(self) -> None:
@@ -229,7 +229,7 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> Callable[[], list[Priced]]:
-        """Have workers partition small graphs; return a function that waits for the results.
+        """Have workers partition small graphs; return a function that waits.
 
         A result is None where the budget left no time.
         """
@@ -243,7 +243,7 @@ class Tuner:
         return wait_timed
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
-        """Have workers evaluate the cost of groups; return a function that waits for the results.
+        """Have workers evaluate groups' cost; return a function that waits.
 
         A result is None where the budget left no time. Without a budget the plan depends on all of them.
         """
@@ -252,7 +252,7 @@ class Tuner:
         return self._distribute("price", pricings, price, SCHEDULES_SHARE, patient=True)
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row of groups that share a launch, by workers.
+        """Return the kernels of rows of groups that share launches, by workers.
 
         A row is None where the budget left no time or no workers run.
         """
@@ -312,7 +312,7 @@ class Tuner:
 
 
 def tune_each(problems: Sequence[Problem], tuner: Tuner, settings: Settings) -> list[TunedChoice]:
-    """Return a choice for every task, where each task is a program of its own.
+    """Return a choice for every task, each a program of its own.
 
     All are tuned together as one is alone, so that the rest of their budget goes to deeper searches.
     """
@@ -331,8 +331,8 @@ def search_deeper(
 ) -> dict[int, TunedChoice]:
     """Return choices, by index, improved by deeper searches of the slowest kernels.
 
-    A search ends after a fixed number of candidates and of unsuccessful ones, whatever the kernel's time. Where a few
-    kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
+    A search ends after a fixed number of candidates and of unsuccessful ones, independent of the kernel's time. Where
+    a few kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
     their loss against the whole program's time. With `apart`, each kernel is a program of its own, and one that a
     deeper search does not improve is left.
 

@@ -68,9 +68,9 @@ class Copying:
                 os.read(self._woken, WAKEUP_BYTES)
                 self._report_exits()
             if self.requests in ready:
-                asked = self._serve_request()
+                asked = self._answer()
 
-    def _serve_request(self) -> bool:
+    def _answer(self) -> bool:
         """Fork a child for a request; return whether there was one."""
         message, numbers, _, _ = socket.recv_fds(self.requests, REQUEST, CONNECTIONS)
         if not message:

@@ -43,7 +43,7 @@ class ProcessCopy:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, or minus the signal that ended it; None while it runs."""
+        """Return the exit code, or minus the signal; None while it runs."""
         while self.returncode is None and self._readable(0.0):
             self._read()
         return self.returncode
@@ -144,7 +144,7 @@ class Nursery:
         return ProcessCopy(ours, self.kill)
 
     def kill(self) -> None:
-        """Kill the server; requested processes that do not exist yet will not start."""
+        """Kill the server; requested processes without a start will not run."""
         if self._process is not None:
             self._process.kill()
         self.close()

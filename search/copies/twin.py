@@ -1,4 +1,4 @@
-"""Fork server as a fork of this process, which has imported the workers' modules.
+"""Fork server as a fork of this process, with its imported modules.
 
 Workers then answer at once, while a program would import the modules first (2 s of a search of 20 s on a host with slow
 cores). Not every process may be forked: its threads would be missing, but not the locks that they hold. So only a
@@ -78,7 +78,7 @@ class Twin:
     returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, or minus the signal that ended it; None while it runs."""
+        """Return the exit code, or minus the signal; None while it runs."""
         if self.returncode is None:
             try:
                 ended, status = os.waitpid(self.pid, os.WNOHANG)

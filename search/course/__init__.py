@@ -1,4 +1,4 @@
-"""Trace of a search: best times over time, and the activity of its processes."""
+"""Trace of a search: best times, and activity of its processes."""
 
 from .curve import Search
 from .timeline import HERE, SLICE, Busy, Timeline

@@ -50,7 +50,7 @@ class Search:
         self.expected = expected
 
     def points(self) -> Iterator[tuple[float, float]]:
-        """Yield seconds since the start and the total time of the kernels then.
+        """Yield seconds since the start and the kernels' total time then.
 
         A kernel without a measurement counts with its prediction.
         """

@@ -1,4 +1,4 @@
-"""Timeline of this process and its children: busy seconds by half a second.
+"""Timeline of this process and its children: busy seconds by slice.
 
 Every child sends its activity since the last answer with each answer, by a clock that all processes of a host share.
 The parent can then tell whether cores, devices or decisions limited the search.
@@ -19,7 +19,7 @@ SLICE = 0.5
 
 @define
 class Busy:
-    """Activity of one kind: busy seconds and completions by slice, start and end."""
+    """Activity of one kind: busy seconds and completions by slice."""
 
     seconds: dict[int, float] = field(factory=dict)
     counts: dict[int, int] = field(factory=dict)

@@ -54,7 +54,7 @@ class Database(VersionedFile):
             )
 
     def evict(self, problem: Problem) -> None:
-        """Mark the search of a task as unfinished, as its result is invalid.
+        """Mark the search of a task with an invalid result as unfinished.
 
         The result stays as a hint. An offered result from another machine replaces it.
         """
@@ -68,7 +68,7 @@ class Database(VersionedFile):
     # ---- measurements
 
     def trials(self, problem: Problem) -> list[Trial]:
-        """Return all measurements of a task by score, with their validity if known."""
+        """Return all measurements of a task by score, with their validity."""
         with self.errors() as db:
             rows = db.execute(
                 f"select {_TRIAL}, written.source = trials.source from trials {_JOIN_WRITTEN} "
@@ -87,7 +87,7 @@ class Database(VersionedFile):
         return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
 
     def measured(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
-        """Return label, work and seconds by schedule of every task of a machine.
+        """Return label, work and seconds by schedule of a machine's tasks.
 
         Kernels that are known to be printed differently today are left out.
         """
@@ -139,7 +139,7 @@ class Database(VersionedFile):
             db.executemany("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def hints(self, problem: Problem, most: int = 4) -> list[str]:
-        """Return the best schedules of other machines or versions for the same work."""
+        """Return the best schedules of other machines for the same work."""
         with self.errors() as db:
             rows = db.execute(
                 "select best from problems where work = ? and (key <> ? or done = 0) and best is not null "
@@ -216,7 +216,7 @@ class Database(VersionedFile):
         return next(iter(self._answers("where key = ?", key)), None)
 
     def may_know(self, label: str) -> bool:
-        """Return whether there is a final record for a graph of this name."""
+        """Return whether a graph of this name has a final record."""
         return bool(self._answers("where label = ? and finished", label))
 
     def answers(self) -> tuple[DecidedGraph, ...]:
@@ -240,7 +240,7 @@ class Database(VersionedFile):
             db.execute("delete from offered_decisions where key = ?", (key,))
 
     def adopt_answer(self, answer: DecidedGraph) -> bool:
-        """Add a record of another machine unless the known one is as good.
+        """Add a record of another machine unless it is slower.
 
         Return whether it is new. Otherwise it is stored as an offer, since the known one's kernels may become invalid.
         """

@@ -1,4 +1,4 @@
-"""Files of search results for other machines: `cuts cache export`, `pack` and `import`.
+"""Files of search results: `cuts cache export`, `pack` and `import`.
 
 The file is JSON (compressed where its name ends in `.gz` or `.xz`). It has, for each tuning task, the description that
 its key is made of, and its best schedule with the time; for each graph its decision record; and a digest of all that.
@@ -47,7 +47,7 @@ class ResultFile:
 
 @frozen
 class Imported:
-    """Counts of new, known and damaged results of a file, and of new graphs."""
+    """Counts of new, known and damaged results, and of new graphs."""
 
     new: int
     known: int

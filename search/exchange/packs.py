@@ -1,4 +1,4 @@
-"""Packs: files of finished results in this package, one for each tuned GPU.
+"""Packs: files of finished results, one for each tuned GPU.
 
 A search, and a compilation without one, begins with their results. On the machine of a pack its results are used like
 local ones; elsewhere they are hints. Each pack is read into a database once.

@@ -1,4 +1,4 @@
-"""Transfer: corrects an order by measurements of the same operation on another machine.
+"""Transfer: corrects an order by measurements on another machine.
 
 Candidates that were measured there are ordered by their times. Others are corrected by a Gaussian process over the
 features of their schedules (`sizes.py`), which tends to the mean of all measured ones: a search measures fast
@@ -99,7 +99,7 @@ def times_of(operation: MeasuredOperation) -> tuple[tuple[str, float], ...]:
 
 @lru_cache(maxsize=64)
 def recalled_of(work: str, target: Target, order: LearnedOrder) -> Elsewhere | None:
-    """Return the transfer model of an order for an operation; None with few times."""
+    """Return an order's transfer model for an operation; None with few times."""
     times, general = dict(order.recalled), evolve(order, recalled=())
     found = operations_of("", work, {}, target, times, FEWEST_RECALLED)
     return next((Elsewhere.of(operation, general) for operation in found), None)

@@ -55,7 +55,7 @@ class Judged:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Median ranks of the best candidate and of the first within 5 %."""
+        """Median ranks of the best candidate and the first within 5%."""
         return (
             float(np.median([s.best for s in self.standings])), float(np.median([s.close for s in self.standings])),
         )  # fmt: skip

@@ -23,7 +23,7 @@ PRODUCT_WEIGHT = 0.3
 
 
 def place_of_schedule(space: Space, schedule: Schedule) -> tuple[int, tuple[int, ...]] | None:
-    """Return structure and parameter indices of a legal schedule, None if not found."""
+    """Return structure and parameter indices of a legal schedule, if found."""
     wanted, kind = sizes_of_schedule(space.group, schedule), _kind_of_schedule(space, schedule)
     for position, structure in enumerate(space.structures):
         if _kind(structure) == kind:

@@ -26,7 +26,7 @@ NEAR = 48
 
 @define
 class RecordedGround:
-    """Points of a pool that are in this version's space, with their `seconds`.
+    """Points of a pool in this version's space, with their `seconds`.
 
     The time of a failed point is infinity.
     """

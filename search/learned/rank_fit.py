@@ -37,7 +37,7 @@ def weights_of(points: RankPoints) -> tuple[Array, Array]:
 
 
 def centred(wrong: Array, points: RankPoints, part: float) -> Array:
-    """Return errors less a share of their operation's mean, which changes no order."""
+    """Return errors less a share of their operation's mean."""
     weight, total = weights_of(points)
     return np.asarray(wrong - part * (np.bincount(points.case, weight * wrong, len(total)) / total)[points.case])
 

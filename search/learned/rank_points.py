@@ -94,7 +94,7 @@ def of_spaces(spaces: Iterable[RecordedSpace]) -> Iterator[MeasuredOperation]:
 
 
 def of_database(database: Database, target: Target) -> Iterator[MeasuredOperation]:
-    """Yield the operations of a database that were measured on a target's machine."""
+    """Yield a database's operations that were measured on a target's machine."""
     machine = machine_of(target)
     for label, work, times in database.measured(machine):
         yield from operations_of(label, work, machine, target, times)
@@ -112,7 +112,7 @@ def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
 def operations_of(
     label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float], fewest: int = FEWEST
 ) -> Iterator[MeasuredOperation]:
-    """Yield the operation of a work's text if this version can use it.
+    """Yield the operation of a work's text if it is usable.
 
     At least `fewest` of its candidates must be legal.
     """

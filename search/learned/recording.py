@@ -1,4 +1,4 @@
-"""Recording of spaces: builds, checks and times a pool of points of each task.
+"""Recording of spaces: builds, checks and times pools of points.
 
 Strategies can then be compared without a device. A pool has random legal points and those that a search visits first:
 the cost model's best, and their neighbours, each schedule once. The order depends on the space and a seed only, not on
@@ -94,7 +94,7 @@ def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
 
 
 def built_short(problem: Problem, schedule: Schedule) -> Built:
-    """Lower and print one candidate, and compile it unless its text is long."""
+    """Lower, print and compile one candidate unless its text is long."""
     try:
         kernel = make_kernel(problem, schedule)
     except CutsError as error:
@@ -190,7 +190,7 @@ class PoolTask(PointList):
 
 @define
 class PoolRecorder:
-    """Time the pools of tasks one by one, while workers build the next ones.
+    """Time pools one by one, while workers build the next ones.
 
     The points are `given` or drawn; `count` shall run. Results `earlier` recorded by the same version of the kernel
     generator are not timed again. Tasks without drawn points are `lost`, with a reason.
@@ -209,7 +209,7 @@ class PoolRecorder:
         self.trials = Trials(self.resources, evolve(self.settings, hasty=False))
 
     def run(self, problems: Sequence[Problem]) -> Iterator[RecordedSpace]:
-        """Yield each space when its pool is timed, and unfinished ones at intervals.
+        """Yield each space when timed, and unfinished ones at intervals.
 
         Unfinished ones are also yielded when the budget ends.
         """
@@ -231,10 +231,10 @@ class PoolRecorder:
                     if not task.lost:
                         yield recorded(task, True, self.version)
                 if time.monotonic() > handed + EACH:
-                    yield from self._unfinished(begun)
+                    yield from self._partial_spaces(begun)
                     handed = time.monotonic()
         self.resources.close()
-        yield from self._unfinished(begun)
+        yield from self._partial_spaces(begun)
 
     def _begin(self, task: PoolTask) -> None:
         self.resources.database.register(task.problem)
@@ -263,11 +263,11 @@ class PoolRecorder:
     def _ask(self, task: PoolTask, wanted: float, method: str, *arguments: object) -> None:
         task.asked = wanted
         self.trials.loop.submit(
-            task, lambda done: self._take_points(task, done), method, (-2.0, task.turn), self.settings.model, *arguments,
+            task, lambda done: self._add_points(task, done), method, (-2.0, task.turn), self.settings.model, *arguments,
             limit=DRAW_LIMIT,
         )  # fmt: skip
 
-    def _take_points(self, task: PoolTask, done: Done) -> None:
+    def _add_points(self, task: PoolTask, done: Done) -> None:
         if done.value is None:
             task.lost = self.lost[task.problem.label] = done.error or "no points"
             return
@@ -280,7 +280,7 @@ class PoolRecorder:
                 self.trials.build(task, entry, task.turn)
         task.dry = len(task.entries) - before < task.asked
 
-    def _unfinished(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
+    def _partial_spaces(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
         """Yield unfinished pools with new results."""
         new = (task for task in tasks if any(e.outcome for e in task.entries.values()))
         return (recorded(task, False, self.version) for task in new)

@@ -41,8 +41,8 @@ def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) 
         favoured, all_favoured = weights_of(evolve(points, seconds=np.asarray(plain)))
         weights.append(np.maximum(weight / total[points.case], favoured / all_favoured[points.case]))
     learner = GradientBoostingRegressor(
-        n_estimators=NUM_TREES, max_depth=TREE_DEPTH, learning_rate=LEARNING_RATE, subsample=SUBSAMPLE, min_samples_leaf=MIN_LEAF_POINTS,
-        max_features=0.5, random_state=0,
+        n_estimators=NUM_TREES, max_depth=TREE_DEPTH, learning_rate=LEARNING_RATE, subsample=SUBSAMPLE,
+        min_samples_leaf=MIN_LEAF_POINTS, max_features=0.5, random_state=0,
     )  # fmt: skip
     learner.fit(np.concatenate(rows), np.concatenate(wanted), np.concatenate(weights))
     return tuple(_tree(each.tree_) for each in learner.estimators_[:, 0])

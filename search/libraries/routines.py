@@ -23,10 +23,10 @@ from ..settings import Settings
 #: Returns the routines for a requested computation.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]
 #: Required speedup of a routine over the generated kernel.
-MIN_SPEEDUP = 1.02
+GAIN = 1.02
 #: Timed runs of each routine.
 TIMED_RUNS = 10
-#: Largest share of a budget, and seconds, that are reserved for routines, and the shortest budget of which any are.
+#: Largest share of a budget, and seconds, that are reserved for routines, and the shortest budget that reserves any.
 MAX_BUDGET_SHARE, MOST, MIN_BUDGET_SECONDS = 0.05, 3.0, 15.0
 #: Stage of a compilation in which routines are timed.
 ROUTINES = "libraries"
@@ -84,7 +84,7 @@ def faster_routines(
     """
     for kernel in sorted(rivalled, key=lambda kernel: -kernel.whole):
         routine = fastest_routine(resources, kernel.problem, kernel.constants, offers, over)
-        if routine is not None and MIN_SPEEDUP * routine.seconds < kernel.seconds:
+        if routine is not None and GAIN * routine.seconds < kernel.seconds:
             yield kernel.number, routine
 
 

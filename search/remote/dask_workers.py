@@ -71,7 +71,7 @@ class DaskWorkers:
         return len([w for w in self._usable() if w not in busy])
 
     def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Send a unit to an idle worker; the scheduler may not move it."""
+        """Send a unit to an idle worker, which must keep it."""
         busy = {worker for _, worker, _ in self._under_way.values()}
         worker = next(w for w in self._usable() if w not in busy)
         future = self._client.submit(

@@ -55,7 +55,7 @@ class SearchEngine(Protocol):
         ...
 
     def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Send a unit to a place; after `limit` seconds it counts as hung."""
+        """Send a unit to a place; it counts as hung after `limit`."""
         ...
 
     def collect(self, timeout: float) -> list[UnitAnswer]:

@@ -1,4 +1,4 @@
-"""Unit of remote work: the search for one task; and the facts of a place."""
+"""Unit of remote work, the search for one task; facts of places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies: propose the next points of a space from the measurements so far.
+"""Strategies: propose the next points of a space from earlier measurements.
 
 Each has a name:
 

@@ -37,7 +37,7 @@ class Frugal(Bayes):
     worth: float = WORTH
 
     def goes_on(self, known: Sequence[Known], outlook: Outlook | None) -> bool:
-        """Return whether one of the last points gained, or one more is expected to."""
+        """Return whether a recent point gained, or the next is expected to."""
         if outlook is None:
             return False
         vain = self.vain if _differ(known) else 2 * self.vain

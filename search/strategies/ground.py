@@ -1,4 +1,4 @@
-"""Search domain of strategies: the space of a group, or a recorded part of it."""
+"""Search domain of strategies: the space of a group, or a recording."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Rank(Proposer):
     """Propose points in the cost model's order, then neighbours of the fastest."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return the next points by the cost model, or neighbours of the best."""
+        """Return the next points by the cost model, or neighbours."""
         parents = fastest(known, NUM_PARENTS)
         if not parents:
             return self.begin(best, count)
@@ -31,7 +31,7 @@ class Rank(Proposer):
 
 
 class Random(Proposer):
-    """Propose legal points in a fixed random order, equally many of each structure."""
+    """Propose legal points in random order, equally many of each structure."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
         """Return the next points of the order."""

@@ -1,4 +1,4 @@
-"""Base of all strategies: search domain, proposed points, use of the cost model.
+"""Base of strategies: search domain, proposed points, use of the cost model.
 
 With the cost model, its best points come first, its order breaks ties, and a point that its bound proves slower than
 the best is not proposed. Without it, the first points are random and none is discarded.
@@ -84,7 +84,7 @@ class Proposer:
         return (self.ground.scored(p) for p in points if place_of(p) not in self.seen)
 
     def ordered(self, points: Iterable[Point], number: int) -> list[Point]:
-        """Return points in the cost model's order, or in a random one without it."""
+        """Return points in the cost model's order, or in random order."""
         found = sorted(points)
         if self.aided:
             return found
@@ -92,7 +92,7 @@ class Proposer:
 
 
 def in_turns(points: Sequence[Scored]) -> list[Scored]:
-    """Return points with the first of each structure before the second of any.
+    """Return points, the first of each structure before any second.
 
     A wrong prediction for one structure then affects no other.
     """

@@ -123,7 +123,7 @@ def request_behind(
     count: int,
     order: LearnedOrder | None = None,
 ) -> ProposalRequest | None:
-    """Return the request for the proposals after the first points of a search.
+    """Return the request for proposals after a search's first points.
 
     `times` are the results of these points by schedule. The result is None for other strategies, where other points
     were measured, or where none ran.
