@@ -331,8 +331,8 @@ def search_deeper(
 ) -> dict[int, TunedChoice]:
     """Return choices, by index, improved by deeper searches of the slowest kernels.
 
-    A search ends after a fixed number of candidates and of unsuccessful ones, independent of the kernel's time. Where
-    a few kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
+    A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
+    kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
     their loss against the whole program's time. With `apart`, each kernel is a program of its own, and one that a
     deeper search does not improve is left.
 
