@@ -46,11 +46,11 @@ class Surrogate:
         centre, scale = rows.mean(axis=0), np.where(spread > 1e-9, spread, 1.0) * np.sqrt(rows.shape[1])
         limit = MAX_FEATURE_DEVIATIONS / np.sqrt(rows.shape[1])
 
-        def scaled(those: Array) -> Array:
+        def normalise(those: Array) -> Array:
             return np.asarray(np.clip((those - centre) / scale, -limit, limit))
 
-        process = GaussianProcess.fitted(scaled(rows), np.log(times) - self._estimates(tried))
-        beliefs = process.at(scaled(self._rows(points)))
+        process = GaussianProcess.fitted(normalise(rows), np.log(times) - self._estimates(tried))
+        beliefs = process.at(normalise(self._rows(points)))
         return Outlook(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
 
     def _estimates(self, points: Sequence[Point]) -> Array:
