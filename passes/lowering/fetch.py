@@ -46,7 +46,7 @@ from .tabulate import Tables, tabulate
 #: Least bytes of an asynchronous copy.
 NARROWEST_COPY = 4
 #: Least share of busy threads for fetches of whole rows, where a division by all threads would need divisions.
-MIN_BUSY_SHARE = 0.75
+BUSY = 0.75
 #: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"
 
@@ -186,7 +186,7 @@ def rows_apart(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
         rows = min(threads // length, prod(extents[:outer]))
         if rows > 1 and outer > 1 and rows % last and last % rows:
             continue
-        if rows * length >= MIN_BUSY_SHARE * threads:
+        if rows * length >= BUSY * threads:
             return outer, rows
     return None
 

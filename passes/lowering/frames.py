@@ -204,9 +204,8 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
     if layout.part is not None:
-        along = (
-            parted_rows(layout.group) or rows
-        )  # rows of reduction threads are all that the later segments iterate over
+        # Rows of reduction threads are all that the later segments iterate over.
+        along = parted_rows(layout.group) or rows
         inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows & along}
         places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
         rows = (rows - along) | {*inside.values()}

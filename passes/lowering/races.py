@@ -47,7 +47,7 @@ from ...ir import (
 )
 
 #: Most iterations walked at each end of a long loop, twice; the stages of a pipeline divide the number.
-MAX_WALKED_STEPS = 24
+TURNS = 24
 
 
 def check_barriers(kernel: Kernel) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _walked_steps(extent: int) -> Iterator[int]:
     """Yield the iterations of a loop to walk: all of them, or those at both ends of a long loop. A pipeline repeats
     itself in between.
     """
-    middle = range(2 * MAX_WALKED_STEPS, (extent - 2 * MAX_WALKED_STEPS) // MAX_WALKED_STEPS * MAX_WALKED_STEPS)
+    middle = range(2 * TURNS, (extent - 2 * TURNS) // TURNS * TURNS)
     yield from (step for step in range(extent) if step not in middle)
 
 

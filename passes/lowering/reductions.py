@@ -51,7 +51,7 @@ from .staging import AxisBinding, Tile
 from .tabulate import tabulate
 
 #: Sequential terms of a thread from which on it sums each K block separately.
-MIN_BLOCKED_TERMS = 256
+LONG_CHAIN = 256
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
@@ -155,7 +155,7 @@ def _is_blocked(state: SegmentState, reduction: Reduction, chunks: int, terms: i
     segment = state.frame.segment
     plain = reduction.combine == "sum" and state.group.tensors[reduction.name].dtype.is_float and not reduction.along
     own = [r.name for r in segment.reductions]
-    return plain and chunks > 1 and terms >= MIN_BLOCKED_TERMS and not is_tiled(reduction, segment.axes, own)
+    return plain and chunks > 1 and terms >= LONG_CHAIN and not is_tiled(reduction, segment.axes, own)
 
 
 def _block_sum_name(reduction: Reduction) -> str:

@@ -87,7 +87,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
     "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
-    "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
+    "check_rows_kept": (lambda: segment(kept=16), "that no two statements share"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: parted(128), "parts of 64 elements are no whole chunks of [128]"),
