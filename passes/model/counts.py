@@ -27,7 +27,7 @@ class PaperCounts:
     transactions: Count
 
 
-def _given(meaning: str) -> Any:
+def _plain_count(meaning: str) -> Any:
     """Declare a count that follows from the candidate itself."""
     return field(metadata={"meaning": meaning, "sum": False})
 
@@ -42,22 +42,22 @@ class Features:
     """Counts of a template's candidate schedules; the arrays broadcast."""
 
     # Launch
-    grid: Count = _given("blocks of the grid")
-    outer: Count = _given("blocks along the outermost dim")
-    threads: Count = _given("threads of a block")
-    working: Count = _given("warps of a block that work, in the mean over its instructions")
-    stages: Count = _given("buffers of the deepest ring that a loop cycles through")
-    raster: Count = _given("blocks along the outermost dim that the grid walks together")
-    min_blocks: Count = _given("blocks that shall be resident on an SM, 0 where the schedule does not ask")
-    table: float = _given("1 where tables take the place of divisions in fetches")
+    grid: Count = _plain_count("blocks of the grid")
+    outer: Count = _plain_count("blocks along the outermost dim")
+    threads: Count = _plain_count("threads of a block")
+    working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
+    stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
+    raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
+    min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
+    table: float = _plain_count("1 where tables take the place of divisions in fetches")
     # Memory of a block and registers of a thread
-    shared: Count = _given("bytes of shared memory")
-    tile: Count = _given("elements of the smallest staged tile")
-    registers: Count = _given("registers that a compiler is expected to use for a thread, of the `limit`")
-    needed: Count = _given("fewest registers of a thread that spill nothing")
-    held: Count = _given("registers that a thread certainly holds")
-    limit: Count = _given("registers that a thread may have")
-    instances: Count = _given("independent results of a thread")
+    shared: Count = _plain_count("bytes of shared memory")
+    tile: Count = _plain_count("elements of the smallest staged tile")
+    registers: Count = _plain_count("registers that a compiler is expected to use for a thread, of the `limit`")
+    needed: Count = _plain_count("fewest registers of a thread that spill nothing")
+    held: Count = _plain_count("registers that a thread certainly holds")
+    limit: Count = _plain_count("registers that a thread may have")
+    instances: Count = _plain_count("independent results of a thread")
     # Arithmetic
     flops: Count = _sum("operations of all threads, a multiply-add as two")
     issue: Count = _sum("issue slots of all threads, a multiply-add as one")
@@ -107,9 +107,9 @@ class Features:
     looped: Count = _sum("such rounds of loops that stage nothing")
     rounds: Count = _sum("rounds of loops in which memory is waited for")
     # The group as a whole
-    useful_flops: float = _given("operations that the group is defined by, over all blocks")
-    unique_bytes: float = _given("distinct bytes that the group reads and writes")
-    segments: tuple[PaperCounts, ...] = _given("what the paper's model knows of each segment")
+    useful_flops: float = _plain_count("operations that the group is defined by, over all blocks")
+    unique_bytes: float = _plain_count("distinct bytes that the group reads and writes")
+    segments: tuple[PaperCounts, ...] = _plain_count("what the paper's model knows of each segment")
 
 
 #: The counts that are sums, in order.

@@ -53,7 +53,7 @@ def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @frozen
 class Cover:
-    """Part of an iteration space that is covered by a block or thread.
+    """Part of an iteration space that a block or thread covers.
 
     `sizes` counts elements of each dim (a dim is a tuple of axes flattened row-major); `extents` of each axis. Both are
     clipped to the space, since nothing outside is read. `known` memoises counts: most tensors of a kernel are read at

@@ -69,9 +69,9 @@ class Geometry:
 
         They follow the warp layout, or the last dim is the fastest, after the reduction threads.
         """
-        return self.once(("lanes", warp_size), lambda: self._spread(warp_size))
+        return self.once(("lanes", warp_size), lambda: self._warp_lanes(warp_size))
 
-    def _spread(self, warp_size: int) -> list[Count]:
+    def _warp_lanes(self, warp_size: int) -> list[Count]:
         if self.structure.atom:
             return [
                 lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))

@@ -269,7 +269,7 @@ def check_parts_whole(case: Scheduled) -> Iterator[str]:
         yield f"parts of {tile.block} elements are no whole chunks of {chunks}"
 
 
-def check_meetings(case: Scheduled) -> Iterator[str]:
+def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
     """A privatised scatter belongs to a segment that only combines values.
 
     Only there do blocks take several tiles, along one dim; the axes of each dim all equal an index of the output, or
@@ -382,7 +382,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_rows_whole,
     check_rows_passed_on,
     check_parts_whole,
-    check_meetings,
+    check_privatised_scatter,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,

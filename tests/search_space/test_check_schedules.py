@@ -91,7 +91,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: parted(128), "parts of 64 elements are no whole chunks of [128]"),
-    "check_meetings": (lambda: segment(meets=True), "values meet that are not combined in memory"),
+    "check_privatised_scatter": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
