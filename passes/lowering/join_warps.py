@@ -1,6 +1,6 @@
 """Warp split-K: warps sum disjoint K slices, then combine them.
 
-    warp 0: rows 0-15, steps 0, 2, ..   ->  sums  \
+    warp 0: rows 0-15, steps 0, 2, ..   ->  sums  \\
                                                     shared memory  ->  warp 0: rows 0-7, warp 1: rows 8-15
     warp 1: rows 0-15, steps 1, 3, ..   ->  sums  /
 
@@ -129,8 +129,8 @@ def _joint_frame(state: SegmentState, fast: int, slow: int) -> Frame:
     counts = dims[slow].threads, dims[fast].threads
     threads = [Var(f"{frame.prefix}g{d}", dim.threads) for d, dim in enumerate(dims)]
     places = delinearise(as_index(layout.thread) % (counts[0] * counts[1]), counts)
-    for d, partial_index in zip((slow, fast), places, strict=True):
-        layout.defines.append(Define(threads[d], partial_index))
+    for d, place in zip((slow, fast), places, strict=True):
+        layout.defines.append(Define(threads[d], place))
     shares, unrolled = divide(dims, frame.tiles, threads, f"{frame.prefix}d")
     schedule = evolve(frame.schedule, dims=tuple(dims), lanes=1)
     return evolve(
