@@ -372,7 +372,7 @@ def in_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] |
         if isinstance(vertex, Group):
             result.append(vertex)
             continue
-        turn = evolve(partitioner, builder=partitioner.workshop.turn(vertex))
+        turn = evolve(partitioner, workshop=partitioner.workshop.turn(vertex))
         turned = turn.sorted([group for group in groups if group.repeat == vertex])
         if turned is None:
             return None

@@ -32,11 +32,11 @@ from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
 
 #: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
 #: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.
-ACROSS, NUMBERS = 0.005, 0.1
+TRANSPOSED_COST, SCALAR_COST = 0.005, 0.1
 #: Extra instructions for each further run of a factor's own axes: addresses take divisions.
-APART = 0.05
-#: Accesses that touch less than one part in `ALONG` of the largest access of a statement follow its order.
-ALONG = 8
+RUN_COST = 0.05
+#: Accesses that touch less than one part in `MINOR_ACCESS_RATIO` of the largest access of a statement follow its order.
+MINOR_ACCESS_RATIO = 8
 
 
 @frozen
@@ -176,7 +176,7 @@ class InstructionCosts:
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:
             most = max(a.count for a in line.accesses)
-            found = [(a, address) for a, address in found if a.count * ALONG > most]
+            found = [(a, address) for a, address in found if a.count * MINOR_ACCESS_RATIO > most]
             every = (*line.statement.axes, *line.statement.reduce)
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
@@ -189,9 +189,9 @@ class InstructionCosts:
         """
         rows = [a for a in by_step(access.own, address) if a.extent > 1]
         counts = [self._along(v, access, address) for v in reduce]
-        across = ACROSS if self.types[access.tensor].dtype.size == 2 else NUMBERS
+        across = TRANSPOSED_COST if self.types[access.tensor].dtype.size == 2 else SCALAR_COST
         counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]
-        return min(counts, default=float(access.count)) * (1 + APART * (_runs(rows, address) - 1))
+        return min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
 
     def _along(self, var: Var, access: Access, address: Index) -> float:
         """Return the instructions of an access if each one moves elements along one variable."""

@@ -39,9 +39,9 @@ from .number_products import NumberCosts, Place, is_between, number_products, sh
 from .runs import Run, find_runs, turn_runs
 
 #: Least saving of another order, as part of the instructions that the tensors take at least.
-MARGIN = 0.01
+MIN_SAVING = 0.01
 #: Most passes over all components.
-ROUNDS = 3
+MAX_ROUNDS = 3
 
 
 def choose_layouts(
@@ -178,7 +178,7 @@ def _choose_orders(
     has to save `saves` instructions.
     """
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = dict(found)
         for part in parts:
             others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
@@ -192,7 +192,7 @@ def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order],
     """Return the orders of a component with fewest instructions, of equal ones those that leave most dims in place;
     none where the given ones are best.
     """
-    enough = part.cost(costs, others) - max(saving, MARGIN * part.least(costs))
+    enough = part.cost(costs, others) - max(saving, MIN_SAVING * part.least(costs))
     every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
     return min(better, key=lambda each: (each[0], _moved_dims(each[1])))[1] if better else {}

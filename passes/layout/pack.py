@@ -36,7 +36,7 @@ from ..schedule import computed_by_atoms
 from .constants import store_constants
 
 #: Instances that must share a constant's element for its layout to be worth changing.
-REUSE = 16
+MIN_REUSE = 16
 
 
 def pack_constants(programs: Programs, target: Target, math: str = "") -> Programs:
@@ -101,7 +101,7 @@ def _order(read: Read, segment: Segment) -> tuple[int, ...]:
     outer = [d for d in natural if d not in inner]
     reuse = prod(a.extent for a in axes - expr_variables(read))
     reduced = any(variables(read.indices[d]) for d in outer)
-    return (*outer, *inner) if reduced and reuse >= REUSE else natural
+    return (*outer, *inner) if reduced and reuse >= MIN_REUSE else natural
 
 
 def _deep(read: Read, reduction: Reduction, type_: TensorType) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from ..fusion import FusionError
 from .split_reduction import MIN_TERMS, candidates, free_name, free_tensor, may_be_divided, part_of, split_axis
 
 #: Numbers of slices to compare: of 2 to 16, 8 is the fastest where slices help on an H200.
-SLICES = (8,)
+SLICE_COUNTS = (8,)
 
 
 def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:
@@ -68,5 +68,5 @@ def slicings(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
     terms = prod(axis.extent for axis in reduction.reduce)
     if not is_contraction(reduction):
         return {}
-    found = {n: slice_reduction(group, n) for n in SLICES if terms >= n * MIN_TERMS}
+    found = {n: slice_reduction(group, n) for n in SLICE_COUNTS if terms >= n * MIN_TERMS}
     return {n: form for n, form in found.items() if form is not None}

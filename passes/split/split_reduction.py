@@ -43,13 +43,13 @@ from ..fusion import FusionError, apply_guards
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
-#: reads each element least often are larger by `LARGER`.
-TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
+#: reads each element least often are larger by `CONTRACTION_TILE_FACTOR`.
+RESULTS_PER_TILE, COLUMNS_PER_TILE, TILES_PER_SM, CONTRACTION_TILE_FACTOR = 2048, 128, 2, 4
 #: Fewest terms that a part keeps, and most parts: of one axis of a contraction, whose parts are tiles, and of another
 #: reduction, where 64 blocks are half of a large machine.
 MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
 #: Of parts of two axes, one in so many elements of the inner one may be missing from its last part.
-MISSING = 6
+MIN_ELEMENTS_PER_MISSING = 6
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
@@ -131,7 +131,7 @@ def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
     each = parts // first.extent
     if others and 1 < each <= others[0].extent:
         count, length = _even_parts(others[0].extent, each)
-        if (count * length - others[0].extent) * MISSING <= others[0].extent:
+        if (count * length - others[0].extent) * MIN_ELEMENTS_PER_MISSING <= others[0].extent:
             return (first, first.extent), (others[0], count)
     return ((axis, _even_parts(axis.extent, parts)[0]),) if axis is not None else ()
 
@@ -202,7 +202,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     reduction = segment.reductions[0]
     contracts = is_contraction(reduction) and len(segment.reductions) == 1
     tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction, contracts))
-    large = -(-tiles // LARGER) if contracts else tiles
+    large = -(-tiles // CONTRACTION_TILE_FACTOR) if contracts else tiles
     terms = prod(v.extent for v in reduction.reduce)
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
@@ -219,6 +219,6 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 def _results_per_tile(reduction: Reduction, contracts: bool) -> int:
     """Return about how many results a block computes: those that share loads or cache lines."""
     if contracts:
-        return TILE
+        return RESULTS_PER_TILE
     innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
-    return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1
+    return COLUMNS_PER_TILE if innermost and not innermost & set(reduction.reduce) else 1

@@ -29,7 +29,7 @@ WHOLE = Division()
 
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
-CLOSE = 1.5
+MAX_CONTENDER_RATIO = 1.5
 
 
 @frozen
@@ -92,7 +92,7 @@ class Splitting:
         """
         halves, sliced = self.halves(group), tuple(self.slicings(group).values())
         whole, parts = self.modelled.cost(group), _sum(halves, self.modelled) if halves else inf
-        close = CLOSE * min(whole, parts)
+        close = MAX_CONTENDER_RATIO * min(whole, parts)
         return (*((group,) if whole <= close else ()), *(halves if parts <= close else ()), *sliced)
 
     def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
