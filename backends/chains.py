@@ -36,7 +36,7 @@ class Called:
     """Kernel, by number, with its arguments in each iteration of its loop.
 
     Outside of loops it has one iteration. An argument is in the same block in each iteration. The argument of number
-    `passing` begins a number of bytes that nothing else reads (`Device.passing`).
+    `evict_first` begins a number of bytes that nothing else reads (`Device.evict_first`).
     """
 
     kernel: int

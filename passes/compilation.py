@@ -62,18 +62,18 @@ class FirstPlan:
 class Compilation:
     """State of one compilation: its request and the results of its stages.
 
-    `foreseeing` evaluates costs in other processes, ahead of use. `placed` is the graph with its views before groups
-    change either. `workshop` forms groups, whose normal `forms` all plans of the graph share, as they share the
+    `async_cost` evaluates costs in other processes, ahead of use. `placed` is the graph with its views before groups
+    change either. `builder` forms groups, whose normal `forms` all plans of the graph share, as they share the
     `meanings` of nodes; `formed` are the groups of the partition before reductions are split. `unique` has the first
     group of each distinct kernel. `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
     thread-level kernel, each by the key of the kernel. Kernels that others have `made`, and those of launches that
-    others have `made_together`, are missing in the latter two. `kept` is the part of recorded decisions that can be
+    others have `made_together`, are missing in the latter two. `replay` is the part of recorded decisions that can be
     replayed. `planning` makes the decisions of the cost model for many kernels. `considered` is the graph for whose
-    nodes algorithms were chosen, `replaced` names the nodes that an algorithm replaces, `first` is the best plan that
-    the model made ahead where memory is not limited, `again` are the rematerialised values, and `passing` the tensors
-    between units that must not be stored, as memory is limited. `launches` are the groups in order of execution, those
-    of one launch together, `functions` the sources of their kernels, by the keys of all members of a launch. `places`
-    has the positions of those groups when they were formed.
+    nodes algorithms were chosen, `replaced` names the nodes that an algorithm replaces, `baseline` is the best plan
+    that the model made ahead where memory is not limited, `rematerialised` are values that are computed again, and
+    `on_chip` the tensors between units that must not be stored, as memory is limited. `launches` are the groups in
+    order of execution, those of one launch together, `functions` the sources of their kernels, by the keys of all
+    members of a launch. `places` has the positions of those groups when they were formed.
     """
 
     registry: Registry

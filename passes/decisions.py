@@ -48,7 +48,7 @@ class GroupDecision:
 class Upheld:
     """Groups of a decision record that can be formed, by recorded position.
 
-    `whole` is true where they are all groups of the graph.
+    `complete` is true where they are all groups of the graph.
     """
 
     groups: Mapping[int, Group]

@@ -174,8 +174,8 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 class Limited:
     """Cost model within a time budget, evaluated once for equal groups.
 
-    When its share of the budget is used up, a new group costs `UNKNOWN`. While it is `without` a budget, for the
-    baseline plan, it is evaluated until the whole budget is overdue, and for at least `OWN` seconds. `expired` is true
+    When its share of the budget is used up, a new group costs `UNKNOWN`. While it `ignores_budget`, for the baseline
+    plan, it is evaluated until the whole budget is overdue, and for at least `MIN_MODEL_SECONDS`. `expired` is true
     once it was queried after its share.
     """
 
@@ -209,7 +209,7 @@ class Limited:
     def unbudgeted(self) -> Iterator[None]:
         """Context manager that lifts the model's share until the budget is overdue.
 
-        The first one lasts at least `OWN` seconds.
+        The first one lasts at least `MIN_MODEL_SECONDS`.
         """
         if self._until is None:
             self._until = self.budget.elapsed + OWN

@@ -80,7 +80,7 @@ class _RecordingCost:
 class Foreseeing:
     """Evaluator that computes requested costs asynchronously, ahead of use.
 
-    `pricer` finds the costs of groups and their best split-K, `parts`, meanwhile.
+    `service` finds the costs of groups and their best split-K, `parts`, meanwhile.
     """
 
     limited: Limited

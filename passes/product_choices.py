@@ -158,7 +158,7 @@ def _largest(family: Family, programs: Programs) -> int:
 def peak(programs: Programs, passing: frozenset[str]) -> int:
     """Return the peak bytes of live tensors between units.
 
-    Those that are `passing` in shared memory are excluded.
+    Those that are `on_chip` are excluded.
     """
     views = find_views(programs)
     alive: dict[str, list[int]] = {}

@@ -31,7 +31,7 @@ _LOG = logging.getLogger("cuts.passes")
 class Rewrite:
     """Rewrite of statements, a stage of the pipeline.
 
-    `summary` describes the change, `file` contains it. `run` reads the statements alone; `decides` reads the whole
+    `summary` describes the change, `file` contains it. `run` reads the statements alone; `decide` reads the whole
     compilation.
     """
 

@@ -129,7 +129,7 @@ def _shared_members(launches: Sequence[Launch], record: Decisions, kept: Upheld)
 
 
 def _late(budget: Budget) -> Callable[[], bool]:
-    """Return a predicate that is true when horizontal fusion has to end; it gets at least `OWN` seconds."""
+    """Return a predicate that is true when horizontal fusion has to end; it gets at least `MIN_FUSION_SECONDS`."""
     end = budget.elapsed + OWN
     return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 

@@ -245,7 +245,7 @@ def _convolution(
 
 
 def _in_order(found: _Sum, taps: Sequence[Index], filter_sizes: Sequence[int], result: Sequence[int]) -> bool:
-    """Return whether the axes cover every element of the result once, and the reduced ones every element of a filter."""
+    """Return whether the axes cover the result once, and the reduced ones a filter."""
     whole = all(_covers(index, extent) for index, extent in zip(found.write, result, strict=True))
     reduced = all(_covers(index, extent) for index, extent in zip(taps[1:], filter_sizes[1:], strict=True))
     own = _disjoint(found.write, found.axes) and _disjoint(taps[1:], found.reduced)
