@@ -1,4 +1,4 @@
-"""Command line: commands, options and printed results."""
+"""Command line: commands, their options, and the results that they print."""
 
 from .main import main, main_of_module
 
