@@ -1,4 +1,4 @@
-"""How kernels run: targets as data, devices, the cache of compiled code, the reference."""
+"""Execution of kernels: targets, devices, the cache of compiled code, the reference."""
 
 from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, file_size, private_folder
 from .chains import BlockPlace, Called, Chain, ChainPlan, Chains, Copied

@@ -1,7 +1,7 @@
-"""A content-addressed cache of compiled kernels in a folder that only its owner can write.
+"""Content-addressed cache of compiled kernels in an owner-only folder.
 
-Whoever can write a cache of binaries runs code in the process that reads it. So the folder is created with mode 0700,
-one that others own or may write is refused, entries carry a SHA-256 of their content that is checked when they are
+A writer of a cache of binaries can run code in the process that reads it. So the folder is created with mode 0700, a
+folder that others own or may write is refused, entries carry a SHA-256 of their content that is checked when they are
 read, and nothing is unpickled. `CUTS_CACHE_DIR` moves the cache, `CUTS_NO_CACHE=1` switches it off.
 """
 
@@ -19,14 +19,14 @@ from attrs import frozen
 
 from ..ir import BackendError
 
-#: The kinds of entries: cubins, what PoCL keeps for itself, sources that a compiler refused, fitted latency models,
-#: which plan a graph that PyTorch captures has.
+#: Kinds of entries: cubins, PoCL's own cache, sources that a compiler refused, fitted latency models, plan keys of
+#: graphs captured by PyTorch.
 KINDS = ("cubin", "pocl", "refused", "latency", "door")
 _DIGEST = 64
 
 
 def cache_key(parts: Iterable[str | bytes]) -> str:
-    """Return the name of an entry that depends on all parts, and on where one ends and the next begins."""
+    """Return the entry name for these parts, including their boundaries."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -36,7 +36,7 @@ def cache_key(parts: Iterable[str | bytes]) -> str:
 
 
 def cache_root() -> Path | None:
-    """Return the cache folder, created and checked, or None where caching is switched off."""
+    """Return the created and checked cache folder; None where caching is off."""
     if os.environ.get("CUTS_NO_CACHE", "0") not in ("", "0"):
         return None
     root = Path(os.environ.get("CUTS_CACHE_DIR") or platformdirs.user_cache_dir("cuts"))
@@ -44,7 +44,7 @@ def cache_root() -> Path | None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only we can write, or refuse one that others could.
+    """Create a folder that only its owner can write.
 
     Raises `BackendError` where the folder cannot be made, or belongs to someone else or can be written by others.
     """
@@ -66,7 +66,7 @@ def private_folder(folder: Path) -> Path:
 
 @frozen
 class KernelStore:
-    """The entries of one kind, below the cache folder; without a folder it holds nothing."""
+    """Entries of one kind in the cache folder; empty without a folder."""
 
     folder: Path | None
 
@@ -78,7 +78,10 @@ class KernelStore:
         return cls(None if root is None else private_folder(root / kind))
 
     def get(self, key: str) -> bytes | None:
-        """Return an entry, or None where it is missing or damaged (a damaged one is dropped)."""
+        """Return an entry; None where missing or damaged.
+
+        A damaged one is deleted.
+        """
         if self.folder is None:
             return None
         path = self.folder / key
@@ -93,7 +96,7 @@ class KernelStore:
         return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an entry so that readers see all of it or nothing; a full disk only costs the entry."""
+        """Write an entry atomically; a full disk only loses the entry."""
         if self.folder is None:
             return
         try:
@@ -106,7 +109,7 @@ class KernelStore:
 
 
 def cache_info() -> dict[str, object]:
-    """Return where the cache is and what it holds: entries and bytes by kind."""
+    """Return the path of the cache, and entries and bytes by kind."""
     root = cache_root()
     if root is None:
         return {"path": None, "entries": 0, "bytes": 0, "kinds": {}}

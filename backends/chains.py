@@ -1,4 +1,7 @@
-"""Kernels launched in order over blocks of memory that another library owns, and that may lie elsewhere each time."""
+"""Launch sequences: kernels in order over memory that another library owns.
+
+The addresses of its blocks may change from launch to launch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .device import Array
 
 @frozen
 class BlockPlace:
-    """A place in memory: the number of a block, and how many bytes from its start."""
+    """Address in memory: a block's number and an offset in bytes."""
 
     block: int
     offset: int = 0
@@ -21,7 +24,7 @@ class BlockPlace:
 
 @frozen
 class Copied:
-    """Bytes that are copied from one place to another."""
+    """Copy of bytes from one address to another."""
 
     source: BlockPlace
     destination: BlockPlace
@@ -30,10 +33,10 @@ class Copied:
 
 @frozen
 class Called:
-    """A kernel, by number, and where its arguments lie at each turn of its loop (one, where it is in none).
+    """Kernel, by number, with its arguments in each iteration of its loop.
 
-    An argument is in the same block at each turn. The one of number `passing` begins a number of bytes that nothing
-    else reads (`Device.passing`).
+    Outside of loops it has one iteration. An argument is in the same block in each iteration. The argument of number
+    `evict_first` begins a number of bytes that nothing else reads (`Device.evict_first`).
     """
 
     kernel: int
@@ -43,11 +46,11 @@ class Called:
 
 @frozen
 class ChainPlan:
-    """What a chain does: copies, then `order`, the call and the turn of each launch, then copies again.
+    """Launch sequence: copies, then calls in `order`, then copies again.
 
-    `blocks` are the bytes of each block, which begin at multiples of 16: no kernel loads or stores more at once. The
-    first `fixed` of them seldom move. `waits` has for each launch those before it that it waits for, where that is not
-    just the one in front of it.
+    `order` has the call and the iteration of each launch. `blocks` are the bytes of each block, which begin at
+    multiples of 16, the widest load or store of a kernel. The first `fixed` of them seldom move. `waits` has the
+    earlier launches that each launch waits for, where that is not just its predecessor.
     """
 
     blocks: tuple[int, ...]
@@ -60,44 +63,50 @@ class ChainPlan:
 
 
 class Chain(ABC):
-    """Launches in order, made ready to be repeated. One thread at a time may call it."""
+    """Loaded launch sequence, to be repeated.
+
+    One thread at a time may call it.
+    """
 
     @abstractmethod
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch everything on a stream, over blocks at these addresses.
 
-        Where `fixed` is the very object of the last launch, it is not looked at.
+        Where `fixed` is the same object as in the last launch, it is not compared.
         """
 
     @abstractmethod
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch everything on a stream that somebody records, and keep nothing of it.
+        """Launch everything on a stream that a caller records, and store nothing.
 
-        Raises `BackendError` where something of it cannot be recorded.
+        Raises `BackendError` where a part of it cannot be recorded.
         """
 
 
 class Chains(ABC):
-    """What launches kernels in memory that another library owns."""
+    """Launches kernels in memory that another library owns."""
 
-    #: Whether a launch has finished when it returns, so that blocks may be read at once.
+    #: True where a launch has finished when it returns, so that blocks may be read at once.
     waits: bool
 
     @abstractmethod
     def upload(self, address: int, source: Array) -> None:
-        """Copy a contiguous host array to a place that nothing is using."""
+        """Copy a contiguous host array to an unused place."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Wait for all that was uploaded."""
+        """Wait for all uploads."""
 
     @abstractmethod
     def chain(self, plan: ChainPlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]) -> Chain:
-        """Load kernels and return what launches them in order."""
+        """Load kernels and return their launch sequence."""
 
 
 def moved(known: Sequence[int], addresses: Sequence[int], first: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the number, counted from `first`, and the new address of each block that lies elsewhere than known."""
+    """Yield the number and new address of each block that has moved.
+
+    Numbers are counted from `first`.
+    """
     for number, (before, now) in enumerate(zip(known, addresses, strict=True), first):
         if before != now:
             yield number, now

@@ -1,4 +1,4 @@
-"""Finding a target by its name and opening its device: the one place that knows all kinds of devices."""
+"""Targets by name, and opening of their devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .transfers import Transfers
 
 
 def find_target(name: str) -> Target:
-    """Return the target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
+    """Return the target `name`: a dialect, `dialect:architecture`, or `dialect:alias`.
 
-    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" insists on
+    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" is always
     the device. Raises `UsageError` for an unknown name and `BackendError` where "cuda:device" finds none.
     """
     dialect, _, key = name.strip().lower().partition(":")
@@ -44,7 +44,7 @@ def open_device(target: Target) -> Device:
 
 
 def open_transfers(device: Device) -> Transfers:
-    """Return what copies to and from a device beside its kernels."""
+    """Return the transfers of a device, which run beside its kernels."""
     if device.target.dialect == "cuda":
         from .cuda import CudaTransfers
 
@@ -55,8 +55,9 @@ def open_transfers(device: Device) -> Transfers:
 
 
 def open_chains(target: Target, ordinal: int = 0) -> Chains | None:
-    """Return what runs kernels for a target in memory of another library, on the GPU of that number; None where the
-    device has a memory of its own that no other library knows.
+    """Return the launcher of sequences in another library's memory.
+
+    `ordinal` is the number of the GPU. None where the device has a memory that no other library can access.
     """
     if target.dialect == "cuda":
         from .cuda import CudaChains

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, so that what cannot fit is refused before it is tried."""
+"""Host memory that is available to this process."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from ..ir import BackendError
 
 
 def require_host_memory(nbytes: int, what: str) -> None:
-    """Raise `BackendError` where the host has not that many bytes left for us; `what` needs them."""
+    """Raise `BackendError` where `what` needs more memory than is available."""
     left = available_bytes()
     if left is not None and nbytes > left:
         raise BackendError(f"{what} needs {nbytes:,} bytes of memory, {left:,} are left", hint="use smaller shapes")
 
 
 def available_bytes() -> int | None:
-    """Return how many bytes this process may still take, by the machine and by its own limit; None where unknown."""
+    """Return the available bytes of machine and process; None where unknown."""
     found = [n for n in (_of_machine(), _of_limit()) if n is not None]
     return min(found, default=None)
 
 
 def _of_machine() -> int | None:
-    """What the kernel thinks can be had without swapping."""
+    """Return the kernel's estimate of memory without swapping."""
     return _kilobytes("/proc/meminfo", "MemAvailable:")
 
 
 def _of_limit() -> int | None:
-    """What the limit on the address space leaves."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     used = _kilobytes("/proc/self/status", "VmSize:")
     return None if limit == resource.RLIM_INFINITY or used is None else max(limit - used, 0)

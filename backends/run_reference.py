@@ -1,6 +1,4 @@
-"""The reference backend: NumPy in float64, straight from the declarations, and how much rounding a result may have
-collected.
-"""
+"""Reference backend: NumPy in float64, and the accumulated rounding of results."""
 
 from __future__ import annotations
 
@@ -20,15 +18,21 @@ from .device import Array
 def run_reference(
     graph: Graph, registry: Registry, inputs: Mapping[str, Array], dtype: npt.DTypeLike = np.float64
 ) -> dict[str, Array]:
-    """Return every output of a graph, computed in float64, or another type, and rounded to its declared type."""
+    """Return every output of a graph, computed in float64 or another type.
+
+    Results are rounded to their declared types.
+    """
     values = evaluate_graph(graph, registry, inputs, dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # what a type cannot hold is infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # values out of a type's range are infinite
         return {name: np.asarray(values[name]).astype(graph.types[name].dtype.numpy) for name in graph.outputs}
 
 
 @frozen
 class Accumulation:
-    """Terms added up and operations passed on the longest way to a value, and the type of fewest digits on any way."""
+    """Terms and operations on the longest path to a value.
+
+    `narrowest` is the type of fewest digits on any path.
+    """
 
     length: int = 0
     depth: int = 0
@@ -36,10 +40,10 @@ class Accumulation:
 
 
 def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] = ()) -> dict[str, Accumulation]:
-    """Return the accumulation behind every value of a graph; reduction lengths add up along a path.
+    """Return the accumulation of every value; reduction lengths add up along paths.
 
-    Where one of the named `algorithms` may have computed a node, its terms count as often as explains what it rounds
-    more.
+    Where one of the named `algorithms` may have computed a node, its terms count more often, by its additional
+    rounding.
     """
     known = registry.instances
     result = {value: Accumulation() for value in (*graph.inputs, *graph.constants)}

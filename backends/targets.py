@@ -1,4 +1,4 @@
-"""The machines we know, described by data (`targets/*.toml`), and how a name finds a description."""
+"""Described machines (`targets/*.toml`), and their lookup by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ..ir import Target, UsageError, quote
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
-#: What "cuda" is on a machine without a GPU.
+#: Target of "cuda" on a machine without a GPU.
 DEFAULT_CUDA = "cuda:sm_90"
 
 
 @frozen
 class Description:
-    """A described machine and the short names it answers to, its architecture's among them where it stands for all
-    machines of that architecture that have no description.
+    """Described machine and its aliases.
+
+    Its architecture's name is among them where it represents all machines of that architecture without a description.
     """
 
     target: Target
@@ -31,7 +32,7 @@ class Description:
 
     @property
     def represents(self) -> bool:
-        """Whether the name of its architecture means this machine."""
+        """True where the name of its architecture means this machine."""
         return not self.target.arch or self.target.arch in self.aliases
 
 
@@ -50,14 +51,15 @@ def descriptions() -> tuple[Description, ...]:
 
 
 def known_targets() -> tuple[str, ...]:
-    """List the names of the described dialects and architectures, one each; the one that is the default comes first."""
+    """Return the names of described dialects and architectures, the default first."""
     names = {_name(item) for item in descriptions()}
     return tuple(sorted(names, key=lambda name: (name != "opencl", name)))
 
 
 def target_aliases() -> dict[str, str]:
-    """Return what other names `find_target` accepts, and what each stands for: one of the known targets, or a machine
-    with numbers of its own.
+    """Return the aliases that `find_target` accepts, with their meanings.
+
+    An alias means a known target, or a machine with figures of its own.
     """
     aliases = {"cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one", "cuda:device": "the GPU of this machine"}
     for item in descriptions():
@@ -72,7 +74,7 @@ def _name(item: Description) -> str:
 
 
 def described_target(name: str) -> Target:
-    """Return the described target called `name`: a dialect, or `dialect:architecture`, or `dialect:alias`.
+    """Return the described target `name`: a dialect, `dialect:architecture`, or `dialect:alias`.
 
     An `sm_NN` without a description takes the numbers of the nearest of its major architecture. Raises `UsageError` for
     any other unknown name.
@@ -89,7 +91,7 @@ def described_target(name: str) -> Target:
 
 
 def described_device(device: str, arch: str) -> Target:
-    """Return the description of a GPU by the name that its driver gives it, else that of its architecture.
+    """Return a GPU's description by its driver's name, else its architecture's.
 
     An alias counts where it is a word of the name, or two in a row ("RTX 4090"). Raises `UsageError` where neither the
     machine nor a relative is described.
@@ -103,11 +105,11 @@ def described_device(device: str, arch: str) -> Target:
 
 
 def _same_generation(key: str) -> Target | None:
-    """Return the description for another `sm_NN` of a described major architecture, under the name asked for.
+    """Return the description for another `sm_NN` of a described major architecture, under the requested name.
 
     The numbers of a relative steer the choice of parameters; limits of one major architecture differ too little to make
-    code illegal beyond what compilation reports. Of several relatives it is the nearest older one, whose instructions a
-    newer one has too.
+    code illegal in ways that compilation does not report. Of several relatives it is the nearest older one, whose
+    instructions a newer one has too.
     """
     digits = key.removeprefix("sm_").rstrip("af")
     if not key.startswith("sm_") or not digits.isdigit() or len(digits) < 2:

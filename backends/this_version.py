@@ -1,5 +1,6 @@
-"""Which version of this package runs, as digests of its sources: whatever is kept from one process to the next, and
-depends on what the compiler makes, is tied to one of them.
+"""Source digests of this package.
+
+Data that is stored between processes, and depends on the compiler, is keyed by one of them.
 """
 
 from __future__ import annotations
@@ -12,34 +13,36 @@ from functools import cache
 from pathlib import Path
 
 #: Folders of the repository that no compilation depends on.
-_APART = {"tests", "bench", "examples", "docs", "build", "dist"}
-#: When this process began to import what it runs.
-_BEGUN = time.time()
+_EXCLUDED_FOLDERS = {"tests", "bench", "examples", "docs", "build", "dist"}
+#: Time at which this process began to import its sources.
+_START_TIME = time.time()
 
 
 @cache
 def compiler_digest(*folders: str) -> str:
-    """Return a digest of this version of the compiler: its sources and declarations, in all folders, or in some. Where
-    some of them changed while this process ran, which may have read either, the version is that of this process alone.
+    """Return a digest of the compiler's sources and declarations.
+
+    It covers all folders, or some. Where a source changed while this process ran, which may have read either version,
+    the digest is unique to this process.
     """
     root, digest, now = Path(__file__).parents[1], hashlib.sha256(), time.time()
     paths = sorted(path for top in folders or ("",) for path in _sources(root / top))
     for path in paths:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    if any(_BEGUN < path.stat().st_mtime <= now for path in paths):
+    if any(_START_TIME < path.stat().st_mtime <= now for path in paths):
         digest.update(f"{os.getpid()} {now}".encode())
     return digest.hexdigest()
 
 
 def model_digest() -> str:
-    """Return a digest of what decides about what the model expects of a kernel."""
+    """Return a digest of the sources that the cost model depends on."""
     return compiler_digest("ir", "passes")
 
 
 def _sources(root: Path) -> Iterator[Path]:
     """Yield every source of the package below a folder; hidden folders are not the package's."""
     for path in root.iterdir():
-        if path.is_dir() and path.name not in _APART and not path.name.startswith((".", "__")):
+        if path.is_dir() and path.name not in _EXCLUDED_FOLDERS and not path.name.startswith((".", "__")):
             yield from _sources(path)
         elif path.suffix in (".py", ".cuts", ".lark", ".toml") and path.name != "pyproject.toml":
             yield path

@@ -1,4 +1,7 @@
-"""Copies between host and device beside the kernels' queue, from several threads at once."""
+"""Copies between host and device beside the kernels' queue.
+
+Several threads copy at once.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from .device import Array, Pointer
 
 
 class Transfers(Protocol):
-    """What moves data beside the queue that kernels are launched in; each call returns when its copy is done."""
+    """Moves data beside the kernels' queue.
+
+    Each call returns when its copy is done.
+    """
 
     def pinned(self, nbytes: int) -> Array:
-        """Return bytes of host memory, page-aligned, that the device copies from at full speed."""
+        """Return page-aligned bytes of host memory for fast copies."""
 
     def upload(self, destination: Pointer, source: Array) -> None:
         """Copy to the device."""

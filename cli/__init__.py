@@ -1,4 +1,4 @@
-"""The command line: what a user types, and what is printed."""
+"""Command line: commands, their options, and the results that they print."""
 
 from .main import main, main_of_module
 

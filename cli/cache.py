@@ -1,4 +1,4 @@
-"""`cuts cache`: what is kept of earlier compilations and searches."""
+"""`cuts cache`: stored results of earlier compilations and searches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..search import (
 from . import console
 from .options import add_json
 
-#: What is done with a file of results.
+#: Actions on a file of results.
 _EXCHANGES: dict[str, Callable[[Any, str], Any]] = {
     "export": export_results,
     "pack": export_pack,
@@ -35,7 +35,7 @@ _EXCHANGES: dict[str, Callable[[Any, str], Any]] = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts cache` takes."""
+    """Add the arguments of `cuts cache`."""
     parser.add_argument(
         "action",
         choices=("info", "clear", "explain", "export", "pack", "import"),
@@ -53,9 +53,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """Show or empty the cache, say what a key of the tuning database stands for, or exchange results with a file.
+    """Show or empty the cache, explain a key, or exchange results.
 
-    Raises `UsageError` where a key or a file is given to an action that takes none, or misses.
+    Results are exchanged with a file; a key is one of the tuning database.
+
+    Raises `UsageError` where a key or a file is given to an action that takes none, or is missing.
     """
     if arguments.action == "explain":
         return _explain(arguments)
@@ -75,7 +77,7 @@ def command(arguments: Namespace) -> int:
 
 
 def _tuning() -> dict[str, object]:
-    """Return what the tuning database holds; asking makes none."""
+    """Return a summary of the tuning database; it is not created."""
     path = database_path()
     if path is None or not path.exists():
         return {"path": None if path is None else str(path), "problems": 0, "trials": 0}
@@ -103,7 +105,7 @@ def _exchange(arguments: Namespace) -> int:
 
 
 def _explain(arguments: Namespace) -> int:
-    """Show every problem and trial whose key begins as the one given: what was hashed, and what came of it."""
+    """Show every tuning task and measurement whose key has a prefix: the hashed values and the results."""
     key = (arguments.what or "").lower()
     if not key or any(c not in "0123456789abcdef" for c in key):
         raise UsageError(
@@ -129,7 +131,7 @@ def _explain(arguments: Namespace) -> int:
 
 
 def _text(record: dict[str, Any]) -> str:
-    """Return a record for people: figures a line each, then what the key was hashed from."""
+    """Return a record as text: figures one to a line, then the hashed values of the key."""
     hashed = record.pop("hashed")
     lines = [f"{record.pop('kind')} {record.pop('key')}"]
     lines += [

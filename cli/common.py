@@ -1,4 +1,4 @@
-"""What several commands share: reading and writing arrays and files, comparing with an oracle."""
+"""Shared helpers of commands: arrays and files, comparison with an oracle."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ AnyPlan: TypeAlias = CompiledPlan | StagedPlan
 
 
 def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
-    """Return the inputs: those of a file, the rest random with a seed that is printed.
+    """Return the inputs of a file, others random by a seed.
 
-    Raises `BackendError` before that where there is no room to run the plan, or to verify it.
+    Raises `BackendError` first where memory does not suffice to run the plan, or to verify it.
     """
     if isinstance(plan, CompiledPlan):
         verified = bool(getattr(arguments, "verify", False)) or arguments.command == "verify"
@@ -47,12 +47,12 @@ def _read_arrays(path: str, plan: AnyPlan) -> dict[str, Array]:
         return {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise UsageError(f"cannot read arrays from {path}: {error}") from error
-    except Exception as error:  # zipfile.BadZipFile and what the decompressors raise
+    except Exception as error:  # zipfile.BadZipFile and errors of the decompressors
         raise UsageError(f"cannot read arrays from {path}: {type(error).__name__}: {error}") from error
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as an .npz file, whole or not at all.
+    """Write arrays as an .npz file, atomically.
 
     Raises `UsageError` where the file cannot be written.
     """
@@ -69,7 +69,7 @@ def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, with the folders it lies in.
+    """Write a text file, and create its folders.
 
     Raises `UsageError` where the file cannot be written.
     """
@@ -81,8 +81,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -> tuple[tuple[Comparison, ...], str]:
-    """Compare the outputs with ONNX Runtime on the model given, else with the float64 reference; return results and the
-    oracle's name.
+    """Compare the outputs with an oracle; return results and its name.
+
+    It is ONNX Runtime on the given model, else the float64 reference.
     """
     if onnx is not None:
         return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
@@ -90,8 +91,9 @@ def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -
 
 
 def own_onnx(path: str, plan: AnyPlan) -> str | None:
-    """Return the ONNX file that a plan was compiled from just now, if ONNX Runtime is here and can know its operations:
-    those that the user declares it does not.
+    """Return the ONNX file that a plan was compiled from.
+
+    None where ONNX Runtime is missing or cannot know its operations, which are declared by the user.
     """
     if isinstance(plan, StagedPlan) or not path.lower().endswith(".onnx") or Path(path).is_dir():
         return None
@@ -101,7 +103,10 @@ def own_onnx(path: str, plan: AnyPlan) -> str | None:
 def require_right_plan(
     plan: AnyPlan, inputs: Mapping[str, Array], results: tuple[Comparison, ...], oracle: str
 ) -> None:
-    """Raise `NumericsError` where a result is wrong, naming the first kernel that went wrong if that can be told."""
+    """Raise `NumericsError` where a result is wrong.
+
+    It names the first wrong kernel if that can be found.
+    """
     if all(result.ok for result in results):
         return
     culprit = first_wrong(plan, inputs)
@@ -109,13 +114,14 @@ def require_right_plan(
         require_right(results, f"plan {quote(plan.name)} against {oracle}")
     except NumericsError as error:
         raise NumericsError(
-            error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong by itself"
+            error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong alone"
         ) from None
 
 
 def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
-    """Describe the first kernel whose result is wrong, and the first value that outgrew a half type where one did; an
-    empty text where there is none.
+    """Describe the first wrong kernel; empty where there is none.
+
+    It names the first value that outgrew a half type where one did.
     """
     for part, given in plan.part_inputs(inputs):
         values = part.reference_values(given)
@@ -128,7 +134,7 @@ def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
 
 
 def plan_values(plan: AnyPlan) -> dict[str, object]:
-    """Return what `--json` says of a plan."""
+    """Return the JSON values of a plan."""
     if isinstance(plan, StagedPlan):
         parts = [plan_values(part) for part in plan.parts]
         return {"name": plan.name, "target": plan.target.name, "uncompiled": plan.foreign, "parts": parts}
@@ -147,7 +153,7 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
 
 
 def note_uncompiled(plan: AnyPlan) -> None:
-    """Say on standard error which operations run uncompiled, and nothing where all are compiled."""
+    """Print the uncompiled operations on standard error, if any."""
     if isinstance(plan, StagedPlan):
         plan.notice = lambda text: console.note(f"cuts: warning: {text}")
         plan.warn()

@@ -1,4 +1,4 @@
-"""What `cuts compile` and `cuts tune` do: a model in, a plan written, and what was done said."""
+"""Work of `cuts compile` and `cuts tune`: compile, write, report."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .page import write_page
 from .progress import CompileProgress
 from .times import time_table
 
-_BUDGET, _INTERRUPTED = 6, 130
+_BUDGET, _INTERRUPT_EXIT = 6, 130
 
 
 def run_tuned(arguments: Namespace) -> int:
-    """Time candidates of every kernel on the target's device and write the plan of the fastest.
+    """Time candidates of every kernel and write the plan of the fastest.
 
     Raises `UsageError` for the target `reference`, which has no kernels.
     """
@@ -67,9 +67,9 @@ def run_tuned(arguments: Namespace) -> int:
 
 
 def _devices(text: str | None) -> tuple[str, ...]:
-    """Return the numbers of devices in a list of them.
+    """Return the numbers in a list of devices.
 
-    Raises `UsageError` where one is no number or is there twice.
+    Raises `UsageError` where one is no number or is repeated.
     """
     found = tuple(part.strip() for part in text.split(",")) if text else ()
     if any(not part.isdigit() for part in found) or len(set(found)) < len(found):
@@ -78,7 +78,7 @@ def _devices(text: str | None) -> tuple[str, ...]:
 
 
 def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
-    """Compile a model, check and time it where asked, write the plan, and say what was done."""
+    """Compile a model, check and time it, write and report the plan."""
     start = time.perf_counter()
     budget = Budget.since(arguments.entered, arguments.budget) if selector is None else selector.budget
     if selector is None:
@@ -92,7 +92,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     folder = arguments.output or _default_output(arguments.model or arguments.op)
     progress, stopped = CompileProgress(), list[str]()
     with progress.shown() if selector is None else nullcontext():  # a search shows its own
-        plan = _compiled(arguments, graph, spec, target, selector, _options(arguments, progress, stopped, budget))
+        plan = _compile(arguments, graph, spec, target, selector, _options(arguments, progress, stopped, budget))
     if plan is None or arguments.stop_after:
         _show_stopped(arguments, stopped)
         return 0
@@ -112,7 +112,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
         console.note_table(time_table(budget, selector))
     if selector is not None and selector.tuner.resources.interrupted:
         console.note("cuts: interrupted; the plan is the best found so far")
-        return _INTERRUPTED
+        return _INTERRUPT_EXIT
     if not plan.complete:
         console.note(f"cuts: the budget of {arguments.budget:g} s ended the search; the plan is the best found so far")
         return _BUDGET
@@ -120,7 +120,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
 
 
 def _check(arguments: Namespace) -> None:
-    """Fill in what was left open; refuse what cannot apply to this compilation."""
+    """Fill in defaults; refuse options that cannot apply to this compilation."""
     if (arguments.model is None) == (arguments.op is None):
         raise UsageError("expected a MODEL, or an operation (--op NAME)", hint="see 'cuts compile --help'")
     settle(arguments)
@@ -135,13 +135,13 @@ def _check(arguments: Namespace) -> None:
 
 
 def _check_inputs(arguments: Namespace, graph: Graph | None) -> None:
-    """Refuse inputs that nothing reads; without a graph the model is run to find the shapes of its parts."""
+    """Refuse unused inputs; without a graph the model is run to find the shapes of its parts."""
     if graph is not None and not (arguments.verify or arguments.time):
         refuse(arguments, ["input"], "nothing is run without --verify or --time")
 
 
 def _show_stopped(arguments: Namespace, texts: Sequence[str]) -> None:
-    """Print the program after the pass that was the last one: of each part, where the model is compiled in parts."""
+    """Print the program after the last pass: of each part, where the model is compiled in parts."""
     if arguments.json:
         console.print_json({"stopped_after": arguments.stop_after, "programs": texts})
     else:
@@ -149,7 +149,7 @@ def _show_stopped(arguments: Namespace, texts: Sequence[str]) -> None:
 
 
 def _times(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> list[tuple[Timing, ...]]:
-    """Time each group of each part on real numbers; zeros would flatter it."""
+    """Time each group of each part on random inputs; zeros would be faster."""
     if not arguments.time or plan.target.dialect == "reference":
         return [() for _ in plan.parts]
     plan.run(inputs)
@@ -160,7 +160,7 @@ def _default_output(model: str) -> str:
     return "model.plan" if model == "-" else f"{Path(model).stem}.plan"
 
 
-def _compiled(
+def _compile(
     arguments: Namespace,
     graph: Graph | None,
     spec: Spec,
@@ -168,21 +168,19 @@ def _compiled(
     selector: MeasuredSelector | None,
     options: CompileOptions,
 ) -> AnyPlan | None:
-    """Run the passes; None when they were told to stop before there is a plan. Without a graph the model is compiled in
-    parts.
-    """
+    """Run the passes; None when they stop before there is a plan. Without a graph the model is compiled in parts."""
     if graph is not None:
-        return _compiled_graph(graph, spec, target, options, selector)
+        return _compile_graph(graph, spec, target, options, selector)
 
     def compile_part(part: Graph) -> CompiledPlan:
-        found = _compiled_graph(part, spec, target, options, selector)
+        found = _compile_graph(part, spec, target, options, selector)
         return found or build_graph(part, spec, find_target("reference"), CompileOptions())
 
     return compile_parts(arguments, spec, target, compile_part)
 
 
 def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str], budget: Budget) -> CompileOptions:
-    """Return how to compile; the program after the last pass is added to `stopped` where one is named."""
+    """Return the options; the program after the last pass is added to `stopped` where one is named."""
     dump = Path(arguments.dump) if arguments.dump else None
     number = 0
 
@@ -211,7 +209,7 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
     )
 
 
-def _compiled_graph(
+def _compile_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector | None
 ) -> CompiledPlan | None:
     if options.stop_after:
@@ -240,7 +238,7 @@ def _compile_checks(
 
 
 def _note_compiler(plan: AnyPlan) -> None:
-    """Say what the compiler warned of, and which kernels spill registers."""
+    """Print the compiler's warnings, and the kernels that spill registers."""
     made = [pair for part in plan.parts for pair in zip(part.kernels, part.cubins, strict=False)]
     for warning in dict.fromkeys(line for part in plan.parts for cubin in part.cubins for line in cubin.warnings):
         console.note(f"compiler: {warning}")
@@ -251,7 +249,7 @@ def _note_compiler(plan: AnyPlan) -> None:
 
 
 def _note_libraries(plan: AnyPlan) -> None:
-    """Say which libraries the plan calls: it may be for another machine."""
+    """Print the libraries that the plan calls: it may be for another machine."""
     called = [str(group["library"]) for part in plan.parts for group in part.plan.groups if "library" in group]
     if called:
         names = ", ".join(sorted(set(called)))

@@ -1,4 +1,4 @@
-"""`cuts compile`: by the model of the machine, or by measured times where that is asked for."""
+"""`cuts compile`: by the cost model, or by measured times on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .options import add_compile_options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts compile` takes."""
+    """Add the arguments of `cuts compile`."""
     add_compile_options(parser)
     parser.add_argument(
         "--tune", action="store_true", help="let times measured on the target's device decide, as 'cuts tune' does"

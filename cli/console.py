@@ -1,4 +1,4 @@
-"""What the command line shows to people: tables of groups, times and comparisons.
+"""Printed results of the command line: tables of groups, times and comparisons.
 
 Results go to standard output, all else to standard error.
 """
@@ -23,18 +23,21 @@ _LOG = logging.getLogger("cuts.cli")
 
 
 def out() -> Console:
-    """Return the console for results; a pipe gets lines wide enough that no table is cut."""
+    """Return the console for results.
+
+    A pipe gets lines wide enough that no table is cut.
+    """
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=200)
 
 
 def note(text: str) -> None:
-    """Say something that is no result."""
+    """Print a text that is no result."""
     _LOG.info("%s", text)
 
 
 class _Printed:
-    """Whether a command has printed its one JSON object."""
+    """Flag of a command that has printed its one JSON object."""
 
     yes = False
 
@@ -45,7 +48,7 @@ def begin() -> None:
 
 
 def note_table(made: Table) -> None:
-    """Show a table that is no result."""
+    """Print a table that is no result."""
     Console(stderr=True, width=None if sys.stderr.isatty() else 120).print(made)
 
 
@@ -56,7 +59,7 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 def print_error(value: Mapping[str, object]) -> None:
-    """Print an error as the one JSON object of a command, unless its results are there already."""
+    """Print an error as a command's JSON object, unless results are printed."""
     if not _Printed.yes:
         print_json(value)
 
@@ -82,12 +85,18 @@ def size(nbytes: int) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """Return a number of things in words."""
+    """Return a number of things in words.
+
+    `what` is their singular.
+    """
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def brief(value: object, limit: int = 60) -> str:
-    """Return a report value on one line, cut where it is long; control characters of user text are escaped."""
+    """Return a report value on one line of limited length.
+
+    Control characters of user text are escaped.
+    """
     if isinstance(value, Mapping):
         text = " ".join(f"{key}={brief(item)}" for key, item in value.items())
     elif isinstance(value, (list, tuple)):
@@ -99,8 +108,9 @@ def brief(value: object, limit: int = 60) -> str:
 
 
 def parameters_text(value: object) -> str:
-    """Return chosen parameters on one line: `axis:block/thread` with the vector width,
-    `axis:chunk` of reductions, what is staged.
+    """Return schedule parameters on one line.
+
+    They are `axis:block/thread` with the vector width, `axis:chunk` of reductions, and staged operands.
     """
     if not isinstance(value, Mapping) or "segments" not in value:
         return brief(value, 80)
@@ -124,7 +134,7 @@ def _segment_text(segment: Mapping[str, Any]) -> str:
 
 
 def detail(key: str, value: object) -> str:
-    """Return a report value in full: text of several lines as an indented block, nested values as JSON."""
+    """Return a report value in full: blocks indented, nested values as JSON."""
     if isinstance(value, str):
         lines = [brief(line, 10_000) for line in value.splitlines()] or [""]
         return f"{key}: {lines[0]}" if len(lines) == 1 else "\n    ".join([f"{key}:", *lines])
@@ -142,7 +152,7 @@ def _items(value: object) -> list[Any]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Return a table of plain text cells; numbers stand right."""
+    """Return a table of plain text cells; numbers are right-aligned."""
     result = Table(title=escape(title), title_justify="left", header_style="bold")
     for index, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
@@ -164,7 +174,7 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
             f"{'x'.join(map(str, kernel.grid))} / {'x'.join(map(str, kernel.block))}",
             parameters_text(group.get("parameters", kernel.info.get("parameters", "-"))), seconds(group.get("bound")),
         ]  # fmt: skip
-        if _tuned(plan):
+        if _is_tuned(plan):
             row.append(seconds(group.get("measured")))
         if cubins:
             cubin = cubins[step.kernel]
@@ -176,20 +186,20 @@ def group_rows(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing]
 
 
 def _fusion(plan: Plan, number: int, group: Mapping[str, object]) -> str:
-    """Return how a group is fused, how many groups share its launch, and how often a loop repeats it."""
+    """Return a group's kind of fusion, the number of groups in its launch, and its iterations."""
     turns = f", {plan.turns(number)} turns" if plan.turns(number) > 1 else ""
     members = f", {group['members']}" if "members" in group else ""
     return f"{brief(group.get('level', '-'))}{members}{turns}"
 
 
-def _tuned(plan: Plan) -> bool:
+def _is_tuned(plan: Plan) -> bool:
     return any("measured" in group for group in plan.groups)
 
 
 def group_table(plan: Plan, cubins: Sequence[Cubin] = (), times: Sequence[Timing] = ()) -> Table:
     """Return the table of a plan's groups."""
     columns = ["#", "nodes", "fusion", "kernel", "grid / block", "parameters", "bound"]
-    columns += ["measured"] if _tuned(plan) else []
+    columns += ["measured"] if _is_tuned(plan) else []
     columns += ["registers"] if cubins else []
     columns += ["time"] if times else []
     return table(f"{plan.name} for {plan.target.name}", columns, group_rows(plan, cubins, times))
@@ -214,7 +224,7 @@ def totals(plan: Plan) -> str:
 
 
 def percentiles(samples: Timing) -> dict[str, float]:
-    """Return what a report shows of repeated times, in seconds."""
+    """Return the reported statistics of repeated times, in seconds."""
     return {"min": samples.best, "median": samples.median} | {f"p{p}": samples.percentile(p) for p in (90, 95, 99)}
 
 

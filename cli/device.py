@@ -1,4 +1,4 @@
-"""`cuts device`: what this machine has."""
+"""`cuts device`: devices and compilers of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .options import add_json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts device` takes."""
+    """Add the arguments of `cuts device`."""
     parser.add_argument("--target", metavar="TARGET", help="show what is known of one target")
     parser.add_argument(
         "--calibrate",
@@ -26,9 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """Show devices, compilers and known targets, or all that is known of one target; measure ceilings where that is
-    asked for.
-    """
+    """Show devices, compilers and targets, or one target; measure ceilings on request."""
     if arguments.calibrate:
         values = _calibrate(arguments.target or "cuda:device")
     elif arguments.target:
@@ -62,7 +60,7 @@ def _lines(value: object) -> list[str]:
 
 
 def _calibrate(target: str) -> dict[str, object]:
-    """Measure a device and keep what was found; `asdict` of the ceilings is what is shown."""
+    """Measure a device and store its ceilings; return their values."""
     device = open_device(find_target(target))
     ceilings = measure_ceilings(device)
     kept = save_ceilings(ceilings)

@@ -1,4 +1,4 @@
-"""`cuts explain`: a plan's groups, their kernels and why they are as they are."""
+"""`cuts explain`: a plan's groups, kernels and the reasons for their choice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .options import add_json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts explain` takes."""
+    """Add the arguments of `cuts explain`."""
     parser.add_argument("plan", metavar="PLAN", help="a plan's folder")
     parser.add_argument("group", metavar="GROUP", nargs="?", help="number of a group, or the name of a node in it")
     add_json(parser)
@@ -54,9 +54,7 @@ def command(arguments: Namespace) -> int:
 
 
 def _find_group(plan: AnyPlan, wanted: str) -> tuple[CompiledPlan, int]:
-    """Return a group by its number, counted through all parts, or by the name of a node in it,
-    and the plan it is in.
-    """
+    """Return a group by its number, counted through all parts, or by the name of a node in it, with its plan."""
     places = [(part, number) for part in plan.parts for number in range(len(part.plan.steps))]
     if wanted.isdigit() and int(wanted) < len(places):
         return places[int(wanted)]

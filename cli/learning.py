@@ -1,4 +1,4 @@
-"""`cuts tune --learn`: what measurements on this machine say of the order of points."""
+"""`cuts tune --learn`: fits the order of candidate schedules to measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .options import refuse
 
 
 def learned_order(arguments: Namespace) -> Lesson | None:
-    """Learn from the tuning database and from recorded spaces where that was asked for, and say how well it did."""
+    """Learn from measurements on request, and print the accuracy.
+
+    They are those of the tuning database and recorded spaces.
+    """
     if not getattr(arguments, "learn", False):
         if getattr(arguments, "recorded", None):
             refuse(arguments, ["recorded"], "recorded spaces are read to learn from (--learn)")

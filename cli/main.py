@@ -1,7 +1,7 @@
-"""The command line: `cuts COMMAND`.
+"""Command line: `cuts COMMAND`.
 
-Each command is a module of this package by its name, with its arguments (`add_arguments`) and what it does (`command`).
-Only the module of the command that is asked for is imported.
+Each command is a module of this package by its name, with its arguments (`add_arguments`) and its work (`command`).
+Only the module of the requested command is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import console
 from .options import add_loudness
 from .reporting import fail, report, report_bug, speaking
 
-#: The commands: one line each, as `cuts --help` lists them.
+#: Commands: one line each, as `cuts --help` lists them.
 COMMANDS: dict[str, str] = {
     "compile": "compile a model to a plan",
     "tune": "compile a model by times measured on the target's device",
@@ -46,7 +46,7 @@ _EXIT_CODES = """exit codes:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other error, and whose help ends with the exit codes."""
+    """Parser with errors of one line, like every other error, and the exit codes at the end of its help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, epilog=_EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,7 +64,7 @@ class _Version(argparse.Action):
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the command line; of the commands, only `command` has its arguments."""
+    """Return the command line's parser, with the arguments of `command` only."""
     parser = _Parser(prog="cuts", description="A deep-learning compiler for GPUs.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -81,8 +81,9 @@ def _module(command: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 ok, 2 usage, 3 graph or spec, 4 device, 5 numbers, 6 budget, 130
-    interrupted.
+    """Run one command and return its exit code.
+
+    Codes are 0 ok, 2 usage, 3 graph or spec, 4 device, 5 numbers, 6 budget, 130 interrupted.
     """
     entered, given = monotonic(), sys.argv[1:] if argv is None else list(argv)
     as_json = "--json" in given
@@ -102,21 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         fail("cuts: interrupted")
         return 130
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # whoever read our output left: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the output has closed it
         return 0
     except Exception as error:
         return report_bug(error, as_json)
 
 
 def main_of_module(argv: Sequence[str]) -> int:
-    """`python -m cuts.compile`: `cuts compile`, or another command, unless a model has its name."""
+    """Run `python -m cuts.compile`: `cuts compile`, or another command."""
     return main(module_arguments(list(argv)))
 
 
 def module_arguments(arguments: list[str]) -> list[str]:
-    """Return the command line that the arguments of `python -m cuts.compile` stand for."""
+    """Return the command line for arguments of `python -m cuts.compile`."""
     if arguments and arguments[0] in COMMANDS and not os.path.isfile(arguments[0]):
         return arguments
     return ["compile", *arguments]

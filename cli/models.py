@@ -1,4 +1,7 @@
-"""Models on the command line: what is outside the vocabulary runs uncompiled, unless `--strict` makes it an error."""
+"""Models on the command line, compiled in parts where necessary.
+
+Operations outside the vocabulary run uncompiled, unless `--strict` makes them an error.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from .common import AnyPlan, note_uncompiled, read_inputs
 from .one_op import graph_of_op
 from .options import refuse, settle
 
-#: What the names of models end in.
+#: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
-#: What steers a compilation, and nothing else.
+#: Options that only affect compilation.
 _MODEL_OPTIONS = ("target", "mode", "precision", "shape", "strict", "debug", "spec")
 
 
 def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
-    """Return the model's graph; None where it has to be compiled in parts, around operations outside the vocabulary."""
+    """Return the model's graph; None where it is compiled in parts.
+
+    Parts are separated by operations outside the vocabulary.
+    """
     if getattr(arguments, "op", None) is not None:
         return graph_of_op(arguments.op, spec.registry, arguments.shape, dict(arguments.attr))
     try:
@@ -32,8 +38,9 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:
-    """Compile a model in parts, for the shapes that a run with the given or random inputs gives them; say what stays
-    uncompiled.
+    """Compile a model in parts; print the uncompiled operations.
+
+    Their shapes are those of a run with the given or random inputs.
     """
     plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))
     plan.trace(read_inputs(plan, arguments))
@@ -42,10 +49,10 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 
 
 def open_plan(arguments: Namespace) -> tuple[AnyPlan, Mapping[str, Array]]:
-    """Open a plan, or compile a model, and return it with its inputs."""
+    """Return a loaded plan, or a compiled model, with its inputs."""
     if is_model(arguments.plan):
         settle(arguments)
-        plan = _built(arguments)
+        plan = _build(arguments)
     else:
         refuse(arguments, _MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")
         plan = load(arguments.plan)
@@ -55,11 +62,11 @@ def open_plan(arguments: Namespace) -> tuple[AnyPlan, Mapping[str, Array]]:
 
 
 def is_model(path: str) -> bool:
-    """Whether an argument names a model rather than the folder of a plan."""
+    """Return whether an argument names a model rather than a plan's folder."""
     return path == "-" or (path.lower().endswith(SUFFIXES) and not Path(path).is_dir())
 
 
-def _built(arguments: Namespace) -> AnyPlan:
+def _build(arguments: Namespace) -> AnyPlan:
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     arguments.model = arguments.plan
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)

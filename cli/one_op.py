@@ -1,4 +1,4 @@
-"""A graph of one operation, of the shapes that the command line gives its operands."""
+"""Graph of one operation with operand shapes of the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..ir import Attribute, DType, Graph, Node, TensorType, UsageError, quote, v
 from ..ops import OpDecl, Registry
 from ..ops.language import CLASSES
 
-#: The element types that an operand gets where its declaration leaves a choice, the first one that it allows.
-_PREFERRED = (DType.F32, DType.I64, DType.BOOL)
+#: Preferred element types where a declaration leaves a choice, the first allowed one.
+_DTYPE_ORDER = (DType.F32, DType.I64, DType.BOOL)
 
 #: Operands' names and shapes, in the order given; a variadic operand occurs several times.
 Shapes = Sequence[tuple[str, Sequence[int]]]
@@ -18,7 +18,7 @@ Shapes = Sequence[tuple[str, Sequence[int]]]
 def graph_of_op(name: str, registry: Registry, shapes: Shapes, attributes: Mapping[str, Attribute]) -> Graph:
     """Return a graph of one node whose operands have the shapes given.
 
-    Raises `UsageError` where operands lack a shape or have one too many, and what the declaration says of the rest.
+    Raises `UsageError` where operands lack a shape or have one too many, and the declaration's errors for the rest.
     """
     decl = registry[name]
     _check_names(decl, [given for given, _ in shapes])
@@ -68,4 +68,4 @@ def _outputs(decl: OpDecl, count: int) -> tuple[str, ...]:
 def _element_type(decl: OpDecl, written: str) -> DType:
     """Return the element type of an operand: the one its declaration fixes, else the first that it allows."""
     allowed = [d for c in decl.element_types.get(written, (written,)) for d in CLASSES.get(c, CLASSES["any"])]
-    return next((dtype for dtype in _PREFERRED if dtype in allowed), allowed[0])
+    return next((dtype for dtype in _DTYPE_ORDER if dtype in allowed), allowed[0])

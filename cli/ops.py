@@ -12,7 +12,7 @@ from .options import add_json, add_spec, refuse
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts ops` takes."""
+    """Add the arguments of `cuts ops`."""
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="show one operation: signature, formula, cost, gradient, algorithms"
     )

@@ -1,4 +1,4 @@
-"""Options that several commands take, and the forms of their values."""
+"""Options of several commands, and the formats of their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from ..ir import PRECISIONS, UsageError, attribute_of
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return an input's name and shape, as `--shape` gives them; what is none is a usage error."""
+    """Return an input's name and shape from `--shape`.
+
+    Another text is a usage error.
+    """
     name, equals, extents = text.rpartition("=")
     try:
         shape = tuple(int(part) for part in extents.replace(",", "x").split("x")) if extents else ()
@@ -23,9 +26,11 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def attribute(text: str) -> tuple[str, Any]:
-    """Return an attribute's name and value, as `--attr` gives them; text that is no JSON is text.
+    """Return an attribute's name and value from `--attr`.
 
-    Raises `ArgumentTypeError` for what is none.
+    A value that is no JSON is text.
+
+    Raises `ArgumentTypeError` without a name or a value.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -41,7 +46,7 @@ def attribute(text: str) -> tuple[str, Any]:
 
 
 def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
-    """Return what reads a number above 0."""
+    """Return a reader of numbers above 0."""
 
     def parse(text: str) -> float:
         try:
@@ -63,27 +68,30 @@ def count(text: str) -> int:
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
-    """Add how inputs are drawn or read."""
+    """Add the options of inputs."""
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of random inputs (default 0)")
     parser.add_argument("--input", metavar="X.npz", help="arrays by input name; missing ones are random")
 
 
 def add_loudness(parser: argparse.ArgumentParser) -> None:
-    """Add how much is said besides results."""
+    """Add the options of messages besides results."""
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-v", "--verbose", action="store_true", help="say more on standard error")
     loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing but results and errors")
 
 
 def settle(arguments: argparse.Namespace) -> None:
-    """Fill in what was left open of how a model is compiled; until then, None tells that an option was not given."""
+    """Fill in default options of compilation.
+
+    Until then None means that an option was not given.
+    """
     arguments.target = arguments.target or "opencl"
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
 
 
 def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """Raise a `UsageError` for the first of these options that was given: it cannot apply."""
+    """Raise a `UsageError` for the first given option of these."""
     for name in names:
         if getattr(arguments, name.replace("-", "_")) not in (None, False, []):
             raise UsageError(f"--{name} does nothing here: {why}", hint="leave it out")
@@ -106,7 +114,7 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
 
 
 def add_shape(parser: argparse.ArgumentParser, does: str) -> None:
-    """Add what gives shapes."""
+    """Add the option of shapes."""
     parser.add_argument(
         "--shape",
         action="append",
@@ -118,7 +126,7 @@ def add_shape(parser: argparse.ArgumentParser, does: str) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add what steers how a model is compiled, wherever one may be given."""
+    """Add the options of a model's compilation."""
     parser.add_argument(
         "--target",
         metavar="TARGET",
@@ -147,7 +155,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_looks(parser: argparse.ArgumentParser) -> None:
-    """Add what shows the program between passes."""
+    """Add the options that show the program between passes."""
     parser.add_argument(
         "--print-after",
         action="append",
@@ -164,7 +172,7 @@ def _add_looks(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `compile` and `tune` share."""
+    """Add the shared options of `compile` and `tune`."""
     parser.add_argument(
         "model",
         metavar="MODEL",

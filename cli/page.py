@@ -1,4 +1,4 @@
-"""`--report`: what is known of a compilation as a page."""
+"""`--report`: a page about a compilation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..search import MeasuredSelector, Trial, tried
 from .common import AnyPlan, write_text
 from .times import shares
 
-#: Packages whose versions decide what is compiled, and how fast that is.
+#: Packages whose versions affect compiled code and its speed.
 PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "pycuda", "cuda-bindings", "nvidia-cuda-nvrtc")
-#: Candidates of a kernel that the page shows.
+#: Number of a kernel's candidates on the page.
 SHOWN = 12
 
 
@@ -30,7 +30,10 @@ def write_page(
     selector: MeasuredSelector | None,
     budget: Budget,
 ) -> None:
-    """Write a page of all parts of a plan, that `command` made in the time of a `budget`."""
+    """Write a page of all parts of a plan.
+
+    `command` made the plan within a `budget`.
+    """
     searched = Evidence() if selector is None else evidence(selector, budget)
     sections = []
     for number, (part, timings) in enumerate(zip(plan.parts, times, strict=True)):
@@ -49,20 +52,20 @@ def write_page(
 
 
 def evidence(selector: MeasuredSelector, budget: Budget) -> Evidence:
-    """Return what a search knows: its curves, the candidates of each kernel, and where its time went."""
+    """Return a search's curves, candidates of each kernel, and time by stage."""
     tuner = selector.tuner
     curves = [
         StepCurve(f"search {number + 1}", [(elapsed, 1e3 * taken) for elapsed, taken in search.points()])
         for number, search in enumerate(tuner.statistics.searches)
     ]
-    candidates = {key: [_shown(trial) for trial in trials[:SHOWN]] for key, trials in tried(selector).items()}
+    candidates = {key: [_candidate_row(trial) for trial in trials[:SHOWN]] for key, trials in tried(selector).items()}
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds, _ in shares(budget))
     search = {"time": f"{budget.elapsed:.1f} s: {spent}", **tuner.statistics.record()}
     search |= {"not compared": "; ".join(selector.uncompared)} if selector.uncompared else {}
     return Evidence(curve=curves, trials=candidates, search=search)
 
 
-def _shown(trial: Trial) -> Tried:
+def _candidate_row(trial: Trial) -> Tried:
     return Tried(trial.schedule, trial.message or trial.outcome, trial.seconds if trial.ok else None)
 
 

@@ -1,4 +1,9 @@
-"""`cuts plan`: ways to train or run a model that is larger than GPU memory, and running one of them."""
+"""`cuts plan`: ranks ways to run models larger than GPU memory.
+
+A way may be one to train.
+
+It also runs one of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ _CHOICES = ("dp", "wp", "p", "micro", "policy", "resident", "activations")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts plan` takes."""
+    """Add the arguments of `cuts plan`."""
     parser.usage = "cuts plan MODEL CLUSTER [options] | cuts plan run PLAN.json [options] | cuts plan probe [options]"
     parser.add_argument(
         "inputs",
@@ -45,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--inference", action="store_true", help="plan inference instead of training")
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="ways to show (default 10)")
-    parser.add_argument("--what-if", action="store_true", help="say what would hide storage behind compute")
+    parser.add_argument("--what-if", action="store_true", help="say what would hide storage during compute")
     parser.add_argument("--simulate", action="store_true", help="simulate the best way step by step and compare")
     parser.add_argument("--heat-map", metavar="FILE.html", help="write a page of all ways")
     parser.add_argument("--dp", type=int, metavar="N", help="fix the groups with different data")
@@ -99,7 +104,7 @@ def _rank_command(arguments: Namespace) -> int:
     found = rank(model, machine, form=arguments.form, training=training, limit=arguments.limit, only=only)
     best = found.ranked[0]
     answer = what_if(model, machine, best.way, training=training) if arguments.what_if else None
-    simulated = _simulated(found) if arguments.simulate else None
+    simulated = _simulate(found) if arguments.simulate else None
     if arguments.output:
         save_cluster_plan(ClusterPlan(model, machine, best.way, training, best.terms), arguments.output)
     if arguments.heat_map:
@@ -113,7 +118,7 @@ def _rank_command(arguments: Namespace) -> int:
     return 0
 
 
-def _simulated(found: Ranking) -> dict[str, float]:
+def _simulate(found: Ranking) -> dict[str, float]:
     from ..cluster import simulate
 
     result = simulate(found.model, found.machine, found.ranked[0].way, training=found.training)

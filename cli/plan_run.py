@@ -1,4 +1,4 @@
-"""`cuts plan run` and `cuts plan probe`: running a plan, and measuring the machine that it would run on."""
+"""`cuts plan run`, `cuts plan probe`: run a plan, measure its machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def size_of(text: str) -> float:
-    """Return a number of bytes from a text such as 512M; raise `UsageError` for anything else."""
+    """Return a number of bytes from a text such as 512M.
+
+    Raises `UsageError` for another text.
+    """
     unit = _UNITS.get(text[-1:].upper(), 1.0)
     try:
         value = float(text[:-1] if text[-1:].upper() in _UNITS else text) * unit
@@ -40,7 +43,10 @@ def size_of(text: str) -> float:
 
 
 def run_command(arguments: Namespace, names: list[str]) -> int:
-    """Run a plan: predict, run, compare. Raises `UsageError` for other than one plan, and for no steps."""
+    """Run a plan: predict, run, compare.
+
+    Raises `UsageError` for other than one plan, and for no steps.
+    """
     if len(names) != 1:
         raise UsageError(f"expected one plan, found {len(names)}", hint="cuts plan run PLAN.json")
     if arguments.steps < 1:

@@ -1,4 +1,4 @@
-"""`cuts predict`: how long layers and models will take on a GPU that need not be here."""
+"""`cuts predict`: predicted times of layers and models on any GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ..passes.graph import Canonicalise
 from . import console
 from .options import add_json, add_shape
 
-#: Rows of a table of plateaus; `--json` has all.
+#: Limit of the rows of a table of plateaus; `--json` has all.
 _ROWS = 60
 
 
@@ -125,7 +125,7 @@ def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
 
 
 def _own(arguments: Namespace) -> OwnKernels | None:
-    """Return the model of our own kernels, where it is asked for."""
+    """Return the model of generated kernels, on request."""
     if arguments.kernels == "library":
         return None
     _check_tuned(arguments)
@@ -138,19 +138,17 @@ def _check_tuned(arguments: Namespace) -> None:
 
 
 def _steps(curve: Curve, found: Sequence[Prediction]) -> tuple[Plateau, ...]:
-    """Return the runs of sizes with the same kernels and blocks; tuned kernels have no tile that is known, so each is
-    one.
-    """
+    """Return the runs of sizes with the same kernels and blocks; tuned kernels have no known tile, so each is one."""
     return plateaus(curve.sizes, [(each.kernels, each.blocks or -i) for i, each in enumerate(found)])
 
 
 def _line(curve: Curve, found: Sequence[Prediction]) -> Line:
     changes = [each.begin for each in plateaus(curve.sizes, [each.kernels for each in found])][1:]
     us, low, high = (tuple(getattr(each, name) for each in found) for name in ("us", "low", "high"))
-    return Line(_fixed(curve), curve.sizes, us, low, high, tuple(changes))
+    return Line(_fixed_text(curve), curve.sizes, us, low, high, tuple(changes))
 
 
-def _fixed(curve: Curve) -> str:
+def _fixed_text(curve: Curve) -> str:
     return " ".join(f"{name}={value}" for name, value in curve.fixed.items())
 
 
@@ -170,7 +168,7 @@ def _curve_values(arguments: Namespace, curve: Curve, found: Sequence[Prediction
 def _print_curve(arguments: Namespace, state: str, curve: Curve, found: Sequence[Prediction]) -> None:
     steps = _steps(curve, found)
     rows = [_step_row(step, found) for step in steps[:_ROWS]]
-    title = f"conv2d {_fixed(curve)} on {arguments.target}, {arguments.precision}, {state} cache"
+    title = f"conv2d {_fixed_text(curve)} on {arguments.target}, {arguments.precision}, {state} cache"
     title += f": {console.count(len(steps), 'step')}"
     columns = [curve.along, "microseconds", "90 % interval", "blocks", "sure", "kernel", ""]
     console.out().print(console.table(title, columns, rows))
@@ -202,9 +200,7 @@ def _step_row(step: Plateau, found: Sequence[Prediction]) -> list[str]:
 
 
 def short(kernels: Sequence[str]) -> str:
-    """Return the kernel that does the work, as far as people read its name, its tile, and how many others run around
-    it.
-    """
+    """Return the main kernel's short name, its tile, and further kernels' number."""
     if not kernels:
         return ""
     main = max(kernels, key=lambda name: ("gemm" in name or "convolve" in name or "fprop" in name, len(name)))
@@ -308,5 +304,5 @@ def _print_model(arguments: Namespace, found: ModelPrediction) -> None:
         console.note(f"cuts: warning: {text}")
     print(
         f"{found.us * 1e-3:.3f} ms ({found.low * 1e-3:.3f} to {found.high * 1e-3:.3f}), {found.launches} kernels, "
-        + ("as planned without measurements" if own else "each layer as the library runs it by itself")
+        + ("as planned without measurements" if own else "each layer as the library runs it alone")
     )

@@ -1,4 +1,4 @@
-"""Progress of a compilation, once it takes longer than one wants to wait without a word."""
+"""Progress of a compilation that takes longer than a few seconds."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from rich.console import Console
 
 from . import console
 
-#: Seconds before the first word, between updates on a terminal, and between lines elsewhere.
+#: Seconds before the first line, between updates on a terminal, and between lines elsewhere.
 PATIENCE, UPDATES, LINES = 2.0, 0.1, 10.0
 
 
 class CompileProgress:
-    """Tells which pass a compilation has finished last, and for how long it has been at it."""
+    """Progress of a compilation: its last finished pass and its duration."""
 
     def __init__(self) -> None:
         self.finished = ""
 
     def after(self, name: str) -> None:
-        """Take note of a finished pass."""
+        """Record a finished pass."""
         self.finished = name
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show progress while the block runs: a line that changes on a terminal, else a plain line now and then."""
+        """Context manager that shows progress.
+
+        It is a line that changes on a terminal, else a plain line now and then.
+        """
         over = Event()
         thread = Thread(target=self._show, args=(over,), daemon=True)
         thread.start()

@@ -1,5 +1,6 @@
-"""What the command line says besides results: notes, warnings and errors, on standard error; errors as JSON too where
-that is asked for.
+"""Notes, warnings and errors on standard error.
+
+Errors are JSON too on request.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DEBUG = "CUTS_DEBUG"
 
 
 class _Stderr(logging.Handler):
-    """Prints records to what standard error is at the time."""
+    """Prints records to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)
@@ -28,7 +29,10 @@ class _Stderr(logging.Handler):
 
 @contextmanager
 def speaking(arguments: Namespace) -> Iterator[None]:
-    """Show notes and warnings while a command runs; only errors with `--quiet`, all of the log with `--verbose`."""
+    """Context manager that shows notes and warnings during a command.
+
+    Only errors with `--quiet`, all of the log with `--verbose`.
+    """
     log = logging.getLogger("cuts")
     handler, before = _Stderr(), log.level
     log.addHandler(handler)
@@ -53,7 +57,7 @@ def speaking(arguments: Namespace) -> Iterator[None]:
 
 
 def report(error: CutsError, as_json: bool) -> int:
-    """Say what went wrong, a line for each error, and return the exit code."""
+    """Print each error on a line, and return the exit code."""
     errors = error.errors if isinstance(error, ErrorList) else (error,)
     fail("\n".join(f"cuts: error: {each}" for each in errors))
     if as_json:
@@ -62,7 +66,7 @@ def report(error: CutsError, as_json: bool) -> int:
 
 
 def report_bug(error: Exception, as_json: bool) -> int:
-    """Say that the fault is ours, and return the exit code."""
+    """Print that the fault is the compiler's, and return the exit code."""
     text = f"{type(error).__name__}: {error}"
     fail(f"cuts: internal error: {text}; set {DEBUG}=1 for a traceback and report it")
     if as_json:
@@ -71,7 +75,7 @@ def report_bug(error: Exception, as_json: bool) -> int:
 
 
 def error_values(error: CutsError) -> dict[str, object]:
-    """Return an error as JSON: its kind, what is wrong, what to do, and where it is in a file."""
+    """Return an error as JSON: kind, message, hint, and position."""
     values: dict[str, object] = {"kind": type(error).__name__, "message": error.message}
     values |= {"hint": error.hint} if error.hint else {}
     if error.span is not None:
@@ -81,7 +85,7 @@ def error_values(error: CutsError) -> dict[str, object]:
 
 
 def fail(line: str) -> None:
-    """Print a line of an error, behind its traceback where that is asked for."""
+    """Print a line of an error, after its traceback on request."""
     if os.environ.get(DEBUG, "0") not in ("", "0"):
         traceback.print_exc()
     print(line, file=sys.stderr)

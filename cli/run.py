@@ -17,7 +17,7 @@ from .options import add_json, add_model_options, add_seed, count, refuse
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts run` takes."""
+    """Add the arguments of `cuts run`."""
     parser.add_argument(
         "plan",
         metavar="PLAN",
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """Run a plan once for its outputs, then as often as asked for its times."""
+    """Run a plan once for its outputs, then repeatedly for its times."""
     if not arguments.iters:
         refuse(arguments, ["warmup"], "only runs that are timed (--iters) are warmed up for")
     warmup = 2 if arguments.warmup is None else arguments.warmup
@@ -83,7 +83,7 @@ def _rows(arrays: Mapping[str, Array]) -> list[list[object]]:
     return [[name, f"{a.dtype}{list(a.shape)}", *(_figures(a) or _EMPTY).values()] for name, a in arrays.items()]
 
 
-#: What a table shows of an output without elements.
+#: Table cells of an output without elements.
 _EMPTY = dict.fromkeys(("min", "mean", "max"), "-")
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a compilation went: a table of its stages."""
+"""Table of a compilation's time by stage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..ir import Budget
 from ..search import MeasuredSelector
 from . import console
 
-#: Part of all seconds below which a stage shares a row with others.
+#: Share of the total time below which a stage shares a row with others.
 SMALL = 0.005
 
 
 def time_table(budget: Budget, selector: MeasuredSelector | None = None) -> Table:
-    """Return the seconds of each stage since a budget began, and below what searches waited for within them."""
+    """Return the seconds of each stage, and of searches within them."""
     rows = [[name, f"{seconds:.2f}", f"{share:.1%}"] for name, seconds, share in shares(budget)]
     limit = f" of {budget.seconds:g} s" if budget.limited and not budget.stopped else ""
     if selector is not None:
@@ -26,8 +26,9 @@ def time_table(budget: Budget, selector: MeasuredSelector | None = None) -> Tabl
 
 
 def shares(budget: Budget) -> Iterator[tuple[str, float, float]]:
-    """Yield the stages with their seconds and their share of all, in order; what no stage was, and what hardly took
-    time, last.
+    """Yield the stages with their seconds and their share of all.
+
+    They come in order; short ones and time outside of stages come last.
     """
     whole = max(budget.elapsed, 1e-9)
     shown = {name: seconds for name, seconds in budget.spent.items() if seconds >= SMALL * whole}

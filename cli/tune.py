@@ -1,4 +1,4 @@
-"""`cuts tune`: by times of candidates, measured on the target's device."""
+"""`cuts tune`: selects kernels by measured times on the target's device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .options import add_compile_options, positive
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts tune` takes."""
+    """Add the arguments of `cuts tune`."""
     add_compile_options(parser)
     usual = Settings().strategy
     parser.add_argument("--strategy", default=usual, choices=tuple(STRATEGIES), help=f"how to search (default {usual})")

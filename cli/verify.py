@@ -1,4 +1,4 @@
-"""`cuts verify`: what a plan computes, compared with the float64 reference."""
+"""`cuts verify`: compares a plan's results with the float64 reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import add_json, add_model_options, add_seed
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what `cuts verify` takes."""
+    """Add the arguments of `cuts verify`."""
     parser.add_argument("plan", metavar="PLAN", help="a plan's folder, or a model, compiled first")
     parser.add_argument(
         "--onnx",
@@ -28,7 +28,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> int:
-    """Compare a plan's outputs with the float64 reference, and with ONNX Runtime where its model is given."""
+    """Compare a plan's outputs with the float64 reference and ONNX Runtime.
+
+    ONNX Runtime is used where its model is given.
+    """
     plan, inputs = open_plan(arguments)
     checks = [compare_plan(plan, inputs, None)]
     model = arguments.onnx or own_onnx(arguments.plan, plan)

@@ -1,4 +1,4 @@
-"""How a program changes on its way from a graph to kernels: the pipeline, and what its stages share."""
+"""Passes from a graph to kernels, and the interfaces of the pipeline."""
 
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .evaluators import Roofline

@@ -1,4 +1,4 @@
-"""The last step: kernels, the order to launch them in, and the records that reports show."""
+"""Assembly: kernels, launch order, and the records that reports show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .shared_launches import bound_together, seconds_together
 
 
 def kernel_key(group: Group, views: Views) -> Hashable:
-    """Return what decides a group's kernel: its normal form, and how the tensors it touches are laid out in memory."""
+    """Return a group's kernel key: its normal form and its tensors' storage."""
     return form_key(group.form), tuple(group.storages(views).items())
 
 
@@ -28,7 +28,7 @@ def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
 
 
 def facts(candidate: Candidate) -> dict[str, object]:
-    """Return what a kernel's record says of its chosen point."""
+    """Return a candidate schedule's entries in its kernel's record."""
     terms = {
         name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
     }
@@ -43,8 +43,9 @@ def facts(candidate: Candidate) -> dict[str, object]:
 
 
 def common_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, object]:
-    """Return what the record of a launch says of the points of its members: those of the longest, but what all of them
-    take together.
+    """Return the entries of the candidate schedules in a launch's record.
+
+    They are those of the member with the largest lower bound, with the bound and the estimate of the whole launch.
     """
     longest = max(candidates, key=lambda candidate: candidate.bound)
     if len(candidates) == 1:
@@ -65,11 +66,10 @@ def assemble(
     weighed: Mapping[tuple[str, ...], Mapping[str, object]],
     target: Target,
 ) -> CompiledGraph:
-    """Bind the tensors of each launch's groups to its kernel's arguments; launches come in execution order, equal ones
-    share a kernel.
+    """Bind the tensors of each launch's groups to its kernel's arguments.
 
-    `algorithms` says of nodes that took another one's place which algorithm they belong to, `weighed` by the units of a
-    group what records say of its merges.
+    Launches come in execution order; equal launches share a kernel. `algorithms` maps the nodes that an algorithm
+    consists of to its name, `weighed` the units of a group to its fusion report.
     """
     kernels, units = {key: n for n, key in enumerate(made)}, {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
@@ -93,13 +93,13 @@ def assemble(
 
 
 def turns(views: Views) -> dict[str | None, int]:
-    """Return how often the groups of each loop are launched; those of none once."""
+    """Return the iterations of each loop; 1 for groups outside of loops."""
     repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
     return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
 def _loops(groups: Sequence[Group], views: Views) -> Iterator[Turns]:
-    """Yield the loops, whose groups are neighbours."""
+    """Yield the loops, whose groups are adjacent."""
     count, first = turns(views), 0
     for repeat, run in groupby(groups, key=lambda group: group.repeat):
         last = first + len(list(run))
@@ -109,7 +109,7 @@ def _loops(groups: Sequence[Group], views: Views) -> Iterator[Turns]:
 
 
 def _tensors(groups: Sequence[Group]) -> Mapping[str, str]:
-    """Map what a launch's kernel calls its tensors to those of the graph."""
+    """Map the tensor names of a launch's kernel to tensors of the graph."""
     if len(groups) == 1:
         return groups[0].tensors
     return {member_name(n, name): tensor for n, group in enumerate(groups) for name, tensor in group.tensors.items()}

@@ -1,10 +1,10 @@
-"""Choice of algorithms: a node stays as it is, or one of the algorithms that its declaration lists takes its place.
+"""Choice of algorithms: replaces nodes by the cheapest of their declared algorithms.
 
-Each alternative becomes a small graph of its own, with the pointwise nodes that follow it, as they fuse into its last
-kernel. It is cut into groups like any graph (`passes.fragments`) and costs what its groups cost; nodes that only depend
-on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest takes the node's place,
-the node itself where none is cheaper. What was not measured is cheaper where the model, which then has looked for the
-best points of all kernels, says so by more than it may err. Equal nodes are decided once.
+Each alternative becomes a small graph with the pointwise nodes that follow it, as they fuse into its last kernel. It is
+partitioned like any graph (`passes.fragments`) and costs the sum of its groups' costs. Nodes that depend only on
+constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative replaces the
+node; the node stays where none is cheaper. Without a measurement an alternative has to be cheaper by more than the
+error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are decided once.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .fusion import GroupEvaluator, Order, form_key, remember_foldings
 from .graph import fresh_name, prune
 
 _LOG = logging.getLogger("cuts.passes")
-#: Most nodes behind one that are looked at with it.
+#: Pointwise nodes that are considered together with the node that they follow.
 FOLLOWERS = 4
-#: Part of the time that an alternative has to save: it needs more memory and rounds more.
+#: Share of the time that an alternative has to save, as it needs more memory and rounds more.
 MARGIN = 0.05
-#: The same where the model alone says what it takes: its ratios were up to 0.26 above measured ones, and 0.12 below.
+#: The same by the cost model alone, whose ratios are up to 0.26 above measured ones, and 0.12 below.
 SURE = 0.15
-#: By how much more the model must see a declaration in front, so that no measurement is wanted.
+#: Share by which the model must prefer a declaration so that no measurement is needed.
 DOUBT = 0.25
-#: Seconds of a declaration below which nothing but a clock tells its algorithms apart: several launches that hide their
-#: latency take the place of one (in groups that take longer the model errs by 12 to 15 percent, in others by 37).
+#: Seconds of a declaration below which only measurements compare its algorithms: several launches that hide their
+#: latency replace one (the model errs by 37 percent below, and by 12 to 15 percent above).
 SMALL = 20e-6
-#: How many times longer than at the peak rates of the machine a declaration may take (three times where it is short).
+#: Largest ratio of a declaration's time to that at the peak rates of the machine.
 PEAK = 4.0
-#: How many times longer than by a search of the model a kernel may take.
+#: Largest ratio of a kernel's time to that by a search with the cost model.
 UNSURE = 1.5
-#: Most of a result that an algorithm may lose where it rounds to few digits: Winograd's larger tiles lose eight times
-#: what a sum of products does.
+#: Largest relative rounding error of an algorithm in a type of few digits: that of Winograd's larger tiles is eight
+#: times that of a sum of products.
 LOSS = 2.0**-8
-#: Distances between numbers that no algorithm of ours makes that much of.
+#: Epsilon of types that are precise enough for every algorithm.
 FINE = 2.0**-20
 #: The alternatives of a node, the declaration itself under "".
 Fragments: TypeAlias = Mapping[str, Fragment]
@@ -53,8 +53,9 @@ Plans: TypeAlias = Mapping[tuple[Hashable, str], Priced]
 
 @frozen
 class AlgorithmChoice:
-    """What was decided for a node: seconds of every alternative by its name, the declaration itself under "", measured
-    as far as it was; and what a search by the model says of each.
+    """Costs of a node's alternatives by name, its declaration under "".
+
+    `seconds` are measured where a measurement exists; `searched` are seconds by a search with the cost model.
     """
 
     node: str
@@ -63,18 +64,18 @@ class AlgorithmChoice:
 
     @property
     def rival(self) -> str:
-        """The name of the cheapest alternative, "" where the declaration is faster without doubt."""
+        """Name of the cheapest alternative; "" where the declaration is certainly faster."""
         name = min((n for n in self.seconds if n), key=lambda n: (self.seconds[n], n), default="")
         return name if (1 - DOUBT) * self.seconds[name] < self.seconds[""] < inf else ""
 
     @property
     def guess(self) -> str:
-        """The name of the alternative that is cheapest without doubt where nothing was measured, "" where none is."""
+        """Name of the best modelled alternative; "" where none is certain."""
         return _cheapest(self.searched, SURE)
 
 
 def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
-    """Return the name of the least seconds, "" where they are not less by a part of what the declaration takes."""
+    """Return the cheapest name, "" where it does not save the `margin` of the declaration's time."""
     if seconds[""] == inf:
         return ""
     name = min(seconds, key=lambda n: (seconds[n], n))
@@ -83,16 +84,16 @@ def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
 
 @frozen
 class ChooseAlgorithms:
-    """Replaces nodes by their cheapest algorithms; `choices` lists what was compared, `used` the algorithm of each new
-    node, `replaced` that of each old one.
+    """Replaces nodes by their cheapest algorithms.
 
-    `plan` cuts the alternatives into kernels, all of them at once, `ahead` does so while this process does something
-    else; `evaluator` says what these take. A second run, with other costs, compares the same kernels. Values of the
-    graph lie with their dims in `orders`. A declaration that takes less than the `least` seconds stays. Before it is
-    `known` what the kernels of both take, by more than the model's word, an alternative has to save more, and a
-    declaration that is `small`, of less than so many seconds, stays. Where there are names of nodes,
-    `only` these are looked at. Where it `asks`, the evaluator hears of what decides nothing yet, so that it may be
-    measured.
+    `choices` lists the compared alternatives, `used` the algorithm of each new node, `replaced` that of each old one.
+
+    `plan` partitions the alternatives into kernels, all of them at once; `ahead` does so in other processes while this
+    one continues. `evaluator` returns the costs of these kernels. A second run, with other costs, compares the same
+    kernels. The dims of the graph's values are stored in `orders`. A declaration that takes less than `least` seconds
+    stays. While measured times of the kernels of both are not `known`, an alternative has to save more, and a
+    declaration that takes less than `small` seconds stays. With `only`, just the named nodes are considered. Where it
+    `asks`, the evaluator is queried for undecided kernels too, so that they may be measured.
     """
 
     instances: Instances
@@ -118,10 +119,11 @@ class ChooseAlgorithms:
     coming: dict[frozenset[Hashable], Callable[[], None]] = field(factory=dict)
 
     def begin(self, graph: Graph) -> None:
-        """Have declarations, and those alternatives that may be faster, cut into kernels beside what else there is to
-        do. What declarations take is not waited for: they take no longer than their most.
+        """Start to partition declarations and promising alternatives in other processes.
+
+        It does not wait for the times of the declarations, but uses their upper bounds.
         """
-        fresh = self._fresh(graph, self._wanted(graph))
+        fresh = self._fresh(graph, self._candidate_algorithms(graph))
         if self.ahead is None or not fresh:
             return
         alternatives = self._promising(fresh, {key: PEAK * self.peaks[key] for key in fresh})
@@ -134,12 +136,12 @@ class ChooseAlgorithms:
         self.choices.clear()
         self.used.clear()
         self.replaced.clear()
-        nodes = self._wanted(graph)
+        nodes = self._candidate_algorithms(graph)
         for keys in [keys for keys in self.coming if not keys.isdisjoint(self.keys[name] for name in nodes)]:
             self.coming.pop(keys)()
         fresh = self._fresh(graph, nodes)
         if fresh:
-            whole, others = self._planned(fresh)
+            whole, others = self._plan_declarations(fresh)
             self._keep(fresh, whole, self._cut(others))
         if self.asks:
             plans = (self.plans[self.keys[name]] for name in nodes)
@@ -152,13 +154,13 @@ class ChooseAlgorithms:
             searched = {name: inf if found is None else found.searched for name, found in kernels.items()}
             choice = AlgorithmChoice(node.name, {name: self._seconds(p) for name, p in kernels.items()}, searched)
             self.choices.append(choice)
-            if best := self._decided(choice, kernels, self.peaks[self.keys[node.name]]):
+            if best := self._best_algorithm(choice, kernels, self.peaks[self.keys[node.name]]):
                 self.replaced[node.name] = best
                 result = self.replace(result, node, best)
         return result
 
-    def _wanted(self, graph: Graph) -> Mapping[str, Collection[str]]:
-        """Return the algorithms of each node that may be better off with one."""
+    def _candidate_algorithms(self, graph: Graph) -> Mapping[str, Collection[str]]:
+        """Return the algorithms of each node that may profit from one."""
         asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
         nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
@@ -172,7 +174,7 @@ class ChooseAlgorithms:
         return {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
 
     def _fresh(self, graph: Graph, nodes: Mapping[str, Collection[str]]) -> Mapping[Hashable, Fragments]:
-        """Return the alternatives of nodes that were not cut into kernels yet, nor are."""
+        """Return the alternatives of nodes that are neither partitioned yet nor pending."""
         begun = {key for keys in self.coming for key in keys}.union(self.plans)
         first: dict[Hashable, str] = {}
         for name in nodes:
@@ -182,17 +184,18 @@ class ChooseAlgorithms:
         parts = {name: _with_followers(node, graph, self.instances) for name, node in found.items()}
         return {key: self._fragments(parts[name], graph, nodes[name]) for key, name in first.items()}
 
-    def _decided(self, choice: AlgorithmChoice, plans: Mapping[str, Priced], peak: float) -> str:
-        """Return what takes a node's place: what was measured to be best, or by the model, where that is not known and
-        the declaration, which takes `peak` seconds at the peak rates of the machine, is not small.
+    def _best_algorithm(self, choice: AlgorithmChoice, plans: Mapping[str, Priced], peak: float) -> str:
+        """Return the algorithm that replaces a node: the best by measurement, or by the model where it is not measured.
+
+        By the model a declaration stays that is small; it takes `peak` seconds at the peak rates of the machine.
         """
-        measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._measured(kernels)}
+        measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._is_measured(kernels)}
         if "" in measured and {choice.rival, choice.guess} & {*measured}:
             return _cheapest(measured, MARGIN)
         return choice.guess if min(PEAK * peak, choice.searched[""]) >= self.small else ""
 
     def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
-        """Return the graph with an algorithm in a node's place, and note which nodes belong to it."""
+        """Replace a node by an algorithm in the graph; record its nodes."""
         before = {n.name for n in graph.nodes}
         result = replace_node(graph, node, algorithm, self.instances)
         self.used.update({n.name: algorithm for n in result.nodes if n.name not in before})
@@ -200,7 +203,7 @@ class ChooseAlgorithms:
 
     @property
     def taken(self) -> tuple[dict[Hashable, FusedGroup], dict[Hashable, FusedGroup]]:
-        """What the kernels of the chosen alternatives compute, and of those that were not chosen."""
+        """Forms of the kernels of the chosen alternatives, and of the others."""
         chosen: dict[Hashable, FusedGroup] = {}
         others: dict[Hashable, FusedGroup] = {}
         for choice in self.choices:
@@ -211,18 +214,20 @@ class ChooseAlgorithms:
 
     @property
     def questions(self) -> list[list[FusedGroup]]:
-        """The kernels of each declaration with those of the algorithm that may take its place; what the model does not
-        decide without doubt comes first, and where most seconds depend on the answer, in all places together.
+        """Kernels of each declaration and of its best alternative, to be measured.
+
+        Those come first that the model does not decide for certain, ordered by the seconds that depend on the answer,
+        over all places together.
         """
         stakes: defaultdict[Hashable, float] = defaultdict(float)
-        found = {self.keys[choice.node]: self._compared(choice) for choice in self.choices}
+        found = {self.keys[choice.node]: self._compared_kernels(choice) for choice in self.choices}
         certain = {self.keys[choice.node]: choice.rival == choice.guess for choice in self.choices}
         for choice in self.choices:
             difference = choice.seconds[""] - choice.seconds[choice.rival] if choice.rival else 0.0
             stakes[self.keys[choice.node]] += abs(difference)
         return [found[key] for key in sorted(found, key=lambda key: (certain[key], -stakes[key]))]
 
-    def _compared(self, choice: AlgorithmChoice) -> list[FusedGroup]:
+    def _compared_kernels(self, choice: AlgorithmChoice) -> list[FusedGroup]:
         """Return the kernels of a declaration and of its cheapest alternative."""
         plans = self.plans[self.keys[choice.node]]
         found = [plans[name] for name in dict.fromkeys(("", choice.rival))]
@@ -237,11 +242,11 @@ class ChooseAlgorithms:
         if rounded <= FINE:
             return names
         operands = [None if v is None else types[v] for v in node.inputs]
-        possible = [n for n in names if self._replaced(part, n) is not None]
+        possible = [n for n in names if self._replace_first(part, n) is not None]
         return [n for n in possible if rounded * amplification(node, operands, n, self.instances) <= LOSS]
 
-    def _replaced(self, part: Graph, name: str) -> Graph | None:
-        """Return a part with an algorithm in the place of its first node; None where the steps do not fit its types."""
+    def _replace_first(self, part: Graph, name: str) -> Graph | None:
+        """Return a part with an algorithm instead of its first node; None where the steps do not fit its types."""
         try:
             return replace_node(part, part.nodes[0], name, self.instances)
         except CutsError as error:
@@ -250,10 +255,10 @@ class ChooseAlgorithms:
             return None
 
     def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
-        """Return each alternative of the first node of a part, without what is known when it is compiled."""
+        """Return each alternative of the first node of a part, without nodes that are constant at compile time."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
         orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
-        made = {name: found for name in names if (found := self._replaced(part, name)) is not None}
+        made = {name: found for name in names if (found := self._replace_first(part, name)) is not None}
 
         def fragment(whole: Graph) -> Fragment:
             known = set(fixed)
@@ -271,7 +276,7 @@ class ChooseAlgorithms:
         return {name: fragment(each) for name, each in {"": part, **made}.items()}
 
     def _key(self, part: Graph, graph: Graph) -> Hashable:
-        """Return what the alternatives of a part depend on."""
+        """Return the key of all that the alternatives of a part depend on."""
         names = {v: n for n, v in enumerate(part.types)}
         members = tuple(
             (n.op, tuple(names.get(v or "") for v in n.inputs), attributes_key(n.attributes)) for n in part.nodes
@@ -280,10 +285,10 @@ class ChooseAlgorithms:
         orders = tuple((names[v], self.orders[v]) for v in (*part.inputs, *part.outputs) if v in self.orders)
         return members, tuple(part.types.values()), constants, orders
 
-    def _planned(self, fresh: Mapping[Hashable, Fragments]) -> tuple[Plans, dict[tuple[Hashable, str], Fragment]]:
-        """Have the declarations of new parts cut into kernels; return these, and the alternatives that may be
-        faster.
-        """
+    def _plan_declarations(
+        self, fresh: Mapping[Hashable, Fragments]
+    ) -> tuple[Plans, dict[tuple[Hashable, str], Fragment]]:
+        """Partition the declarations of new parts; return their kernels, and the alternatives that may be faster."""
         whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
         seconds = {key: found.searched for (key, _), found in whole.items() if found is not None}
         return whole, self._promising(fresh, {key: s for key, s in seconds.items() if s >= self.least})
@@ -291,8 +296,9 @@ class ChooseAlgorithms:
     def _promising(
         self, fresh: Mapping[Hashable, Fragments], seconds: Mapping[Hashable, float]
     ) -> dict[tuple[Hashable, str], Fragment]:
-        """Return the alternatives that may be faster than declarations of some seconds. Those with which all places
-        together may save most stand at both ends, where workers and this process begin.
+        """Return the alternatives that may be faster than declarations of these seconds.
+
+        Those with the largest savings over all places stand at both ends, where workers and this process begin.
         """
         uses = Counter(self.keys.values())
         others = {
@@ -308,16 +314,14 @@ class ChooseAlgorithms:
         return {place: others[place] for place in (*ranked[0::2], *reversed(ranked[1::2]))}
 
     def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
-        """Take in the kernels of new parts, and what was folded for them: the same is in the whole graph."""
+        """Store the kernels of new parts, and their foldings, which recur in the whole graph."""
         for each in (*whole.values(), *found.values()):
             remember_foldings(() if each is None else each.foldings)
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 
     def _estimate(self, graph: Graph) -> float:
-        """Return the seconds of a fragment whose nodes are a kernel each, but for those that only move, at the peak
-        rates of the machine.
-        """
+        """Return the seconds of a fragment at peak rates, one kernel for each node that is no data movement."""
         target = self.target
         costs = [program_costs(self.instances.of_node(node, graph).program) for node in graph.nodes]
         moved = [(c.bytes_read + c.bytes_written) / target.BW_global for c in costs]
@@ -326,23 +330,20 @@ class ChooseAlgorithms:
     def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> Plans:
         return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
 
-    def _measured(self, kernels: Priced) -> bool:
-        """Whether it is known what kernels take."""
+    def _is_measured(self, kernels: Priced) -> bool:
         return kernels is not None and all(self.known(form) for form, _ in kernels.priced)
 
     def _seconds(self, kernels: Priced) -> float:
-        """Return what kernels take, by the search of the model where that is not known of all of them."""
+        """Return the seconds of kernels, by the model's search unless all of them are measured."""
         if kernels is None:
             return inf
-        measured = self._measured(kernels)
+        measured = self._is_measured(kernels)
         costs = [self.evaluator.cost(form) for form, _ in kernels.priced] if self.asks or measured else []
         return kernels.total(costs) if measured else kernels.searched
 
 
 def _may_be_faster(fragment: Fragment, declaration: float) -> bool:
-    """Whether moving the operands and results of an alternative, filters transformed, takes less than what the kernels
-    of a declaration may, which take so many seconds.
-    """
+    """Return whether an alternative's memory traffic, with transformed filters, takes less than the declaration may."""
     types = fragment.graph.types
     moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
     least = fragment.target.launch_time + moved / fragment.target.BW_global
@@ -350,7 +351,7 @@ def _may_be_faster(fragment: Fragment, declaration: float) -> bool:
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
-    """Return the graph with a node replaced by the steps of one of its algorithms."""
+    """Return the graph with a node replaced by an algorithm's steps."""
     instance = instances.of_node(node, graph)
     names = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
     names |= dict(zip(instance.outputs, node.outputs, strict=True))
@@ -380,9 +381,7 @@ def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances)
 
 
 def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
-    """Return a node as a graph, with the chain of pointwise nodes that its only result goes through and nothing else
-    needs.
-    """
+    """Return a node with the chain of pointwise nodes that alone reads its only result, as a graph."""
     consumers = graph.consumers()
     chain: list[Node] = []
     while len(chain) < FOLLOWERS:
@@ -399,9 +398,7 @@ def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
 
 
 def _fragment(nodes: Iterable[Node], graph: Graph) -> Graph:
-    """Return a few consecutive nodes as a graph; all that they read from elsewhere is an input, the last result the
-    output.
-    """
+    """Return a few consecutive nodes as a graph that returns the last result."""
     nodes = tuple(nodes)
     made = {v for n in nodes for v in n.outputs}
     inputs = tuple(dict.fromkeys(v for n in nodes for v in n.operands if v not in made))
@@ -410,7 +407,7 @@ def _fragment(nodes: Iterable[Node], graph: Graph) -> Graph:
 
 
 def _without_known(graph: Graph, known: set[str]) -> Graph:
-    """Drop nodes whose operands are all known when the graph is compiled; their results become inputs."""
+    """Drop nodes whose operands are all constant at compile time; their results become inputs."""
     nodes: list[Node] = []
     for node in graph.nodes:
         if all(v in known for v in node.operands) and not set(node.outputs) & set(graph.outputs):

@@ -1,4 +1,4 @@
-"""What a compilation was asked, and what its stages have made so far."""
+"""State of one compilation: its request and the results of its stages."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ from .schedule import Candidate
 from .split import Splitting
 from .workload import Planning, PlanningHere, Selector
 
-#: Part of a group's time that its halves may take by the model's word alone, where nothing is measured.
+#: Largest share of a group's time that its halves may take by the cost model alone.
 UNMEASURED = 0.8
 #: Prints an extracted kernel in a dialect, with facts for reports.
 Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
-#: The share of limited memory that is left to what kernels hold between them: partial sums, tables, gaps.
+#: Share of limited memory that is reserved for data between kernels: partial sums, tables, gaps.
 BETWEEN = 1 / 16
 
 
 @frozen
 class FirstPlan:
-    """A graph that the model has planned, with the algorithm of each node that belongs to one, and of each node whose
-    place one took.
+    """Graph that the cost model has planned.
+
+    It has the algorithm of each node that belongs to one, and of each node that an algorithm has replaced.
     """
 
     graph: Graph
@@ -59,21 +60,20 @@ class FirstPlan:
 
 @define
 class Compilation:
-    """One compilation: what it was asked, and what the stages so far have made.
+    """State of one compilation: its request and the results of its stages.
 
-    `foreseeing` has others find costs ahead. `placed` is the graph with its views before groups change either,
-    `workshop` makes groups, whose normal `forms` all plans of the graph share, as they do `meanings` of nodes, and
-    `formed` are those of the partition before they were split. `unique` has the first group of each distinct kernel;
-    `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its thread-level kernel, each by the
-    key of the kernel; those that others have `made` miss in the latter two,
-    as do those of launches that others have `made_together`.
-    `kept` is what holds of decisions that were made before.
-    `planning` does what the model alone decides for many kernels. `considered` is the graph whose nodes algorithms
-    were chosen for, `replaced` those whose place one took, `first` the best that the model planned ahead where memory
-    is not limited, `again` the values that are computed once more, late, `passing` what is between units and must not
-    be stored, as there is no room.
-    `launches` are the groups in order of execution, those that are launched together as one, and `functions` the
-    sources of their kernels, by the keys of all that a launch has; `places` says where those groups stood before.
+    `async_cost` evaluates costs in other processes, ahead of use. `placed` is the graph with its views before groups
+    change either. `builder` forms groups, whose normal `forms` all plans of the graph share, as they share the
+    `meanings` of nodes; `formed` are the groups of the partition before reductions are split. `unique` has the first
+    group of each distinct kernel. `chosen`, `blocks` and `threads` have its schedule, its block-level kernel and its
+    thread-level kernel, each by the key of the kernel. Kernels that others have `made`, and those of launches that
+    others have `made_together`, are missing in the latter two. `replay` is the part of recorded decisions that can be
+    replayed. `planning` makes the decisions of the cost model for many kernels. `considered` is the graph for whose
+    nodes algorithms were chosen, `replaced` names the nodes that an algorithm replaces, `baseline` is the best plan
+    that the model made ahead where memory is not limited, `rematerialised` are values that are computed again, and
+    `on_chip` the tensors between units that must not be stored, as memory is limited. `launches` are the groups in
+    order of execution, those of one launch together, `functions` the sources of their kernels, by the keys of all
+    members of a launch. `places` has the positions of those groups when they were formed.
     """
 
     registry: Registry
@@ -124,25 +124,25 @@ class Compilation:
 
     @property
     def told(self) -> Decisions | None:
-        """What is known to be the best that measuring can decide."""
+        """Recorded decisions that measurements have shown to be best."""
         return None if self.selector is None else self.selector.decisions
 
     @property
     def settled(self) -> bool:
-        """Whether the groups are those that were known to be best, all of them."""
+        """True where all groups are replayed from the decision record."""
         return self.kept is not None and self.kept.whole
 
     def is_new(self, *made: object) -> bool:
-        """Whether these objects together are asked about for the first time.
+        """Return whether these objects together are seen for the first time.
 
-        What a stage made cannot change: where it was verified behind one stage, it need not be behind the next. The
-        objects are kept, so that no other one gets the identity of one that is gone.
+        Results of stages are immutable, so a result that is verified once is not verified again. The objects are
+        stored, so that no other one gets the identity of a deleted one.
         """
         key = tuple(map(id, made))
         return self._verified.setdefault(key, made) is made
 
     def known(self, stage: str, make: Callable[[], T]) -> T:
-        """Return what a stage makes of the graph as it is now; it is made once."""
+        """Return a stage's result for the current graph; it is computed once."""
         key = stage, id(self.graph)
         if key not in self._known:
             self._known[key] = self.graph, make()
@@ -150,51 +150,52 @@ class Compilation:
 
     @property
     def room(self) -> float | None:
-        """The bytes that tensors of the graph may take at once, where memory is limited."""
+        """Bytes available for live tensors, where memory is limited."""
         return None if self.options.memory is None else self.options.memory * (1 - BETWEEN)
 
-    def partitioner(self, workshop: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
+    def partitioner(self, builder: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
         looks = self.budget.overdue if self.selector is None else self.selector.overdue
         kept = () if self.kept is None else tuple(self.kept.groups.values())
         costs, ahead = evaluator or self.evaluator, self.foreseeing
         over = lambda: looks() and self.modelled.late()  # noqa: E731
-        made = Partitioner(workshop, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
+        made = Partitioner(builder, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
         return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
 
     @property
     def unmeasured(self) -> Splitting:
-        """What groups cost by the model alone, whatever was measured."""
+        """Costs of groups by the cost model alone, without measurements."""
         return evolve(self.evaluator, evaluator=self.evaluator.modelled, timed=lambda form: False)
 
     def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
-        """Return what groups take together, and whether all of it was measured."""
+        """Return the total time of groups, and whether it is measured."""
         kernels = [kernel for group in groups for kernel in self.evaluator.kernels(group.form)]
         known = self.selector is not None and all(map(self.selector.knows, kernels))
         return sum(self.evaluator.cost(group.form) for group in groups), known
 
     def faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
-        """Whether groups were measured to take less than others, which were measured too."""
+        """Return whether groups take less than others, all of them measured."""
         (old, known), (new, sure) = self.times(before), self.times(after)
         return known and sure and new < old
 
     def least(self, form: FusedGroup) -> float:
-        """Return the seconds that a group's memory traffic takes at least, as costs are scaled."""
+        """Return the scaled seconds of a group's memory traffic."""
         return Roofline(self.target).traffic(form) * (1.0 if self.selector is None else min(1.0, self.selector.scale))
 
     @property
     def math(self) -> str:
-        """The math mode of sums of products of f32, as the precision policy has it."""
+        """Math mode of f32 sums of products under the precision policy."""
         return PRECISIONS[self.options.precision].math
 
     @property
     def complete(self) -> bool:
-        """Whether neither the budget nor the selector cut the search short."""
+        """True where neither the budget nor the selector cut the search short."""
         return not self.modelled.expired and (self.selector is None or self.selector.complete)
 
     def _evaluator(self, modelled: GroupEvaluator) -> Splitting:
-        """Return what groups cost: by the model, or by measurement where there is a selector, split where that is
-        faster: by the clock, or by more than the model may err.
+        """Return the evaluator of groups: measured times where a selector has them, else the cost model.
+
+        A group is split where that is faster, by measurement or by more than the error of the model.
         """
         parts = {} if self.foreseeing is None else self.foreseeing.parts
         alone = Splitting(modelled, modelled, self.target, UNMEASURED, known=parts)

@@ -1,4 +1,4 @@
-"""What a compilation decided, by place: what a later one of such a graph is told."""
+"""Decision record of a compilation, for replay on an equal graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .structure import node_marks, unit_marks
 
 
 def decided(work: Compilation) -> Decisions:
-    """Return what a compilation has decided; what it was told to decide, where it was told."""
+    """Return a compilation's decisions; the recorded ones where all were replayed."""
     if work.told is not None and work.settled:
         return work.told
     assert work.workshop is not None and work.considered is not None, "groups were formed"
@@ -27,8 +27,10 @@ def decided(work: Compilation) -> Decisions:
 
 
 def apart(work: Compilation) -> float:
-    """Return the seconds of all units by themselves; infinity where nobody asked what they take, where that is what was
-    decided, where no time is left to compare it, and where there are loops, whose turns are partitions of their own.
+    """Return the total seconds of all units as one kernel each.
+
+    It is infinite where it is not needed: where decisions are replayed, where no time is left, where there are loops,
+    whose iterations are partitions of their own, and where nothing is fused.
     """
     shop = work.workshop
     if work.told is not None or shop is None or work.budget.over():
@@ -41,19 +43,19 @@ def apart(work: Compilation) -> float:
     return sum(work.evaluator.cost(group.form) for group in alone)
 
 
-def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:
-    """Yield the groups as they were formed, and how their reductions were divided."""
+def _groups(work: Compilation, builder: Workshop) -> Iterator[GroupDecision]:
+    """Yield the groups as they were formed, with the division of their reductions."""
     kernels: defaultdict[tuple[str, ...], list[FusedGroup]] = defaultdict(list)
     for group in work.groups:
         kernels[group.units].append(group.form)
-    places = {name: n for n, name in enumerate(workshop.units)}
-    told = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
+    places = {name: n for n, name in enumerate(builder.units)}
+    divisions = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
     for group in work.formed:
-        shop = workshop if group.repeat is None else workshop.turn(group.repeat)
+        shop = builder if group.repeat is None else builder.turn(group.repeat)
         own = places if group.repeat is None else {name: n for n, name in enumerate(shop.units)}
         segments = tuple(tuple(own[unit] for unit in part) for part in group.parts)
         loop = None if group.repeat is None else places[group.repeat]
-        known = told.get(form_key(group.form))
+        known = divisions.get(form_key(group.form))
         most = known.parts if known is not None else work.evaluator.most_useful(group.form)
         parts = most if len(kernels[group.units]) > 1 else 1
         slices = _slices(group.form, kernels[group.units])
@@ -61,6 +63,6 @@ def _groups(work: Compilation, workshop: Workshop) -> Iterator[GroupDecision]:
 
 
 def _slices(formed: FusedGroup, kernels: Sequence[FusedGroup]) -> int:
-    """Return in how many slices a group is computed: these lie in the last tensor that is shared, which it had not."""
+    """Return the number of slices of a group; the slices lie in its last additional shared tensor."""
     found = next((form for form in kernels if len(form.shared) > len(formed.shared)), None)
     return 1 if found is None else found.tensors[found.shared[-1]].shape[0]

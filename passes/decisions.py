@@ -1,10 +1,9 @@
-"""What measured times decided about a graph, so that it can be decided alike at once: algorithms, groups, what is
-split, and which groups share a launch.
+"""Decision record: algorithms, fusion groups, split reductions and shared launches.
 
-It is said by place (of nodes, of units, of groups), and each place by what is computed there: so a graph whose tensors
-have other names or other weights gets the same kernels, and one of which a part is another, or which another version
-writes otherwise in places, gets those of all the rest. Schedules are no part of it: each kernel's is known by what it
-computes.
+Decisions refer to nodes, units and groups by position, and each position has the fingerprint of its computation. So a
+graph whose tensors have other names or other weights gets the same kernels, and a graph that contains another one, or
+that another version writes differently in places, gets those of the equal parts. Schedules are not part of the record:
+each kernel's schedule is found by its computation.
 """
 
 from __future__ import annotations
@@ -21,14 +20,16 @@ from .structure import corresponding, unit_marks
 
 
 class ForeignDecisionsError(PassError):
-    """Decisions were made about another graph, or by a version that forms other units."""
+    """Decisions about another graph, or by a version that forms other units."""
 
 
 @frozen
 class GroupDecision:
-    """One group: the places of the units of each of its segments, of the loop that they belong to, and into how many
-    parts, or slices, its reduction is divided. It `leaves` some of the tensors that its units write, which are numbered
-    in order; nobody noted which where that is None.
+    """Decision about one group, by the positions of its units.
+
+    It has the units of each segment, the loop that they belong to, and the number of `parts` (split-K) or `slices`
+    (sliced-K) of its reduction. `leaves` numbers, in order, the tensors among those that its units write which it
+    stores; it is None where it was not recorded.
     """
 
     segments: tuple[tuple[int, ...], ...]
@@ -39,14 +40,15 @@ class GroupDecision:
 
     @property
     def kernels(self) -> int:
-        """How many kernels compute it."""
+        """Number of kernels that compute the group."""
         return 2 if self.parts > 1 else 1
 
 
 @frozen
 class Upheld:
-    """What still holds of decisions: the groups that can be formed, by their places among those that were decided, and
-    whether they are all that there is.
+    """Groups of a decision record that can be formed, by recorded position.
+
+    `complete` is true where they are all groups of the graph.
     """
 
     groups: Mapping[int, Group]
@@ -55,14 +57,13 @@ class Upheld:
 
 @frozen
 class Decisions:
-    """What was decided about a graph whose units have this `digest`.
+    """Decision record of a graph whose units have this `digest`.
 
-    `algorithms` are places of nodes and what took their place; `groups` come in the order in which they were formed,
-    `launches` are the places of those that are launched together, in order of execution. `ordered` says whether tensors
-    between kernels lie with other dims innermost than the graph has them, which was not so before there was a choice.
-    `nodes` and `units` are the marks of what places stand for; earlier versions noted none. `branched`, which passes do
-    not ask for, says whether the finished plan was faster with its launches in branches; nothing where no clock
-    compared.
+    `algorithms` are positions of nodes and the algorithms that replaced them; `groups` come in the order in which they
+    were formed; `launches` are the positions of groups that are launched together, in order of execution. `ordered` is
+    true where tensors between kernels are stored with other dims innermost than in the graph. `nodes` and `units` are
+    the fingerprints of the positions, empty in records of earlier versions. `branched`, which passes do not read, is
+    true where the finished plan was faster with concurrent launches; None where that was not measured.
     """
 
     digest: str
@@ -75,18 +76,21 @@ class Decisions:
     branched: bool | None = field(default=None, eq=False)
 
     def nodes_now(self, marks: Sequence[str]) -> Mapping[int, int]:
-        """Return by its place before where a node is now; where none were noted, all are where they were."""
+        """Return the current position of each recorded node.
+
+        Without recorded fingerprints positions are unchanged.
+        """
         return corresponding(self.nodes, marks) if self.nodes else {n: n for n in range(len(marks))}
 
-    def keep(self, workshop: Workshop) -> Upheld:
-        """Return the groups that hold.
+    def keep(self, builder: Workshop) -> Upheld:
+        """Return the groups that can be replayed.
 
-        Raises `ForeignDecisionsError` where none does.
+        Raises `ForeignDecisionsError` where there is none.
         """
-        now, same = self._units_now(workshop)
+        now, same = self._units_now(builder)
         found, taken = dict[int, Group](), set[tuple[str | None, str]]()
         for place, decision in enumerate(self.groups):
-            group = _formed(decision, workshop, now, same)
+            group = _form_group(decision, builder, now, same)
             own = set() if group is None else {(group.repeat, unit) for unit in group.units}
             if group is not None and taken.isdisjoint(own):
                 found[place] = group
@@ -96,25 +100,26 @@ class Decisions:
         if not kept:
             raise ForeignDecisionsError("they were made about other units, or groups that are not legal")
         covered = {unit if group.repeat is None else group.repeat for group in kept.values() for unit in group.units}
-        return Upheld(kept, len(kept) == len(self.groups) and covered.issuperset(_wanted(workshop)))
+        return Upheld(kept, len(kept) == len(self.groups) and covered.issuperset(_required_units(builder)))
 
-    def _units_now(self, workshop: Workshop) -> tuple[Mapping[int, int], bool]:
-        """Return by its place before where a unit is now, and whether that is so of all of them."""
-        count = len(workshop.units)
-        if digest_of(workshop.views.programs) == self.digest:
+    def _units_now(self, builder: Workshop) -> tuple[Mapping[int, int], bool]:
+        """Return the current position of each recorded unit, and whether all units are equal."""
+        count = len(builder.units)
+        if digest_of(builder.views.programs) == self.digest:
             return {n: n for n in range(count)}, True
         if not self.units:
             raise ForeignDecisionsError("they were made about other units")
-        return corresponding(self.units, unit_marks(workshop.views.programs)), False
+        return corresponding(self.units, unit_marks(builder.views.programs)), False
 
     def division_of(self, kept: Upheld) -> dict[object, Division]:
-        """Return how the reduction of each form among the groups is divided."""
+        """Return the division of each replayed form's reduction."""
         decided = ((group, self.groups[place]) for place, group in kept.groups.items())
         return {form_key(group.form): Division(d.parts, d.slices) for group, d in decided}
 
     def shared(self, kept: Upheld) -> Iterator[list[tuple[int, int]]]:
-        """Yield the launches of several groups that are all kept: for each the place of the group, and which of its
-        kernels it is.
+        """Yield replayed launches of several groups.
+
+        Each member is the position of its group and the number of its kernel.
         """
         kernels = [(place, n) for place, decision in enumerate(self.groups) for n in range(decision.kernels)]
         for places in self.launches:
@@ -123,14 +128,12 @@ class Decisions:
                 yield members
 
 
-def _formed(decision: GroupDecision, workshop: Workshop, now: Mapping[int, int], same: bool) -> Group | None:
-    """Return the group that was decided on, nothing where some of its units are gone, or where others need what it
-    does not leave.
-    """
-    units = list(workshop.units)
+def _form_group(decision: GroupDecision, builder: Workshop, now: Mapping[int, int], same: bool) -> Group | None:
+    """Return the recorded group; None where units are missing, or where others read tensors that it does not store."""
+    units = list(builder.units)
     try:
         loop = None if decision.loop is None else units[now[decision.loop]]
-        shop = workshop if loop is None else workshop.turn(loop)
+        shop = builder if loop is None else builder.turn(loop)
         names = list(shop.units)
         where = now if loop is None else {n: n for n in range(len(names))}
         found = shop.form(tuple(tuple(names[where[place]] for place in segment) for segment in decision.segments))
@@ -138,25 +141,25 @@ def _formed(decision: GroupDecision, workshop: Workshop, now: Mapping[int, int],
         return None
     if not isinstance(found, Group):
         return None
-    alike = same or decision.leaves is None or decision.leaves == leaves(found, shop.units)
-    return evolve(found, repeat=loop) if alike else None
+    same_outputs = same or decision.leaves is None or decision.leaves == leaves(found, shop.units)
+    return evolve(found, repeat=loop) if same_outputs else None
 
 
 def leaves(group: Group, units: Mapping[str, Unit]) -> tuple[int, ...]:
-    """Return which of the tensors that a group's units write it leaves, by their numbers."""
+    """Return the numbers of the units' tensors that a group stores."""
     written = [tensor for name in group.units for tensor in units[name].writes]
     return tuple(n for n, tensor in enumerate(written) if tensor in group.outputs)
 
 
-def _wanted(workshop: Workshop) -> Iterator[str]:
+def _required_units(builder: Workshop) -> Iterator[str]:
     """Yield the units that need a kernel, and the loops."""
-    for name, unit in workshop.units.items():
-        if unit.repeat is not None or (not unit.free and workshop.used(name)):
+    for name, unit in builder.units.items():
+        if unit.repeat is not None or (not unit.free and builder.used(name)):
             yield name
 
 
 def digest_of(programs: Programs) -> str:
-    """Return a digest of what the places of units mean: the operation of each, and the types of what it touches."""
+    """Return a digest of the units' operations and tensor types."""
     digest = hashlib.sha256()
     for unit in programs.every_unit:
         types = " ".join(str(programs.types[t]) for t in (*unit.reads, *unit.writes) if t in programs.types)

@@ -1,7 +1,7 @@
-"""Evaluators: what the best kernel of a group takes, as the partition's `Evaluate` asks.
+"""Evaluators: `Evaluate(P)` of the partition, the cost of a group's best kernel.
 
 `Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed
-sample of the group's parameter space under the `bound` model. Measured time takes their place where there is a device.
+sample of the group's schedule space under the cost model. Measured times replace both where a device is present.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ from .fusion import UNKNOWN, box_extent, form_key, issue_slots
 from .model import Knob, SegmentStructure, Structure, bound, rank
 from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sampled, segment_structures
 
-#: The tile of the last segment along each axis that the recomputation of an earlier one is estimated with.
+#: Tile of the last segment along each axis, for the estimate of recomputation of an earlier segment.
 TILE = 16
-#: Structures, and points of each, that groups over a known iteration space are judged by.
+#: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
 STRUCTURES, LEADING = 1, 8
-#: Seconds that the model has for the first plan of a graph, however late it is when that is begun: a plan that was not
-#: thought to its end is slower, and takes longer to make, as it has more kernels. (DenseNet-121: 83 kernels, found in
-#: 3.5 s of a host that is in use; 146 where a second of them was missing, which took three seconds more to be made.)
+#: Seconds of the cost model for the baseline plan of a graph, even beyond the budget: an incomplete plan is slower and
+#: takes longer to build, as it has more kernels.
 OWN = 5.0
 
 
 @frozen
 class Roofline:
-    """Seconds of a group on a target if every tensor moved once and every operation ran at peak."""
+    """Seconds of a group with minimal memory traffic and peak arithmetic rates."""
 
     target: Target
 
@@ -54,18 +53,21 @@ class Roofline:
         """Return launch time plus the longer of memory and arithmetic time."""
         work = _operations(group.segments[-1])
         for segment in group.segments[:-1]:
-            work += _operations(segment) * _recomputed(segment, group)
+            work += _operations(segment) * _recompute_factor(segment, group)
         return max(self.traffic(group), self.target.launch_time + work / self.target.PERF_peak)
 
     def traffic(self, group: FusedGroup) -> float:
-        """Return launch time plus that of memory alone, which atoms do not make shorter."""
+        """Return launch time plus memory time, which matrix instructions do not shorten."""
         moved = sum(group.tensors[t].nbytes for t in (*group.inputs, *group.outputs))
         return self.target.launch_time + moved / self.target.BW_global
 
 
 @frozen(eq=False)
 class Leader:
-    """The best points of a structure: its position among those of its group, its knobs, numbers of points."""
+    """Best candidates of a schedule template.
+
+    It has the template's position among those of its group, its parameters, and the numbers of the candidates.
+    """
 
     position: int
     knobs: tuple[Knob, ...]
@@ -74,10 +76,12 @@ class Leader:
 
 @frozen
 class Modelled:
-    """Seconds of the best of at most `sample` points per structure of a group's space, by the `bound` model's order.
+    """Analytic cost of a group: its best sampled candidate schedule.
+
+    At most `sample` candidates of each schedule template are compared, in the order of the cost model.
 
     Of groups that compute over the same iteration space, such as a convolution before and after its neighbours were
-    fused into it, the first is searched; the others are judged by the points that were best there.
+    fused into it, the first is searched; the others are evaluated with the candidates that are best there.
     """
 
     target: Target
@@ -85,12 +89,13 @@ class Modelled:
     leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the modelled time, launch included, infinity where no sampled point is legal.
+        """Return the modelled time with its launch; infinity without a legal sample.
 
-        Where the sizes of segments have to fit one another, as those of few points do, a sample says nothing of them.
+        Where the sizes of segments depend on one another a sample represents the space badly: few of its candidates are
+        legal.
         """
         if sizes_depend(group):
-            return self._chosen(group)
+            return self._chosen_cost(group)
         segments = list(
             cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
         )
@@ -108,15 +113,15 @@ class Modelled:
             best = self._search(make_space(group, self.target, True, segments), key)
         return best
 
-    def _chosen(self, group: FusedGroup) -> float:
-        """Return the estimate of the point that is chosen without a device."""
+    def _chosen_cost(self, group: FusedGroup) -> float:
+        """Return the estimate of the candidate that is chosen without a device."""
         try:
             return choose(group, self.target)[0].score
         except PassError:
             return inf
 
     def _search(self, space: Space, key: tuple[Any, ...]) -> float:
-        """Return the best of a sample, and remember where the best points of the best structures lie."""
+        """Return the best of a sample, and store the best candidates of the best templates."""
         found: list[tuple[float, Leader]] = []
         for position, batch in enumerate(sampled(space, self.sample)):
             values = _seconds(batch, space)
@@ -130,36 +135,30 @@ class Modelled:
 
 
 def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
-    """Return the structures that stage all of the operands or none:
-    what is between them decides nothing at this level.
-    """
+    """Return the schedule templates that stage all operands or none; others do not change costs at this level."""
     most = max((len(s) for structure in structures for s in structure.staged), default=0)
     return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
 
 
 def _choices(structure: SegmentStructure) -> tuple[Hashable, ...]:
-    """Return what decides which knobs a structure has: points of others mean nothing there."""
+    """Return the properties that decide which parameters a schedule template has."""
     sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
     return (*sizes, structure.lanes, structure.atom, structure.keeps, structure.meets, structure.parts)
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
-    """Return the modelled seconds of points, infinity where they are not legal; bank conflicts decide nothing at this
-    level.
-    """
+    """Return the modelled seconds of candidates, infinity where they are illegal, without bank conflicts."""
     estimate = batch.flat(rank(batch.features, bound(batch.features, space.target), space.target))
     return np.where(batch.legal, estimate, inf)
 
 
 def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
-    """Return what groups over the same iteration space have in common: of each segment its axes, its loops, and what
-    outputs run along besides.
-    """
+    """Return each segment's iteration space: axes, loops and output extras."""
     return tuple(map(_iteration_space, group.segments))
 
 
 def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
-    """Return what a segment iterates over, and which axes each operand of its reductions and each output depends on."""
+    """Return a segment's axes, and the axes that each operand of its reductions and each output depends on."""
     axes = segment.axes
     own = [r.name for r in segment.reductions]
     loops = []
@@ -173,10 +172,11 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 
 @define
 class Limited:
-    """An evaluator with a deadline, which is asked once about equal groups: behind the share of a budget that goes to
-    it, what it was not asked before is `UNKNOWN`. Not while the plan is made that there is `without` a budget: until
-    that is overdue, and for a moment of its own however late it begins, the model has the word. `expired` says whether
-    it was asked behind its share.
+    """Cost model within a time budget, evaluated once for equal groups.
+
+    When its share of the budget is used up, a new group costs `UNKNOWN`. While it `ignores_budget`, for the baseline
+    plan, it is evaluated until the whole budget is overdue, and for at least `MIN_MODEL_SECONDS`. `expired` is true
+    once it was queried after its share.
     """
 
     evaluator: Modelled
@@ -197,17 +197,20 @@ class Limited:
         return self.costs[key]
 
     def knows(self, group: FusedGroup) -> bool:
-        """Whether the model said what a group costs."""
+        """Return whether the model has evaluated a group."""
         return form_key(group) in self.costs
 
     def late(self) -> bool:
-        """Whether the model does not answer any more, whatever its answer is for."""
+        """Return whether the model does not answer any more."""
         own = self.without and self._until is not None and self.budget.elapsed <= self._until
         return self.budget.overdue() and (self.budget.stopped or not own)
 
     @contextmanager
     def unbudgeted(self) -> Iterator[None]:
-        """Let the model answer in a block until the budget is overdue, in the first one for a moment of its own."""
+        """Context manager that lifts the model's share until the budget is overdue.
+
+        The first one lasts at least `MIN_MODEL_SECONDS`.
+        """
         if self._until is None:
             self._until = self.budget.elapsed + OWN
         before, self.without = self.without, True
@@ -221,19 +224,18 @@ def _operations(segment: Segment) -> float:
     points = prod(a.extent for a in segment.axes)
     outputs = sum(issue_slots(o.body) * prod(v.extent for v in o.extra) for o in segment.outputs)
     return float(
-        points * outputs + sum(_accumulated(r, points * prod(v.extent for v in r.reduce)) for r in segment.reductions)
+        points * outputs
+        + sum(_reduction_slots(r, points * prod(v.extent for v in r.reduce)) for r in segment.reductions)
     )
 
 
-def _accumulated(reduction: Reduction, points: int) -> int:
-    """Return a multiply and an add per point; a factor is computed once per element of what it depends on, as when it
-    is staged.
-    """
+def _reduction_slots(reduction: Reduction, points: int) -> int:
+    """Return a multiply and an add per point, and each factor once per element, as when it is staged."""
     parts = factors(reduction.body) if reduction.combine == "sum" else (reduction.body,)
     return len(parts) * points + sum(issue_slots(p) * prod(v.extent for v in expr_variables(p)) for p in parts)
 
 
-def _recomputed(segment: Segment, group: FusedGroup) -> float:
+def _recompute_factor(segment: Segment, group: FusedGroup) -> float:
     """Return how often an element of a shared tensor is computed, over all blocks of the last segment."""
     output = segment.outputs[-1]
     later = group.segments[group.segments.index(segment) + 1 :]

@@ -1,8 +1,8 @@
-"""Fragments: small graphs on their own, cut into groups by the model, where need be in another process.
+"""Candidate subgraphs: small graphs that the cost model partitions, in any process.
 
-To compare the algorithms of a node, each of them is cut into groups like any graph. Its transforms are long
-expressions, which take a while to bring into normal form; a fragment holds all that this needs, so that a tuner's
-workers can do it side by side.
+To compare the algorithms of a node, each of them is partitioned like any graph. Its transforms are long expressions
+whose normal forms take long to compute; a candidate subgraph contains all that this needs, so that the workers of a
+tuner can do it in parallel.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ _LOG = logging.getLogger("cuts.passes")
 
 @frozen
 class PricedKernels:
-    """The kernels that a fragment is cut into, each with the seconds of the best of a few of its points by the model;
-    `searched` are seconds of all of them where each is searched by the model, and split where that is faster.
-    `foldings` are what was folded on the way, for whoever cuts the same kernels; `counts` says how often each is
-    launched, where one is part of a loop. `points` are the best of each that was searched, over canonical names, for
-    whoever begins to measure with them.
+    """Kernels of a candidate subgraph, each with its modelled seconds.
+
+    The seconds are those of the best of a few candidate schedules; `searched` are those of all kernels where each is
+    searched by the model, and split where that is faster. `foldings` are the foldings on the way, for other partitions
+    with the same kernels. `counts` has the launches of each kernel, more than one in a loop. `points` are the best
+    candidate schedules of each searched kernel, over canonical names, from which a measured search begins.
     """
 
     priced: tuple[tuple[FusedGroup, float], ...]
@@ -58,19 +59,20 @@ class PricedKernels:
     points: Sequence[tuple[FusedGroup, tuple[Point, ...]]] = field(default=(), eq=False, repr=False)
 
     def total(self, seconds: Sequence[float]) -> float:
-        """Return what all launches take together, where each kernel takes so many seconds."""
+        """Return the time of all launches, given the seconds of each kernel."""
         return sum(count * each for count, each in zip(self.counts or repeat(1), seconds, strict=False))
 
 
-#: The kernels of a fragment; nothing where it cannot be cut.
+#: Kernels of a candidate subgraph; None where it cannot be partitioned.
 Priced: TypeAlias = PricedKernels | None
 
 
 @frozen
 class Fragment:
-    """A small graph, the declarations of its operations, and what its kernels are for; `math` is the math mode of its
-    sums of products. Of its inputs, `known` ones are constants of the whole graph, where the dims of inputs and
-    outputs lie in some `orders`.
+    """Candidate subgraph, with the declarations of its operations and its target.
+
+    `math` is the math mode of its sums of products. Its `known` inputs are constants of the whole graph; the dims of
+    its inputs and outputs are stored in `orders`.
     """
 
     graph: Graph
@@ -83,20 +85,20 @@ class Fragment:
 
 
 class Planner(Protocol):
-    """Cuts fragments into kernels."""
+    """Partitions candidate subgraphs into kernels."""
 
     def __call__(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of each fragment."""
+        """Return the kernels of each candidate subgraph."""
         ...
 
 
 def needed(registry: Vocabulary, graph: Graph) -> Registry:
-    """Return no more of a vocabulary than a graph needs, as it goes to another process."""
+    """Return the part of a vocabulary that a graph needs."""
     return Registry({n.op: registry.of(n) for n in graph.nodes})
 
 
 def cut_fragment(fragment: Fragment) -> Priced:
-    """Return the kernels of the partition that is best by the model, before any of them is split."""
+    """Return the kernels of the best partition by the model, without split-K."""
     with noted_foldings() as foldings:
         found = _cut(fragment)
     return None if found is None else evolve(found, foldings=tuple(foldings))
@@ -117,30 +119,33 @@ def _cut(fragment: Fragment) -> Priced:
 
 
 def _cut_kernels(fragment: Fragment, modelled: Remembered) -> PricedKernels:
-    """Return the kernels of a fragment as the model has them; raise `CutsError` where it cannot be cut."""
+    """Return the kernels of a fragment by the cost model.
+
+    Raises `CutsError` where it cannot be partitioned.
+    """
     programs = centre_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
     ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
     views = find_views(pack_constants(ordered, fragment.target, fragment.math))
     target = fragment.target
     policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep)
-    workshop = Workshop(views, policy)
+    builder = Workshop(views, policy)
     splitting = Splitting(modelled, modelled, fragment.target)
-    groups = partition(Partitioner(workshop, splitting), fragment.mode)
+    groups = partition(Partitioner(builder, splitting), fragment.mode)
     points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}
-    searched = [_searched(group.form, splitting, points) for group in groups]
+    searched = [_search_seconds(group.form, splitting, points) for group in groups]
     priced, times = tuple((group.form, modelled.cost(group.form)) for group in groups), turns(views)
     counts = tuple(times[group.repeat] for group in groups)
     found = PricedKernels(priced, 0.0, counts=counts, points=tuple(points.values()))
     return evolve(found, searched=found.total(searched))
 
 
-def _searched(
+def _search_seconds(
     form: FusedGroup, splitting: Splitting, points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]]
 ) -> float:
-    """Return the seconds of a kernel, or of the two that may take its place, by the points that a search by the model
-    ends with, and note these.
+    """Return the seconds of a kernel, or of its two halves, by a search with the cost model; record the best
+    candidates.
 
-    The best of a few points of a sum may be twice as slow as that; without sums it is about as fast.
+    The best of a few candidates of a sum may be twice as slow as that; without sums it is about as fast.
     """
     if not any(segment.reductions for segment in form.segments):
         return splitting.cost(form)
@@ -151,7 +156,7 @@ def _searched(
 
 
 def _with_constants(fragment: Fragment) -> Graph:
-    """Return the graph of a fragment with constants in the places of what is known; their numbers say nothing."""
+    """Return the graph of a fragment with zero constants for its known inputs."""
     graph, known = fragment.graph, [v for v in fragment.graph.inputs if v in fragment.known]
     arrays = {v: np.zeros(graph.types[v].shape, graph.types[v].dtype.numpy) for v in known}
     inputs = tuple(v for v in graph.inputs if v not in fragment.known)
@@ -159,5 +164,5 @@ def _with_constants(fragment: Fragment) -> Graph:
 
 
 def cut_fragments(fragments: Sequence[Fragment]) -> Sequence[Priced]:
-    """Return the kernels of each fragment, one after the other in this process."""
+    """Return the kernels of each candidate subgraph, computed in this process."""
     return [cut_fragment(fragment) for fragment in fragments]

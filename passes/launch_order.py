@@ -1,11 +1,11 @@
-"""The law of launches: in which order they may run, and which groups may share one.
+"""Legality of launch orders and of launches that several groups share.
 
-What is launched together runs in any order, or at the same time; what is launched behind something sees all that it
-wrote. So a launch may need nothing that a member of it makes, and everything that it needs must be launched before:
-what it reads, and, where it adds to memory, what that is filled with and whoever reads it as it was.
+Groups of one launch run in any order, or at the same time; a launch sees all writes of earlier launches. So a launch
+may not read results of its own members, and everything that it needs is launched earlier: the tensors that it reads
+and, where it adds to memory, the kernel that fills this memory and the readers of its earlier contents.
 
-The law is stated over units and tensors, not over how an order was found, so it holds launches of every kind of target,
-those of a decision that was read from a file included.
+The rules are stated over units and tensors, independent of the way in which an order was found, so they hold for every
+kind of target and for replayed decisions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from .fusion import Group, Views
 def launch_violations(
     launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]], views: Views
 ) -> Iterator[VerifyError]:
-    """Yield what breaks the law; `places` says where the groups of each launch stood when they were formed."""
+    """Yield violations of the rules.
+
+    `places` has the positions of each launch's groups when they were formed.
+    """
     broken = [*check_loops_whole(launches)]
     yield from broken or (*check_launches_in_order(launches, views), *check_turns_kept(launches, places))
 
 
 def check_launches_in_order(launches: Sequence[Sequence[Group]], views: Views) -> Iterator[VerifyError]:
-    """A launch reads what the graph is given, what launches before it wrote, and views of these; what it adds to is
-    filled, and read by all that stand in front; every output is there in the end.
+    """Yield launches that run before their operands are ready.
+
+    A launch reads inputs of the graph, results of earlier launches, and views of these. Memory that it adds to is
+    filled, and read by all earlier units that read it. Every output is computed in the end.
     """
     groups = Counter(unit for launch in launches for group in launch for unit in group.units)
     order = _Order(views, groups)
@@ -64,7 +69,7 @@ def check_launches_in_order(launches: Sequence[Sequence[Group]], views: Views) -
 
 
 def _in_order(launch: Sequence[Group], order: _Order) -> Iterator[VerifyError]:
-    """Yield what members of a launch need and what no launch before it has done, and then count it as done."""
+    """Yield the missing operands of a launch's members, then count the launch as done."""
     for group in launch:
         where = f"group {', '.join(map(quote, group.units))}"
         for tensor in group.inputs:
@@ -80,13 +85,13 @@ def _in_order(launch: Sequence[Group], order: _Order) -> Iterator[VerifyError]:
 
 
 def changed_in_place(group: Group) -> tuple[str, ...]:
-    """Return the graph tensors whose elements a group combines with what lies there."""
+    """Return the graph tensors whose elements a group updates in memory."""
     outputs = (output for segment in group.form.segments for output in segment.outputs)
     return tuple(dict.fromkeys(group.tensors[output.tensor] for output in outputs if output.into))
 
 
 def check_loops_whole(launches: Sequence[Sequence[Group]]) -> Iterator[VerifyError]:
-    """The groups of a loop are launched one by one, next to each other."""
+    """Yield loops whose groups are not launched one by one, adjacent."""
     for launch in launches:
         loops = dict.fromkeys(group.repeat for group in launch if group.repeat is not None)
         if loops and len(launch) > 1:
@@ -98,21 +103,22 @@ def check_loops_whole(launches: Sequence[Sequence[Group]]) -> Iterator[VerifyErr
 
 
 def check_turns_kept(launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]]) -> Iterator[VerifyError]:
-    """The groups of a loop run in the order in which they were formed: what a turn writes may lie where an earlier one
-    did.
+    """Yield loops whose groups have left the order of their formation.
+
+    An iteration may write where an earlier one did, so the order matters.
     """
-    for (first, before), (second, behind) in pairwise(zip(launches, places, strict=True)):
+    for (first, before), (second, after) in pairwise(zip(launches, places, strict=True)):
         repeat = first[0].repeat
-        if repeat is not None and repeat == second[0].repeat and before[-1] > behind[0]:
+        if repeat is not None and repeat == second[0].repeat and before[-1] > after[0]:
             yield VerifyError(f"groups of loop {quote(repeat)} have changed their order")
 
 
 class _Order:
-    """Which tensors are there, while launches run one after the other.
+    """Set of the ready tensors while launches run one after the other.
 
-    A tensor is there when all units that write it have run. A unit has run when all its groups have (a split reduction
-    is two); one that needs no kernel when what it reads is there. Of a tensor that is written in pieces, units need
-    those that stand in front of them.
+    A tensor is ready when all units that write it have run. A unit has run when all its groups have (a split reduction
+    has two); a unit without a kernel when its operands are ready. Of a piecewise tensor, units need the pieces of
+    earlier units.
     """
 
     def __init__(self, views: Views, groups: Counter[str]) -> None:
@@ -132,7 +138,7 @@ class _Order:
         self.present.update(t for t in group.outputs if t not in self.producers)
 
     def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
-        """Whether a tensor is there, or as much of it as some units need."""
+        """Return whether a tensor is ready, or the part that `readers` need."""
         pending, later = [(tensor, self._first(tensor, readers))], False
         while pending:
             name, place = pending.pop()
@@ -148,7 +154,10 @@ class _Order:
         return True
 
     def waiting_readers(self, tensor: str, changers: Sequence[str]) -> list[str]:
-        """Return the units in front of those that change a tensor which are still to read it, or a view of it."""
+        """Return earlier units that have yet to read a tensor.
+
+        They read it, or a view of it, before `changers` change it.
+        """
         place, pending = self._first(tensor, changers), [tensor]
         found: list[str] = []
         while pending:
@@ -159,6 +168,6 @@ class _Order:
         return found
 
     def _first(self, tensor: str, readers: Sequence[str]) -> int:
-        """Return the place of the first among some units that reads a tensor, the end where none does."""
+        """Return the position of the first reader among some units, the end where none reads it."""
         places = [self.place[unit] for unit in readers if tensor in self.reads[unit]]
         return min(places, default=len(self.place))

@@ -1,8 +1,8 @@
 """Schedules of kernels that share a launch.
 
-What a small kernel takes by itself is a launch and a round trip to memory, whatever its schedule: 26 gathers in blocks
-of 32 elements took 20 us on an H200, each of them 1.5 us. So kernels without sums are scheduled for their part of the
-machine, those over the same axes alike where that is legal, so that their blocks are equally wide.
+The time of a small kernel is a launch and a round trip to memory for nearly all schedules, and many narrow blocks slow
+a shared launch down. So kernels without sums are scheduled for their share of the machine, and those over the same axes
+with one schedule where that is legal, so that their blocks are equally wide.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from .schedule import Candidate, assess, check_schedule, choose
 
 @frozen(eq=False)
 class Alike:
-    """Kernels without sums over the same axes, each as one of `count` in a launch, and what the model says of each by
-    itself.
+    """Kernels without sums over the same axes that share a launch.
+
+    Each is one of `count` members; `scores` are the seconds of each alone by the cost model.
     """
 
     forms: tuple[FusedGroup, ...]
@@ -28,14 +29,16 @@ class Alike:
     target: Target
 
 
-#: Returns the kernels of each row as `scheduled_alike` has them, nothing for the rows that are left to who asks: of a
-#: training step of Inception-v3 there are two hundred, which take a process 20 seconds.
+#: Returns the kernels of each row as `scheduled_alike` does, None for the rows that are left to the caller. A training
+#: step of Inception-v3 has two hundred rows, which take one process 20 seconds.
 Ask: TypeAlias = Callable[[Sequence[Alike]], Sequence[Sequence[Candidate] | None]]
 
 
 def scheduled_alike(row: Alike, over: Callable[[], bool] = lambda: False) -> list[Candidate]:
-    """Return each kernel with the schedule of the one in front of it, where that is legal, else with the model's for
-    its part of the machine. Once it is `over`, those at the end are left out.
+    """Return the kernels of a row with schedules for a shared launch.
+
+    Each has the schedule of its predecessor where that is legal, else the best by the model for its share of the
+    machine. Once it is `over`, the rest of the row is left out.
     """
     found: list[Candidate] = []
     schedule: Schedule | None = None
@@ -49,7 +52,7 @@ def scheduled_alike(row: Alike, over: Callable[[], bool] = lambda: False) -> lis
 
 
 def _part_of(target: Target, count: int) -> Target:
-    """Return one of so many equal parts of a machine."""
+    """Return one of `count` equal parts of a machine."""
     return evolve(
         target,
         NUM_SM=max(1, target.NUM_SM // count),

@@ -1,4 +1,4 @@
-"""The printed forms of what the passes between graph and kernels make; all but the headings parse back (`ir.text`)."""
+"""Printed forms of passes' results; all but headings parse back (`ir.text`)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _program(unit: Unit, programs: Programs) -> Program:
 
 
 def show_views(views: Views) -> str:
-    """Return where tensors live that own no buffer, and the units that need no kernel."""
+    """Return the storage of tensors without buffers, and units without kernels."""
     lines = [f"# {tensor}\n{print_ir(storage)}" for tensor, storage in views.storages.items()]
     free = [u.name for u in views.programs.every_unit if u.free]
     return "".join([*lines, f"# no kernel: {', '.join(free) or 'none'}\n"])
 
 
 def show_partition(groups: Sequence[Group]) -> str:
-    """Return the groups in execution order, each in normal form over graph tensors."""
+    """Return the groups in execution order, in normal form over graph tensors."""
     parts = []
     for number, group in enumerate(groups):
         units = " | ".join(", ".join(part) for part in group.parts)
@@ -51,12 +51,12 @@ def show_launches(launches: Sequence[Sequence[Group]]) -> str:
 
 
 def show_candidate(candidate: Candidate) -> str:
-    """Return a chosen point: its schedule, its bound, and what limits it."""
+    """Return a candidate schedule with its lower bound and limiting resource."""
     return f"# bound {candidate.bound * 1e6:.3f} us, limited by {candidate.limit}\n{print_ir(candidate.schedule)}"
 
 
 def parameters(schedule: Schedule) -> dict[str, object]:
-    """Return a point of the parameter space as JSON values, in the paper's terms: tiles per axis, chunks, staging."""
+    """Return schedule parameters as JSON values: tiles per axis, chunks, staging."""
     segments = []
     for segment in schedule.segments:
         reductions = [

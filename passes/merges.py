@@ -1,8 +1,8 @@
-"""What the cut of a graph rests on: for each group the neighbours that it could be one kernel with, what that would
-take, and what the two take apart.
+"""Fusion report: the cost of each possible merge of neighbouring groups.
 
-Only what is known is told, nothing is searched again: a measured time, what the model said when it was asked, or, for
-merges that were given up at once, what memory traffic takes at least.
+For each group it has the neighbours that it could be merged with, the cost of the merged kernel, and the cost of the
+two unfused. It reports known costs without a new search: a measured time, a modelled time, or the lower bound of the
+memory traffic for merges that were rejected at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .fusion import Group, Illegal, Partitioner, form_key, neighbours
 
 @frozen
 class Price:
-    """Seconds of a group, and where they are from: "measured", "model", or "bound", which are the least."""
+    """Seconds of a group and their source: "measured", "model", or "bound"."""
 
     seconds: float
     source: str
@@ -27,8 +27,9 @@ class Price:
 
 @frozen
 class Merge:
-    """Two groups, by the nodes of each, that an edge connects: what they take as one kernel, and what apart, or why no
-    kernel computes both.
+    """Two adjacent groups, by their nodes, with costs fused and unfused.
+
+    `why` is the reason where no kernel computes both.
     """
 
     first: tuple[str, ...]
@@ -39,10 +40,10 @@ class Merge:
 
 
 def weighed(work: Compilation) -> Mapping[tuple[str, ...], Mapping[str, object]]:
-    """Return what was weighed, as JSON values, by the units of each group of the partition: `merges` with its
-    neighbours, and of a group of several units what they would take by themselves, as `parts`.
+    """Return the fusion report as JSON values by each group's units.
 
-    There is nothing where groups were not chosen by time, or had been before.
+    `merges` has the merges with its neighbours, and `parts` the cost of the units of a group of several as one kernel
+    each. It is empty where groups are not chosen by time, or are replayed.
     """
     shop = work.workshop
     if shop is None or work.told is not None or work.options.mode != "mixed" or work.budget.over():
@@ -65,12 +66,12 @@ def _merges(
     owner = partitioner.owners(groups)
     for first, second in neighbours(partitioner, groups, owner):
         merged = partitioner.merge(first, second, owner)
-        apart = _sum(_price(work, first.form), _price(work, second.form))
+        unfused = _sum(_price(work, first.form), _price(work, second.form))
         names = _nodes(work, first), _nodes(work, second)
         if isinstance(merged, Illegal):
-            yield first, second, Merge(*names, None, apart, merged.reason)
+            yield first, second, Merge(*names, None, unfused, merged.reason)
         else:
-            yield first, second, Merge(*names, _price(work, merged.form), apart)
+            yield first, second, Merge(*names, _price(work, merged.form), unfused)
 
 
 def _nodes(work: Compilation, group: Group) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ def _nodes(work: Compilation, group: Group) -> tuple[str, ...]:
 
 
 def _price(work: Compilation, form: FusedGroup) -> Price:
-    """Return what is known of a group's time."""
+    """Return the best known cost of a group."""
     if work.selector is not None and work.selector.knows(form):
         return Price(work.evaluator.cost(form), "measured")
     scale = 1.0 if work.selector is None else work.selector.scale
@@ -90,6 +91,6 @@ def _price(work: Compilation, form: FusedGroup) -> Price:
 
 
 def _sum(first: Price, second: Price) -> Price:
-    """Return two prices as one, which is as certain as the less certain of them."""
+    """Return two costs as one, from the less certain source."""
     sources = ("measured", "model", "bound")
     return Price(first.seconds + second.seconds, max(first.source, second.source, key=sources.index))

@@ -1,7 +1,7 @@
-"""The pipeline, from a graph to kernels, on one screen: the graph passes, then the stages of `STAGES`, in order.
+"""Pipeline from a graph to kernels: the graph passes, then `STAGES`.
 
 Views come before the partition because a movement that is a view needs no group; schedules come after it because they
-are per kernel, and equal groups share one. Each stage can be printed and stopped after, and what it made is verified
+are per kernel, and equal groups share one. Each stage can be printed and stopped after, and its result is verified
 where the options ask for it.
 """
 
@@ -60,7 +60,7 @@ from .stages import (
 )
 from .workload import Planning, PlanningHere, Selector
 
-#: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
+#: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
@@ -101,8 +101,8 @@ STAGES: tuple[Stage[Any], ...] = (
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
            "schedule/choose.py")),
     Stage("reconsider", reconsider, show_each(show_candidate), verify_schedules,
-          "groups with their times -> groups split that take longer than their parts; only where times are measured",
-          ("second_thoughts.py",)),
+          "groups with their times -> groups split again that take longer than their parts; only where times are "
+          "measured", ("second_thoughts.py",)),
     Stage("launches", put_side_by_side, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("side_by_side.py", "launch_schedules.py", "launch_order.py")),
@@ -119,8 +119,10 @@ STAGES: tuple[Stage[Any], ...] = (
 
 
 def graph_passes(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Pass, ...]:
-    """Return the graph passes in order: one round of each, to be looked at one by one, then all of them to a fixed
-    point, and last the precision policy: constants are folded in f32, and rounded once.
+    """Return the graph passes in order.
+
+    One round of each comes first, then all of them to a fixed point, and last the precision policy: constants are
+    folded in f32, and rounded once.
     """
     instances = registry.instances
     return (
@@ -144,12 +146,13 @@ def compile_graph(
     selector: Selector | None = None,
     planning: Planning | None = None,
 ) -> CompiledGraph:
-    """Compile a graph for a target; `emit` is the printer that a backend provides. A stopped compilation has no
-    kernels.
+    """Compile a graph for a target; a stopped compilation has no kernels.
 
-    With a `selector` measured times decide about algorithms, the partition and the schedules, else the model does;
-    `planning` is asked what it says of many kernels. A `UsageError` is raised where the options name a stage that is
-    none, a `PassError` where a stage cannot do its work, or broke what it made.
+    `emit` is the printer that a backend provides. With a `selector` measured times decide about algorithms, the
+    partition and the schedules, else the cost model does; `planning` evaluates the model for many kernels.
+
+    Raises `UsageError` where the options name an unknown stage, `PassError` where a stage fails or its result is
+    invalid.
     """
     stages = all_stages(registry, options.precision)
     _check_names([stage.name for stage in stages], options)

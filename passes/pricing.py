@@ -1,8 +1,8 @@
-"""What groups cost by the model, found ahead of being asked for: many at once, where need be in other processes.
+"""Asynchronous cost evaluation: the cost model of many groups, ahead of use.
 
-Groups that compute over one iteration space are judged by the points that were best for the first of them
-(`evaluators.Modelled`), so they are priced together and in order; those of different spaces have nothing to do with
-each other. So costs do not depend on who finds them, nor on how many do.
+Groups over one iteration space are evaluated with the best candidates of the first of them (`evaluators.Modelled`), so
+they are evaluated together and in order; those of different spaces are independent. So costs do not depend on the
+process that evaluates them, nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from .evaluators import Leader, Limited, Modelled, iteration_spaces
 from .fusion import form_key
 from .split import Splitting
 
-#: Groups of fewer iteration spaces are not worth handing out.
+#: Fewest iteration spaces whose groups are evaluated in other processes.
 FEW = 2
 
 
 @frozen
 class Pricing:
-    """Groups over one iteration space, in the order in which they are priced, each with the parts that it may be split
-    into; `leaders` are what is known of their iteration spaces.
+    """Groups over one iteration space whose costs are evaluated in order.
+
+    Each is evaluated with the parts of its split-K; `leaders` are the best candidates of known iteration spaces.
     """
 
     groups: tuple[FusedGroup, ...]
@@ -35,8 +36,9 @@ class Pricing:
 
 @frozen
 class Prices:
-    """The seconds of groups, in the order in which they were asked for, into how many parts it is best to split those
-    that somebody wanted priced, and what was learnt of iteration spaces.
+    """Costs of groups in the order of evaluation.
+
+    `parts` is the best split-K of each requested group, `leaders` the best candidates of new iteration spaces.
     """
 
     found: tuple[tuple[FusedGroup, float], ...]
@@ -44,14 +46,14 @@ class Prices:
     leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
 
 
-#: Has groups priced by others, and returns what waits for the answers: none where there was no time for one.
+#: Starts to evaluate costs elsewhere, and returns a function that waits for the results: None where time is missing.
 Pricer: TypeAlias = Callable[[Sequence[Pricing]], Callable[[], Sequence[Prices | None]]]
 
 
 def price(pricing: Pricing) -> Prices:
-    """Return what some groups cost, and what the parts cost that they may be split into."""
+    """Return the costs of some groups, and of their split-K parts."""
     modelled = Modelled(pricing.target, leaders=dict(pricing.leaders))
-    noted = _Noted(modelled)
+    noted = _RecordingCost(modelled)
     splitting = Splitting(noted, noted, pricing.target)
     for group in pricing.groups:
         splitting.best(group)
@@ -60,8 +62,8 @@ def price(pricing: Pricing) -> Prices:
 
 
 @frozen
-class _Noted:
-    """An evaluator that is asked once about equal groups, and notes which."""
+class _RecordingCost:
+    """Evaluator that is queried once for equal groups, and records them."""
 
     evaluator: Modelled
     found: dict[Hashable, tuple[FusedGroup, float]] = field(factory=dict)
@@ -76,8 +78,9 @@ class _Noted:
 
 @define
 class Foreseeing:
-    """An evaluator that may be told of groups whose costs are asked for soon; `pricer` finds them meanwhile, and into
-    how many `parts` it is best to split them.
+    """Evaluator that computes requested costs asynchronously, ahead of use.
+
+    `service` finds the costs of groups and their best split-K, `parts`, meanwhile.
     """
 
     limited: Limited
@@ -89,18 +92,18 @@ class Foreseeing:
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group."""
         if self._waiting is not None and not self.limited.knows(group):
-            self._take_in()
+            self._receive()
         return self.limited.cost(group)
 
     def knows(self, group: FusedGroup) -> bool:
-        """Whether the cost of a group was found; what was foreseen is waited for."""
+        """Return whether a group's cost is known; pending requests are waited for."""
         if self._waiting is not None and not self.limited.knows(group):
-            self._take_in()
+            self._receive()
         return self.limited.knows(group)
 
     def foresee(self, groups: Sequence[FusedGroup]) -> None:
-        """Have groups priced that were not, in this order where they have an iteration space in common."""
-        self._take_in()
+        """Request unknown costs of groups, in order within an iteration space."""
+        self._receive()
         together: defaultdict[Hashable, list[FusedGroup]] = defaultdict(list)
         for group in {form_key(g): g for g in groups}.values():
             if not self.limited.knows(group):
@@ -115,8 +118,8 @@ class Foreseeing:
         near = [key for key in leaders if (own := _last_axes(key))[len(own) - len(axes) :] == axes]
         return Pricing(groups, modelled.target, {key: leaders[key] for key in near})
 
-    def _take_in(self) -> None:
-        """Wait for what was asked for, and remember it."""
+    def _receive(self) -> None:
+        """Wait for pending results, and store them."""
         waiting, self._waiting = self._waiting, None
         for pricing, prices in zip(self._asked, waiting() if waiting is not None else (), strict=False):
             if prices is None:
@@ -129,15 +132,11 @@ class Foreseeing:
 
 
 def _last_axes(spaces: Sequence[Any]) -> tuple[int, ...]:
-    """Return the axes of the last segment of groups over iteration spaces: of the parts that a group may be split into
-    they are its own, with further ones in front.
-    """
+    """Return the axes of the last segment of iteration spaces; a split-K part has further axes before them."""
     axes: tuple[int, ...] = spaces[-1][0]
     return axes
 
 
 def _loops(group: FusedGroup) -> Hashable:
-    """Return what an iteration space is but for outputs: groups that differ in it have none in common, nor have their
-    parts.
-    """
+    """Return the iteration space without outputs: groups that differ in it share no space, nor do their parts."""
     return tuple((axes, loops) for axes, loops, _ in iteration_spaces(group))

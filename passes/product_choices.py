@@ -1,8 +1,8 @@
-"""Which products are computed again in front of each product behind them: those that kernels are faster with, by the
-model, and those whose results the memory has no room for.
+"""Contraction recompute: contractions computed again for each group of readers.
 
-Both programs of a family, the one that keeps its products' results and the one that does not, are cut into groups like
-any graph. Results that the L2 cache holds are kept without asking: there they cost less than any product.
+A contraction is recomputed where kernels are faster with it by the cost model, and where memory has no room for its
+results. Both programs of a family, with stored results and with recomputed ones, are partitioned like any graph.
+Results that fit the L2 cache are stored without a comparison: there they cost less than any contraction.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .fusion import (
 )
 
 _LOG = logging.getLogger("cuts.passes")
-#: Part of the time of kernels that keep results which others, that compute them again, may take by the model's word.
+#: Largest share of the time with stored results that recomputing kernels may take by the cost model.
 UNMEASURED = 0.8
 
 
 def compute_products_again(work: Compilation) -> Programs:
-    """Return the statements of a compilation with some products computed again."""
+    """Return the statements of a compilation with some contractions recomputed."""
     programs, options = work.programs, work.options
     if not work.target.lockstep or options.mode == "no-fusion":
         return programs
@@ -55,7 +55,7 @@ def compute_products_again(work: Compilation) -> Programs:
 
 @frozen
 class _Key:
-    """What a family's units compute, whatever their tensors are called."""
+    """Computation of a family's units, independent of tensor names."""
 
     units: tuple[tuple[Statement, ...], ...]
     types: tuple[TensorType, ...]
@@ -63,16 +63,14 @@ class _Key:
 
 @frozen(slots=False)
 class _Settings:
-    """What groups are made of and cost."""
+    """Policy of groups and evaluator of their costs."""
 
     policy: Policy
     evaluator: Remembered
 
 
 class _Choices:
-    """Answers about families, which are `asked` again as the memory turns out to be too small: all whose results have
-    at least so many bytes are computed again.
-    """
+    """Decisions about families; all with results of at least `least` bytes are recomputed."""
 
     def __init__(self, work: Compilation) -> None:
         self.work, self.least = work, float("inf")
@@ -83,30 +81,31 @@ class _Choices:
         self.settings = _Settings(policy, Remembered(Modelled(work.target)))
 
     def way(self, family: Family) -> Way:
-        """Return what becomes of a family."""
+        """Return the treatment of a family."""
         size = _largest(family, self.work.programs)
         if family not in self.asked:
             self.asked[family] = self._fastest(family) if size > self.work.target.l2_bytes else "keep"
         return "each" if size >= self.least and self._is_able(family) else self.asked[family]
 
     def _is_able(self, family: Family) -> bool:
-        """Whether the units that compute a family again for each side have normal forms."""
+        """Return whether the units that recompute a family for each side have normal forms."""
         if family not in self.able:
             kept = only(self.work.programs, family)
             self.able[family] = products_again(kept) is not kept
         return self.able[family]
 
     def passing(self, programs: Programs) -> frozenset[str]:
-        """Return the tensors of programs that pass from product to product in shared memory: what families made that
-        are computed again for each side, and what was written in its place.
+        """Return the tensors that pass between contractions in shared memory.
+
+        They are results of families that are recomputed for each side, and their replacements.
         """
         before = self.work.programs.types
         made = {t for family in self.asked if self.way(family) == "each" for t in family.made}
-        alike = {before[t] for t in made}
-        return frozenset(made | {t for t, kind in programs.types.items() if t not in before and kind in alike})
+        types = {before[t] for t in made}
+        return frozenset(made | {t for t, kind in programs.types.items() if t not in before and kind in types})
 
     def _fastest(self, family: Family) -> Way:
-        """Return the way whose kernels take least, by more than the model may err."""
+        """Return the way with the fastest kernels, by more than the error of the model."""
         kept = only(self.work.programs, family)
         key = _key(kept)
         if key not in self.known:
@@ -121,15 +120,15 @@ class _Choices:
         evaluator = self.settings.evaluator
         try:
             with naming_faults("products that are computed again"):
-                workshop = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
-                return sum(evaluator.cost(group.form) for group in partition(Partitioner(workshop, evaluator), "mixed"))
+                builder = Workshop(find_views(divide_behind(programs)), self.settings.policy, self.work.forms)
+                return sum(evaluator.cost(group.form) for group in partition(Partitioner(builder, evaluator), "mixed"))
         except CutsError as error:
             _LOG.info("cuts: a way to compute products again is left out: %s", error)
             return float("inf")
 
 
 def only(programs: Programs, family: Family) -> Programs:
-    """Return the units that compute a family and what is kept of it, as a graph of their own."""
+    """Return the units of a family and its stored results."""
     own = {r.statement.target for r in (*family.behind, *family.sums)} | family.made
     units = tuple(u for u in programs.units if any(s.target in own for s in u.statements))
     made = {s.target for u in units for s in u.statements}
@@ -141,7 +140,7 @@ def only(programs: Programs, family: Family) -> Programs:
 
 
 def _key(programs: Programs) -> Hashable:
-    """Return what is equal for programs that compute the same."""
+    """Return a key that is equal for equal computations."""
     names: dict[str, str] = {}
     for unit in programs.units:
         for tensor in unit.tensors:
@@ -152,12 +151,15 @@ def _key(programs: Programs) -> Hashable:
 
 
 def _largest(family: Family, programs: Programs) -> int:
-    """Return the bytes of the largest result that a family would keep."""
+    """Return the bytes of the largest result that a family would store."""
     return max(programs.types[t].nbytes for t in family.made)
 
 
 def peak(programs: Programs, passing: frozenset[str]) -> int:
-    """Return the bytes of what is alive at once between units, without what is `passing` in shared memory."""
+    """Return the peak bytes of live tensors between units.
+
+    Those that are `on_chip` are excluded.
+    """
     views = find_views(programs)
     alive: dict[str, list[int]] = {}
     for place, unit in enumerate(views.programs.units):

@@ -1,4 +1,4 @@
-"""Statements of a graph, and their rewrites in order: each returns programs that compute the same, and fuse better."""
+"""Statements of a graph and their rewrites: equal programs that fuse better."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _LOG = logging.getLogger("cuts.passes")
 
 @frozen
 class Rewrite:
-    """One rewrite: a stage of its own, whose `summary` says what becomes of statements, and `file` where to read on. It
-    is told of the statements alone, or, where they are not all that decides, of the compilation.
+    """Rewrite of statements, a stage of the pipeline.
+
+    `summary` describes the change, `file` contains it. `run` reads the statements alone; `decide` reads the whole
+    compilation.
     """
 
     name: str
@@ -40,7 +42,10 @@ class Rewrite:
     decides: Callable[[Compilation], Programs] | None = None
 
     def made_of(self, work: Compilation) -> Programs:
-        """Return what becomes of a compilation's statements; they stay where a rewritten unit has no normal form."""
+        """Return the rewritten statements.
+
+        They stay where a rewritten unit has no normal form.
+        """
         found = self._rewritten(work)
         if found is not work.programs and (unit := find_ungroupable(work.programs, found)) is not None:
             _LOG.info("cuts: rewrite '%s' is left out: %s", self.name, unit.text)
@@ -54,19 +59,19 @@ class Rewrite:
         return work.programs if self.run is None else self.run(work.programs)
 
 
-#: Sums are divided before means are centred, which looks for the sums as they are then.
+#: Sums are divided before means are centred, which matches the divided sums.
 REWRITES = (
     Rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed", "fusion/fold_units.py"),
-    Rewrite("fold-units", fold_units, "units that depend on no input become constants", "fusion/fold_units.py"),
-    Rewrite("share-sums", share_sums, "CSE of sums that several nodes compute", "fusion/sums/share_sums.py"),
-    Rewrite("compute-again", compute_again, "cheap values between long sums are rematerialised after them",
+    Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
+    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
+    Rewrite("compute-again", compute_again, "light values between long sums are computed again after these",
             "fusion/sums/compute_again.py"),
     Rewrite("sum-rows-first", sum_rows_first, "totals over values of rows are summed row by row first",
             "fusion/sums/totals.py"),
-    Rewrite("products-again", None, "contractions read elementwise by other contractions are recomputed for each of "
-            "these, where the gain by the cost model exceeds its error, or memory is limited",
+    Rewrite("products-again", None, "products whose results others read element by element are computed again before "
+            "each of these: where the model says so by more than it may err, or memory is limited",
             "fusion/sums/products_again.py", compute_products_again),
-    Rewrite("divide-behind", divide_behind, "normalised weights are divided after the contraction that they weigh",
+    Rewrite("divide-behind", divide_behind, "weights that add up to one are divided after the product that they weigh",
             "fusion/sums/divisors.py"),
     Rewrite("divide-moments", divide_moments, "variances of long rows are summed blockwise (Chan)",
             "fusion/sums/moments.py"),
@@ -80,17 +85,17 @@ WRITING = ("programs", *(rewrite.name for rewrite in REWRITES))
 
 
 def write_statements(work: Compilation) -> Programs:
-    """Leave each node's declaration as statements."""
+    """Set the statements of each node's declaration."""
     return written(work, work.known("programs", lambda: build_programs(work.graph, work.registry, work.meanings)))
 
 
 def rewrite_statements(work: Compilation, rewrite: Rewrite) -> Programs:
-    """Leave what a rewrite makes of the statements."""
+    """Set the statements that a rewrite returns."""
     return written(work, work.known(rewrite.name, lambda: rewrite.made_of(work)))
 
 
 def write_programs(work: Compilation) -> Programs:
-    """Leave each node's declaration as statements, with all rewrites of these."""
+    """Set the statements of each node's declaration, with all rewrites applied."""
     write_statements(work)
     for rewrite in REWRITES:
         rewrite_statements(work, rewrite)
@@ -98,6 +103,6 @@ def write_programs(work: Compilation) -> Programs:
 
 
 def written(work: Compilation, programs: Programs) -> Programs:
-    """Leave programs, and their graph."""
+    """Set programs, and their graph."""
     work.programs, work.graph = programs, programs.graph
     return programs

@@ -1,9 +1,9 @@
-"""Second thoughts: the partition is decided again with the times of the kernels that were chosen.
+"""Partition refinement: repeats the partition with the times of the chosen kernels.
 
-The partition rests on what groups were measured to take, or, where time was short, on what the model says. Once each
-kernel has been tuned its time is known. A group that takes longer than the groups it was made of is then taken apart;
-what ships is the partition whose times add up to least. Only groups that were measured take the place of others, which
-were measured too; so where a budget ended early, most stand as they do without measurements.
+The partition depends on measured times of groups or, where time is short, on the cost model. Once each kernel is tuned
+its time is known. A group that takes longer than its parts is split again; the partition with the least sum of times
+ships. Only measured groups replace others, which are measured too; so where a budget ends early, most groups stay as
+they are without measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .workload import Selector
 
 @frozen
 class _Decision:
-    """A partition with its schedules, as a compilation holds it."""
+    """Partition with its schedules, as a compilation holds it."""
 
     graph: Graph
     views: Views
@@ -35,70 +35,68 @@ class _Decision:
 
     @staticmethod
     def of(work: Compilation) -> _Decision:
-        """Return what a compilation has decided."""
+        """Return the current partition of a compilation."""
         return _Decision(work.graph, work.views, work.formed, work.groups, work.unique, work.chosen)
 
-    def back(self, work: Compilation) -> None:
-        """Let a compilation have decided this."""
+    def restore(self, work: Compilation) -> None:
+        """Restore this partition in a compilation."""
         work.graph, work.views, work.formed = self.graph, self.views, self.formed
         work.groups, work.unique, work.chosen = self.groups, self.unique, self.chosen
 
     def seconds(self, scale: float) -> float:
-        """Return the sum of measured times; where one is missing, of what the model says on that scale."""
+        """Return the total measured time, with scaled modelled times for missing ones."""
         count = turns(self.views)
         return sum(_seconds(self.chosen[kernel_key(g, self.views)], scale) * count[g.repeat] for g in self.groups)
 
 
 def reconsider(work: Compilation) -> Mapping[Hashable, Candidate]:
-    """Leave the partition, and the schedules, whose measured times add up to least."""
-    selector, placed, workshop = work.selector, work.placed, work.workshop
-    if selector is None or placed is None or workshop is None or work.options.mode != "mixed":
+    """Set the partition and schedules with the least total measured time."""
+    selector, placed, builder = work.selector, work.placed, work.workshop
+    if selector is None or placed is None or builder is None or work.options.mode != "mixed":
         return work.chosen
     if work.settled or selector.budget.over(SECOND_SHARE):
         return work.chosen
     best = _Decision.of(work)
-    for form, seconds in _measured(best):
+    for form, seconds in _measured_groups(best):
         selector.tell(form, seconds)
     work.graph, work.views = placed
-    partitioner = work.partitioner(workshop, _Timed.of(work.evaluator, selector, workshop, best.formed))
+    partitioner = work.partitioner(builder, _Timed.of(work.evaluator, selector, builder, best.formed))
     found = partition(partitioner, "mixed")
     work.formed = work.groups = settle(partitioner, best.formed, found, work.faster)
     late = selector.budget.over(SECOND_SHARE)
-    if late or _same(work.formed, best.formed):  # what is left of the time goes to the kernels that there are
-        best.back(work)
+    if late or _same(work.formed, best.formed):  # the remaining time goes to the present kernels
+        best.restore(work)
         return work.chosen if late or selector.complete else choose_schedules(work, SECOND_SHARE)
     split_long_reductions(work)
     choose_schedules(work, SECOND_SHARE)
     if _Decision.of(work).seconds(selector.scale) < best.seconds(selector.scale):
         return work.chosen
-    best.back(work)
-    return choose_schedules(work, SECOND_SHARE)  # known by now, so little is searched; this is what reports are of
+    best.restore(work)
+    return choose_schedules(work, SECOND_SHARE)  # known by now, so little is searched; reports show this one
 
 
 @frozen
 class _Timed:
-    """An evaluator that merges only groups that were measured, or that there are; what the model says of others was
-    heard before.
-    """
+    """Evaluator that merges only measured or present groups; others were considered earlier."""
 
     evaluator: GroupEvaluator
     selector: Selector
     present: frozenset[Hashable]
 
     @staticmethod
-    def of(evaluator: GroupEvaluator, selector: Selector, workshop: Workshop, formed: Sequence[Group]) -> _Timed:
-        """Return the evaluator of a workshop's groups; its units by themselves need no measurement."""
-        groups = (*Partitioner(workshop, evaluator).singletons(), *formed)
+    def of(evaluator: GroupEvaluator, selector: Selector, builder: Workshop, formed: Sequence[Group]) -> _Timed:
+        """Return the evaluator of groups; single units need no measurement."""
+        groups = (*Partitioner(builder, evaluator).singletons(), *formed)
         return _Timed(evaluator, selector, frozenset(form_key(group.form) for group in groups))
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group, infinity for one of several units that was never measured."""
+        """Return a group's seconds; infinity for unmeasured groups of several units."""
         known = self.selector.knows(group) or form_key(group) in self.present
         return self.evaluator.cost(group) if known else inf
 
 
-def _measured(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
-    """Yield each group of a partition with what it was measured to take, with all that it was split into."""
+def _measured_groups(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
+    """Yield each group of a partition with the measured time of all its kernels."""
     taken: dict[tuple[str, ...], float] = {}
     for group in decision.groups:
         seconds = _seconds(decision.chosen[kernel_key(group, decision.views)])
@@ -109,7 +107,7 @@ def _measured(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
 
 
 def _seconds(candidate: Candidate, scale: float = inf) -> float:
-    """Return what a candidate was measured to take, else what the model says on a scale."""
+    """Return the measured time of a candidate, else its scaled modelled time."""
     found = candidate.measured.get("measured")
     return float(found) if isinstance(found, (int, float)) else scale * candidate.score
 

@@ -1,7 +1,7 @@
-"""What a launch of several groups takes: about, and at least.
+"""Estimated time and lower bound of a launch that several groups share.
 
-Blocks of one member fill the machine where those of another leave room, so what each multiprocessor must do adds up,
-whoever's blocks it is; what one member needs from its first load to its last store is the least for all.
+Blocks of one member fill the machine where those of another leave room, so the work of each multiprocessor adds up over
+all members; the latency of one member from its first load to its last store is a lower bound for all.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from ..ir import Target
 from .schedule import Candidate
 
-#: What blocks of several members cannot share: a multiprocessor does one after the other. What they read may be the
-#: same, so that bytes do not add up for certain.
+#: Resources of a multiprocessor that blocks of several members use one after the other. Members may read the same data,
+#: so bytes are not among them.
 ADDED = ("math", "tensor", "issue", "shared")
 
 
 def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
-    """Return about what a launch takes: that of its longest member, or of all its blocks, if they need longer, and no
-    less than is possible: room that a kernel leaves on a multiprocessor is no arithmetic that it leaves.
+    """Return the estimated seconds of a shared launch.
 
-    A kernel of few blocks leaves room for others. With fewer blocks on an SM, because another member needs more of it,
-    a kernel takes as much longer, which is the worst that may happen.
+    They are those of its longest member, or of all its blocks if they take longer, and at least the lower bound: free
+    room on a multiprocessor is no free arithmetic.
+
+    A kernel of few blocks leaves room for others. With lower occupancy, because another member needs more registers or
+    shared memory, a kernel takes proportionally longer, which is the worst case.
     """
     resident = min(c.features["occupancy"] for c in candidates)
     longest = whole = 0.0
@@ -34,24 +36,25 @@ def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
 
 
 def _alone(candidate: Candidate) -> float:
-    """Return what a kernel takes by itself: as measured, else by the model."""
+    """Return the time of a kernel alone: measured, else modelled."""
     measured = candidate.measured.get("measured")
     return float(measured) if isinstance(measured, (int, float)) else candidate.score
 
 
 def bound_together(candidates: Sequence[Candidate], target: Target) -> tuple[float, str]:
-    """Return the least that a launch takes, and what limits it: the longest member, or a resource of which all need
-    more than that.
+    """Return the lower bound of a shared launch, and its limiting resource.
+
+    It is the longest member, or a resource that all members together use for longer.
     """
     longest = max(candidates, key=lambda candidate: candidate.bound)
-    added = {name: sum(_spread(candidate, name, target) for candidate in candidates) for name in ADDED}
+    added = {name: sum(_spread_seconds(candidate, name, target) for candidate in candidates) for name in ADDED}
     most = max(added, key=lambda name: added[name])
     whole = target.launch_time + added[most]
     return (whole, most) if whole > longest.bound else (longest.bound, longest.limit)
 
 
-def _spread(candidate: Candidate, resource: str, target: Target) -> float:
-    """Return the seconds that blocks need of a resource where others fill the multiprocessors that they leave idle."""
+def _spread_seconds(candidate: Candidate, resource: str, target: Target) -> float:
+    """Return the seconds of a resource where other members fill idle multiprocessors."""
     grid = candidate.features["grid"]
     fullest = -(-grid // target.NUM_SM)
     return candidate.features.get(f"time_{resource}", 0.0) * grid / (fullest * target.NUM_SM) if grid else 0.0

@@ -1,16 +1,16 @@
-"""Groups side by side: independent groups in one launch, whose blocks are divided among them.
+"""Horizontal fusion: independent groups share one launch, whose blocks are divided.
 
 Algorithm 1 merges groups that an edge connects. Groups that no path connects can share a launch: it saves all launches
-but one, and blocks of one fill the machine where those of another leave room. What it costs is that every block gets
-the registers and the shared memory of the member that needs most. Both are in the estimate; where times are measured
-the clock decides.
+but one, and blocks of one fill the machine where those of another leave room. Its cost is that every block gets the
+registers and the shared memory of the largest member. Both are in the estimate; where times are measured the
+measurement decides.
 
-Groups without sums are scheduled for their part of the machine (`launch_schedules.py`).
+Groups without sums are scheduled for their share of the machine (`launch_schedules.py`).
 
-Which groups no path connects is read off their levels: the length of the longest path that ends in a group. Groups of
-one level are independent, and so is what results when several of them become one. Groups that nothing waits for, such
-as the steps of an optimiser, have the last level, wherever what they read was computed. What is computed again late, to
-be kept for less time, has none: it would go where what it reads is, which is early.
+Independence follows from levels: the length of the longest path that ends in a group. Groups of one level are
+independent, and so are the results of merging several of them. Groups without readers, such as the steps of an
+optimiser, have the last level. Rematerialised values, which are computed late to be stored for less time, have none:
+fusion would move them to the early level of their operands.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from .schedule import Candidate
 from .shared_launches import seconds_together
 from .workload import Selector
 
-#: Bytes of parameters that a pointer takes in a launch, whatever the dialect.
+#: Bytes of launch parameters for each pointer, in any dialect.
 POINTER = 12
-#: The part of a launch that sharing it has to save.
+#: Share of the launch time that sharing a launch has to save.
 WORTH = 0.5
-#: Most different kernels in a launch, as they are compiled one after another; those without sums are short.
+#: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 DISTINCT, SHORT = 12, 64
-#: Seconds that putting launches together may take however late it begins.
+#: Seconds of horizontal fusion that are granted even beyond the budget.
 OWN = 2.0
-#: As one of how many a member without sums is scheduled before it is known how many there are.
+#: Number of members for which one without sums is scheduled before the number is known.
 MEMBERS = 8
 
 
 @frozen(eq=False)
 class Launch:
-    """Groups that are launched together, the candidate of each, and where they stood in the order of execution; equal
-    kernels stand side by side.
+    """Groups of one launch, with their candidates and original positions.
+
+    Equal kernels are adjacent.
     """
 
     groups: tuple[Group, ...]
@@ -54,7 +55,7 @@ class Launch:
     places: tuple[int, ...]
 
     def with_member(self, other: Launch, key: Mapping[int, Hashable]) -> Launch:
-        """Return two launches as one; `key` tells kernels apart by the place of a group."""
+        """Return two launches as one; `key` identifies kernels by a group's position."""
         first: dict[Hashable, int] = {}
         for place in (*self.places, *other.places):
             first.setdefault(key[place], place)
@@ -67,17 +68,17 @@ class Launch:
 
     @property
     def arguments(self) -> int:
-        """The pointers that it takes, tables not counted."""
+        """Number of its pointers, without tables."""
         return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
 
 
 def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
-    """Leave which groups are launched together, in an order in which each launch comes behind what it reads."""
+    """Set the groups of each launch, in an order that respects dependencies."""
     groups = work.groups
     keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if work.told is not None and work.settled:
-        return _leave(work, _told(launches, work.told, work), keys)
+        return _leave(work, _replay_launches(launches, work.told, work), keys)
     needs = dependencies(groups, work.views)
     held = set() if work.kept is None else {*work.kept.groups.values()}
     wanted, over = work.options.side_by_side and work.options.mode == "mixed", _late(work.budget)
@@ -88,51 +89,53 @@ def put_side_by_side(work: Compilation) -> Sequence[tuple[Group, ...]]:
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
         ask = _ask(work)
-        packed = _packed(launches, own, keys, work.target, ask, over)
-        packed = _together_at([[launches[p] for p in launch.places] for launch in packed], work.target, ask, over)
-        launches = packed if work.selector is None else list(_timed(packed, launches, work.selector, work.views))
-    return _leave(work, _with_kept(launches, needs, work), keys)
+        packed = _merge_launches(launches, own, keys, work.target, ask, over)
+        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], work.target, ask, over)
+        launches = (
+            packed if work.selector is None else list(_faster_launches(packed, launches, work.selector, work.views))
+        )
+    return _leave(work, _with_recorded(launches, needs, work), keys)
 
 
 def _ask(work: Compilation) -> Ask:
-    """Return who schedules kernels that share a launch."""
+    """Return the scheduler of kernels that share a launch."""
     return work.planning.schedule_alike if work.selector is None else work.selector.schedule_alike
 
 
-def _with_kept(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work: Compilation) -> list[Launch]:
-    """Return launches in order, those put together that are known to be faster so, if they can still run."""
-    apart = list(_in_order(launches, needs))
-    shared = [] if work.told is None or work.kept is None else [*_shared(launches, work.told, work.kept)]
+def _with_recorded(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work: Compilation) -> list[Launch]:
+    """Return launches in order, with recorded shared launches where they can still run."""
+    single = list(_in_order(launches, needs))
+    shared = [] if work.told is None or work.kept is None else [*_shared_members(launches, work.told, work.kept)]
     if not shared:
-        return apart
+        return single
     taken = {launch for members in shared for launch in members}
-    joint = _together_at(shared, work.target, _ask(work))
+    joint = _merge_all(shared, work.target, _ask(work))
     found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
     places = [launch.places for launch in found]
     whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
     broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, work.views))
-    return apart if broken else found
+    return single if broken else found
 
 
-def _shared(launches: Sequence[Launch], told: Decisions, kept: Upheld) -> Iterator[list[Launch]]:
-    """Yield the launches of one group each that are known to be faster together."""
+def _shared_members(launches: Sequence[Launch], record: Decisions, kept: Upheld) -> Iterator[list[Launch]]:
+    """Yield the launches of one group each that are recorded as faster together."""
     kernels: dict[Group, list[Launch]] = {}
     for launch in launches:
         kernels.setdefault(launch.groups[0], []).append(launch)
-    for members in told.shared(kept):
+    for members in record.shared(kept):
         found = [kernels.get(kept.groups[place], [])[n : n + 1] for place, n in members]
         if all(found):
             yield [launch for (launch,) in found]
 
 
 def _late(budget: Budget) -> Callable[[], bool]:
-    """Return what says whether it is too late to put launches together: however late it begins, a moment is its own."""
+    """Return a predicate that is true when horizontal fusion has to end; it gets at least `MIN_FUSION_SECONDS`."""
     end = budget.elapsed + OWN
     return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 
 
 def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Sequence[tuple[Group, ...]]:
-    """Leave launches, which are in order, and the candidates of those that share one."""
+    """Set launches, which are in order, and the candidates of those that share one."""
     several = [launch for launch in launches if len(launch.groups) > 1]
     taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
     work.chosen = {**work.chosen, **taken}
@@ -142,17 +145,19 @@ def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Has
     return work.launches
 
 
-def _together_at(
+def _merge_all(
     several: Sequence[Sequence[Launch]], target: Target, ask: Ask, over: Callable[[], bool] = lambda: False
 ) -> list[Launch]:
-    """Return launches of one group each as one, for several of these: scheduled for as many, for fewer, or as they are
-    by themselves, the first of these that can be made; as they are once it is `over`.
+    """Return each of several lists of launches of one group each as one launch.
+
+    Its members are scheduled for their number, for fewer, or as single launches: the first of these that is legal. Once
+    it is `over`, they stay as they are.
     """
     found: dict[int, Launch] = {}
     for count in (None, MEMBERS):
         left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
         parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
-        made = map(_joint, _scheduled(parts, target, ask, over))
+        made = map(_joint, _schedule_parts(parts, target, ask, over))
         found |= {n: launch for n, launch in zip(left, made, strict=True) if allowed(launch, target)}
     return [found.get(n) or _joint(members) for n, members in enumerate(several)]
 
@@ -164,26 +169,29 @@ def _joint(members: Sequence[Launch]) -> Launch:
 
 @frozen(eq=False)
 class _Part:
-    """Launches of one group each, those of them that are wanted as one of so many, and that number."""
+    """Launches of one group each, those of them that share a launch, and the number of its members."""
 
     launches: Sequence[Launch]
     wanted: Sequence[Launch]
     count: int
 
 
-def _scheduled(
+def _schedule_parts(
     parts: Sequence[_Part], target: Target, ask: Ask, over: Callable[[], bool] = lambda: False
 ) -> list[list[Launch]]:
-    """Return the launches of each part, those that are wanted as they are as one of so many: kernels without sums with
-    a schedule for that. Equal kernels keep having one candidate; what one was measured to take by itself stays known.
-    Once it is `over`, the rest stay as they are.
+    """Return the launches of each part, with schedules for a shared launch for the wanted ones without sums.
+
+    Equal kernels keep one candidate; the measured time of a single launch is kept. Once it is `over`, the rest stay as
+    they are.
     """
     rows = [(number, row) for number, part in enumerate(parts) for row in _rows(part)]
-    asked = [_alike(row, parts[number].count, target) for number, row in rows]
+    asked = [_member_row(row, parts[number].count, target) for number, row in rows]
     kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
     found: list[dict[int, Candidate]] = [{} for _ in parts]
-    for (number, row), alike, told in zip(rows, asked, ask(asked), strict=True):
-        for launch, candidate in zip(row, scheduled_alike(alike, over) if told is None else told, strict=False):
+    for (number, row), members, scheduled in zip(rows, asked, ask(asked), strict=True):
+        for launch, candidate in zip(
+            row, scheduled_alike(members, over) if scheduled is None else scheduled, strict=False
+        ):
             if id(own := launch.candidates[0]) in kernels[number]:
                 facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
                 found[number][id(own)] = evolve(candidate, measured=facts)
@@ -193,14 +201,15 @@ def _scheduled(
     ]
 
 
-def _alike(row: Sequence[Launch], count: int, target: Target) -> Alike:
+def _member_row(row: Sequence[Launch], count: int, target: Target) -> Alike:
     forms, scores = (launch.groups[0].form for launch in row), (launch.candidates[0].score for launch in row)
     return Alike(tuple(forms), tuple(scores), count, target)
 
 
 def _rows(part: _Part) -> Iterable[list[Launch]]:
-    """Return the launches of a part without sums, one of each kernel, by their axes; of axes that any of those has that
-    are wanted: one that is not may be the first over its axes.
+    """Return the launches of a part without sums by their axes, one of each kernel.
+
+    Only axes of wanted launches count; the first launch over some axes may be an unwanted one.
     """
     axes = {_axes(launch) for launch in part.wanted if not _sums(launch)}
     rows: dict[tuple[Var, ...], dict[int, Launch]] = {}
@@ -218,24 +227,27 @@ def _axes(launch: Launch) -> tuple[Var, ...]:
     return launch.groups[0].form.segments[-1].axes
 
 
-def _told(launches: Sequence[Launch], told: Decisions, work: Compilation) -> list[Launch]:
-    """Return launches of the groups that are known to be faster together, held to the law of launches: who decided may
-    have been another version.
+def _replay_launches(launches: Sequence[Launch], record: Decisions, work: Compilation) -> list[Launch]:
+    """Return the recorded launches.
+
+    Raises `ForeignDecisionsError` where they cannot run.
     """
-    if sorted(place for places in told.launches for place in places) != list(range(len(launches))):
+    if sorted(place for places in record.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = _together_at([[launches[p] for p in places] for places in told.launches], work.target, _ask(work))
-    for broken in launch_violations([launch.groups for launch in found], told.launches, work.views):
-        raise ForeignDecisionsError(f"launches cannot run as told: {broken.message}")
+    found = _merge_all([[launches[p] for p in places] for places in record.launches], work.target, _ask(work))
+    for broken in launch_violations([launch.groups for launch in found], record.launches, work.views):
+        raise ForeignDecisionsError(f"launches cannot run as recorded: {broken.message}")
     return found
 
 
-# ---- who waits for whom
+# ---- dependencies
 
 
 def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
-    """Return for each group, by its place, the places of those in front of it that it reads from, or whose results it
-    changes where they lie. Each of a loop's groups reads and writes what the whole loop does.
+    """Return the positions of the earlier groups that each group depends on.
+
+    It reads their results, or updates them in memory. Each group of a loop reads and writes the tensors of the whole
+    loop.
     """
     units = {unit.name: unit for unit in views.programs.units}
     makers: dict[str, list[int]] = {}
@@ -259,8 +271,9 @@ def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
 
 
 def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int | None]:
-    """Return each group's level: the length of the longest path to it, the last level where nothing waits for it. Those
-    of loops have none.
+    """Return the longest path to each group; the last level without readers.
+
+    Groups of loops have no level.
     """
     found: list[int] = []
     for waits in needs:
@@ -272,9 +285,7 @@ def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int
 
 
 def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], work: Compilation) -> list[int]:
-    """Return for each group, by its place, a number that it shares with those that a value joins it to: one that it
-    makes for them or gets from them, or one that both read and that is no constant.
-    """
+    """Return a number for each group that is equal for groups connected by a value that is no constant."""
     number = list(range(len(groups)))
     readers: dict[str, int] = {}
     for place, group in enumerate(groups):
@@ -286,8 +297,9 @@ def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], work: Comp
 
 
 def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
-    """Yield launches so that each comes behind what it reads; otherwise as late as the last of its groups stood. Those
-    of a loop stay together, in their order.
+    """Yield launches after their dependencies, otherwise at the position of the last of their groups.
+
+    Groups of a loop stay together, in their order.
     """
     runs = _runs(launches)
     owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
@@ -310,7 +322,7 @@ def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> It
 
 
 def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
-    """Return each launch by itself, those of a loop as one run."""
+    """Return each launch as a run, those of a loop as one run."""
     runs: list[list[Launch]] = []
     loops: dict[str, list[Launch]] = {}
     for launch in sorted(launches, key=lambda each: each.places):
@@ -326,10 +338,10 @@ def _last(run: Sequence[Launch]) -> int:
     return max(place for launch in run for place in launch.places)
 
 
-# ---- which of them share a launch
+# ---- merging of launches
 
 
-def _packed(
+def _merge_launches(
     launches: Sequence[Launch],
     found: Sequence[Hashable],
     keys: Mapping[int, Hashable],
@@ -337,24 +349,24 @@ def _packed(
     ask: Ask,
     over: Callable[[], bool],
 ) -> list[Launch]:
-    """Return launches of one group each, those of one level put together where that is faster."""
+    """Return launches of one group each, merged within a level where that is faster."""
     by_level: dict[Hashable, list[Launch]] = {}
     for launch in launches:
         adds, own = any(group.form.adds_to_memory for group in launch.groups), found[launch.places[0]]
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    (scheduled,) = _scheduled([_Part(launches, several, MEMBERS)], target, ask, over)
+    (scheduled,) = _schedule_parts([_Part(launches, several, MEMBERS)], target, ask, over)
     shared = {each.places[0]: each for each in scheduled}
     for members in by_level.values():
-        result += _together([shared[launch.places[0]] for launch in members], keys, target, over)
+        result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
     return result
 
 
-def _together(
+def _merge_level(
     members: Sequence[Launch], keys: Mapping[int, Hashable], target: Target, over: Callable[[], bool]
 ) -> list[Launch]:
-    """Put each launch to the one that gains most by it, equal kernels first, until it is `over`."""
+    """Merge each launch with the one that gains most, equal kernels first, until it is `over`."""
     first: dict[Hashable, int] = {}
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
@@ -370,9 +382,12 @@ def _together(
     return made
 
 
-def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Selector, views: Views) -> Iterator[Launch]:
-    """Yield launches, or their members as they are by themselves where the clock has not found them faster together.
-    Of those that add to memory, which a second run would change, the model's word counts.
+def _faster_launches(
+    launches: Sequence[Launch], single: Sequence[Launch], selector: Selector, views: Views
+) -> Iterator[Launch]:
+    """Yield launches, or their members where these are measured to be no slower.
+
+    A launch that adds to memory, which a second run would change, is kept by the cost model.
     """
     adding = {launch for launch in launches if any(group.form.adds_to_memory for group in launch.groups)}
     several = [launch for launch in launches if len(launch.groups) > 1 and launch not in adding]
@@ -381,14 +396,15 @@ def _timed(launches: Sequence[Launch], apart: Sequence[Launch], selector: Select
         for launch in several
     ]
     faster = {launch for launch, yes in zip(several, selector.faster_together(asked), strict=True) if yes}
-    own = {place: launch for launch in apart for place in launch.places}
+    own = {place: launch for launch in single for place in launch.places}
     for launch in launches:
         yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]
 
 
 def allowed(launch: Launch, target: Target) -> bool:
-    """Whether a launch can be made: its parameters fit, it is not too much text, and threads that a narrow kernel
-    leaves out are not missed, which is certain where all are equally wide.
+    """Return whether a launch is legal and short enough.
+
+    Its parameters fit, it has few kernels, and all members have equally many threads.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
@@ -399,20 +415,20 @@ def allowed(launch: Launch, target: Target) -> bool:
 
 
 def saved(first: Launch, second: Launch, both: Launch, target: Target) -> float:
-    """Return the seconds that putting two launches together saves."""
+    """Return the seconds that merging two launches saves."""
     return seconds(first, target) + seconds(second, target) - seconds(both, target)
 
 
 def seconds(launch: Launch, target: Target) -> float:
-    """Return about what a launch takes."""
+    """Return the estimated seconds of a launch."""
     return seconds_together(launch.candidates, target)
 
 
-# ---- their normal form
+# ---- normal form
 
 
 def joined(forms: Sequence[FusedGroup]) -> FusedGroup:
-    """Return what several groups compute as one group: segments side by side, tensors called as in their bundle."""
+    """Return several groups as one, with the tensor names of their bundle."""
     renamed = [_member(form, number) for number, form in enumerate(forms)]
     return FusedGroup(
         tuple(segment for form in renamed for segment in form.segments),
@@ -426,7 +442,7 @@ def joined(forms: Sequence[FusedGroup]) -> FusedGroup:
 
 
 def _member(form: FusedGroup, number: int) -> FusedGroup:
-    """Return a member's form with all names as its bundle has them, those of its reductions too."""
+    """Return a member's form with the names of its bundle, those of its reductions included."""
     held = {r.name for segment in form.segments for r in segment.reductions}
     names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
     return rename_group(form, names)

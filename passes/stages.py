@@ -1,6 +1,6 @@
-"""What a stage of the pipeline is, and the work of each stage.
+"""Stages of the pipeline and the work of each.
 
-A stage reads what those before it left in a `Compilation`, leaves its own result there and returns it. `pipeline.py`
+A stage reads the results of earlier ones in a `Compilation`, stores its own result there and returns it. `pipeline.py`
 has them in order.
 """
 
@@ -62,10 +62,10 @@ S = TypeVar("S")
 
 @frozen
 class Stage(Generic[T]):
-    """One step of the pipeline.
+    """Step of the pipeline.
 
-    `run` does the work and returns what it made, `show` prints that, `verify` raises a `CutsError` where the
-    compilation is now broken. `summary` says what becomes what, and `files` where to read on; the table of stages in
+    `run` does the work and returns its result, `show` prints that, `verify` raises a `CutsError` where the compilation
+    is now invalid. `summary` describes the transformation, and `files` contain it; the table of stages in
     `docs/architecture.md` is made of them.
     """
 
@@ -77,7 +77,7 @@ class Stage(Generic[T]):
     files: tuple[str, ...]
 
     def perform(self, work: Compilation) -> None:
-        """Run the stage; verify what it made, and show it, where the options ask for that."""
+        """Run the stage; verify and show its result where options ask."""
         if work.selector is not None:
             work.selector.overdue()  # workers go on meanwhile
         with work.budget.stage(self.name), naming_faults(f"stage '{self.name}'"):
@@ -94,7 +94,7 @@ class Stage(Generic[T]):
 
 
 def graph_stage(step: Pass) -> Stage[Graph]:
-    """Return a graph pass as a stage; what its class says of itself is the summary."""
+    """Return a graph pass as a stage, summarised by its class's docstring."""
 
     def run(work: Compilation) -> Graph:
         work.graph = run_passes(work.graph, [step])
@@ -118,7 +118,10 @@ def rewrite_stage(rewrite: Rewrite) -> Stage[Programs]:
 def each(
     values: Mapping[Hashable, S], step: Callable[[Hashable, S], T], work: Compilation | None = None
 ) -> dict[Hashable, T]:
-    """Apply a step to each distinct kernel; of a compilation, a fault names the nodes that the kernel computes."""
+    """Apply a step to each distinct kernel.
+
+    Within a compilation, a fault names the nodes that the kernel computes.
+    """
     found: dict[Hashable, T] = {}
     for key, value in values.items():
         with naming_faults(_place(work, (key,))) if work is not None else nullcontext():
@@ -132,7 +135,7 @@ def _place(work: Compilation, keys: Sequence[Hashable]) -> str:
 
 
 def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], str]:
-    """Return a printer of what there is for each distinct kernel."""
+    """Return a printer of the results for each distinct kernel."""
     return lambda made: "\n".join(f"# kernel {n}\n{one(value)}" for n, value in enumerate(made.values()))
 
 
@@ -140,7 +143,7 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 
 
 def fit_memory(work: Compilation) -> Graph:
-    """Leave the graph with values computed again where keeping them would take more than the memory that there is."""
+    """Set the graph with values rematerialised until it fits the memory."""
     if (room := work.room) is not None:
         known = {value for node in work.graph.nodes for value in node.outputs}
         step = KeepOrCompute(work.instances, round(room))
@@ -156,31 +159,34 @@ def fit_memory(work: Compilation) -> Graph:
 
 
 def partition_alone(work: Compilation) -> list[Group]:
-    """Return the groups that are best by the model, whatever was measured; others make kernels ready meanwhile."""
+    """Return the best groups by the cost model, without measurements.
 
-    def found() -> list[Group]:
-        told = set[Group]()
+    Other processes build their kernels meanwhile.
+    """
+
+    def find() -> list[Group]:
+        reported = set[Group]()
 
         def likely(groups: Sequence[Group]) -> None:
-            make_ready(work, [group for group in groups if group not in told and work.modelled.knows(group.form)])
-            told.update(groups)
+            make_ready(work, [group for group in groups if group not in reported and work.modelled.knows(group.form)])
+            reported.update(groups)
 
-        partitioner = evolve(work.partitioner(_workshop(work), work.unmeasured), likely=likely)
+        partitioner = evolve(work.partitioner(_group_builder(work), work.unmeasured), likely=likely)
         return partition(partitioner, work.options.mode)
 
     with work.modelled.unbudgeted():
-        return work.known("partition", found)
+        return work.known("partition", find)
 
 
 def make_ready(work: Compilation, groups: Sequence[Group]) -> None:
-    """Have others make the kernels of groups ready that a plan may end with, as the model has them."""
+    """Build the kernels of groups in other processes, ahead of use."""
     if work.selector is not None and work.budget.limited and groups and not work.selector.overdue():
         kernels, views = split_groups(groups, work.views, work.unmeasured.division)
         work.selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
 
 
 def order_dims(work: Compilation) -> Programs:
-    """Leave statements over tensors whose dims lie in the order that kernels want."""
+    """Set statements over tensors whose dims are stored in the kernels' order."""
     threads = work.told is None or work.told.ordered
     return written(
         work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
@@ -188,25 +194,25 @@ def order_dims(work: Compilation) -> Programs:
 
 
 def pack(work: Compilation) -> Programs:
-    """Leave constants in the layout that units want to read them in."""
+    """Set constants in the layout in which units read them."""
     return written(work, work.known("pack", lambda: pack_constants(work.programs, work.target, work.math)))
 
 
 def place_tensors(work: Compilation) -> Views:
-    """Leave where tensors live."""
+    """Set the storage of tensors."""
     work.views = work.known("views", lambda: find_views(work.programs))
     work.placed = (work.graph, work.views)
     return work.views
 
 
 def place_programs(work: Compilation) -> None:
-    """Run the stages from a graph to where its tensors live."""
+    """Run the stages from a graph to the storage of its tensors."""
     for step in (write_programs, order_dims, pack, place_tensors):
         step(work)
 
 
-def _workshop(work: Compilation) -> Workshop:
-    """Return what makes groups of the statements as they lie."""
+def _group_builder(work: Compilation) -> Workshop:
+    """Return the builder of groups of the current statements."""
     if work.workshop is None or work.workshop.views is not work.views:
         target = work.target
         policy = Policy(shared_bytes=target.MAX_shared, math=work.math, chains=target.lockstep)
@@ -215,24 +221,25 @@ def _workshop(work: Compilation) -> Workshop:
 
 
 def form_groups(work: Compilation) -> Sequence[Group]:
-    """Leave the groups: those that are best by the model alone, and in their place what was measured to be faster; as
-    long as measuring changes what groups cost, the partition is found again.
+    """Set the fusion groups: the best modelled, replaced by measured faster ones.
+
+    While measuring changes the costs of groups, the partition is repeated.
     """
-    workshop, mode, selector = _workshop(work), work.options.mode, work.selector
+    builder, mode, selector = _group_builder(work), work.options.mode, work.selector
     if work.told is not None:
-        work.kept = _held(work, work.told, workshop)
+        work.kept = _replay(work, work.told, builder)
         if work.settled:
             work.formed = work.groups = [*work.kept.groups.values()]
             return work.groups
     found: Sequence[Group] = partition_alone(work)
     work.groups = found
     if selector is not None and work.first is not None and work.replaced != work.first.replaced and selector.overdue():
-        workshop, work.groups = _take_back(work, work.first)
+        builder, work.groups = _take_back(work, work.first)
         found = work.groups
-    if selector is not None and not work.budget.limited:  # every group that it looks at is measured
-        found = partition(work.partitioner(workshop), mode)
+    if selector is not None and not work.budget.limited:  # every group that it evaluates is measured
+        found = partition(work.partitioner(builder), mode)
     while selector is not None and mode == "mixed" and selector.learn(*_questions(work, found)):
-        partitioner = work.partitioner(workshop)
+        partitioner = work.partitioner(builder)
         found = partition(partitioner, mode)
         if work.budget.overdue():  # it was not brought to its end
             break
@@ -241,40 +248,39 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     return work.groups
 
 
-def _held(work: Compilation, told: Decisions, workshop: Workshop) -> Upheld:
-    """Return what holds of decisions, in a graph that can run."""
-    kept = told.keep(workshop)
-    partitioner = evolve(work.partitioner(workshop), kept=tuple(kept.groups.values()))
+def _replay(work: Compilation, record: Decisions, builder: Workshop) -> Upheld:
+    """Return the groups of a decision record that can be replayed, in a graph that can run."""
+    kept = record.keep(builder)
+    partitioner = evolve(work.partitioner(builder), kept=tuple(kept.groups.values()))
     if partitioner.sorted(partitioner.singletons()) is None:
         raise ForeignDecisionsError("groups wait for each other in a circle")
     return kept
 
 
 def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[Group]]:
-    """Leave a plan that the model made before: there was no time to bring the groups of another graph to their end, and
-    kernels that are not fused lose more than algorithms save.
-    """
+    """Set the baseline plan: without time for a complete partition, unfused kernels lose more than algorithms save."""
     work.graph, work.algorithms, work.replaced = first.graph, first.algorithms, first.replaced
     place_programs(work)
-    return _workshop(work), partition_alone(work)
+    return _group_builder(work), partition_alone(work)
 
 
 def _questions(work: Compilation, groups: Sequence[Group]) -> tuple[list[list[FusedGroup]], float]:
-    """Return what is to be learnt of groups and until when, nothing where that has passed."""
+    """Return the groups to measure and the share until which, none where it has passed."""
     late = work.budget.over(PARTITION_SHARE)
     return [] if late else deciding(work, groups), PARTITION_SHARE
 
 
 def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
-    """Return what groups of the statements as they lie rest on: the kernels that compute them, what else they may be
-    split into, and what they were made of.
+    """Return the kernels that a partition depends on, for measurement.
+
+    They are the kernels of the groups, their other divisions, and the kernels of their parts.
     """
     held = () if work.kept is None else work.kept.groups.values()
     groups, split = [group for group in groups if group not in held], work.evaluator
     forms = [group.form for group in groups]
-    parts = with_parts(groups, _workshop(work))[len(forms) :]
+    parts = with_parts(groups, _group_builder(work))[len(forms) :]
     for form in (*forms, *parts):
-        split.cost(form)  # only what was asked for is measured
+        split.cost(form)  # only queried groups are measured
     kernels = [kernel for form in forms for kernel in split.kernels(form)]
     return [
         kernels,
@@ -284,7 +290,7 @@ def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup
 
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
-    """Leave groups divided where that was found to be faster, and what each distinct kernel computes."""
+    """Set groups with split reductions where that is faster, and distinct kernels."""
     known = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
     division = work.evaluator.division if not work.options.plain else lambda form: Division()
     work.groups, work.views = split_groups(
@@ -295,14 +301,17 @@ def split_long_reductions(work: Compilation) -> Sequence[Group]:
 
 
 def choose_schedules(work: Compilation, share: float = SCHEDULES_SHARE) -> Mapping[Hashable, Candidate]:
-    """Leave the point of each distinct kernel: the fastest by measurement, within a share of the budget, or the best by
-    the model.
+    """Set the schedule of each distinct kernel.
+
+    It is the fastest by measurement, within a share of the budget, or the best by the cost model.
     """
-    work.chosen = _modelled(work) if work.selector is None else _measured(work, work.selector, share)
+    work.chosen = (
+        _modelled_candidates(work) if work.selector is None else _measured_candidates(work, work.selector, share)
+    )
     return work.chosen
 
 
-def _modelled(work: Compilation) -> Mapping[Hashable, Candidate]:
+def _modelled_candidates(work: Compilation) -> Mapping[Hashable, Candidate]:
     """Return the candidates that the model puts first."""
     groups = work.unique.values()
     planned = work.planning.choose([group.form for group in groups], work.target)
@@ -319,7 +328,7 @@ def _best(group: Group, target: Target) -> Candidate:
         raise retold(error, PassError, f"nodes {', '.join(group.units)}: ") from error
 
 
-def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
+def _measured_candidates(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
     """Return the fastest candidates; kernels that add to memory, which a second run changes, are not measured."""
     chosen = selector.choose(workloads_of(work.groups, work.unique, work.views), share)
     return {key: chosen[key] if key in chosen else _best(g, work.target) for key, g in work.unique.items()}
@@ -328,7 +337,7 @@ def _measured(work: Compilation, selector: Selector, share: float) -> Mapping[Ha
 def workloads_of(
     groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views
 ) -> Mapping[Hashable, Workload]:
-    """Return the distinct kernels of groups that can be measured, each with how often it is launched."""
+    """Return the distinct measurable kernels of groups, with their launch counts."""
     repeats, uses = turns(views), Counter[Hashable]()
     for group in groups:
         uses[kernel_key(group, views)] += repeats[group.repeat]
@@ -339,8 +348,8 @@ def workloads_of(
 
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
-    """Leave what a block of each distinct kernel does that is not made yet."""
-    work.made, work.made_together = _made(work)
+    """Set the block-level kernels of each distinct kernel without a function."""
+    work.made, work.made_together = _built_functions(work)
     launches = dict.fromkeys(_keys(launch, work) for launch in work.launches)
     made = {(key,) for key in work.made} | work.made_together.keys()
     needed = {key for keys in launches if keys not in made for key in keys}
@@ -355,9 +364,10 @@ def _keys(launch: Sequence[Group], work: Compilation) -> tuple[Hashable, ...]:
     return tuple(kernel_key(group, work.views) for group in launch)
 
 
-def _made(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
-    """Return kernels that others have made or make now, where nobody wants to see how: of a group, and of several that
-    are launched together.
+def _built_functions(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+    """Return kernels that others have built or build now, of single groups and of shared launches.
+
+    None where the options show or verify stages.
     """
     if work.selector is None or work.options.checks_seams or work.options.shows:
         return {}, {}
@@ -372,13 +382,13 @@ def _made(work: Compilation) -> tuple[Mapping[Hashable, KernelFunction], Mapping
 
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
-    """Leave what one thread of each distinct kernel does."""
+    """Set the thread-level kernel of each distinct kernel."""
     work.threads = each(work.blocks, lambda _, kernel: extract(kernel), work)
     return work.threads
 
 
 def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunction]:
-    """Leave the source of each distinct launch, those of one kernel first."""
+    """Set the source of each distinct launch, those of one kernel first."""
     wanted = dict.fromkeys(_keys(launch, work) for launch in work.launches)
     alone = [(key,) for key in work.unique if (key,) in wanted]
     together = [keys for keys in wanted if len(keys) > 1]

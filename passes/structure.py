@@ -1,8 +1,7 @@
-"""How nodes and units are told from one another: by marks of what they compute, which neither names nor weights nor
-places are part of.
+"""Fingerprints of nodes and units: digests of their computation.
 
-A graph that changes, or a version that rewrites some of it, leaves most marks as they are, in the same order: what
-corresponds is found as a comparison of two texts finds lines that both have.
+Names, weights and positions are not part of them. A graph that changes, or a version that rewrites some of it, leaves
+most fingerprints unchanged, in the same order: corresponding positions are found by a diff of two sequences.
 """
 
 from __future__ import annotations
@@ -18,39 +17,41 @@ from ..ir import Graph, Statement, attributes_key, print_ir, rename_statement
 from ..ops.language import Instances
 from .fusion import Programs, Unit
 
-#: Digits of a mark.
+#: Digits of a fingerprint.
 DIGITS = 8
 
 
 def node_marks(graph: Graph, instances: Instances) -> tuple[str, ...]:
-    """Return the mark of each node: its operation, attributes, types, and which operands are constants."""
+    """Return each node's fingerprint: operation, attributes, types, and constant operands."""
     found = []
     for node in graph.nodes:
         operands = ["" if v is None else f"{graph.types[v]}{'!' * (v in graph.constants)}" for v in node.inputs]
         results = [str(graph.types[v]) for v in node.outputs]
         said = {name: v for name, v in instances.of_node(node, graph).attributes.items() if v is not None}
-        found.append(_mark(f"{node.op} {node.declaration} {operands} {results} {attributes_key(said)}"))
+        found.append(_fingerprint(f"{node.op} {node.declaration} {operands} {results} {attributes_key(said)}"))
     return tuple(found)
 
 
 def unit_marks(programs: Programs) -> tuple[str, ...]:
-    """Return the mark of each unit: its statements over tensors that are numbered, and the types of these. A loop is
-    one unit.
+    """Return each unit's fingerprint: statements over numbered tensors, and types.
+
+    A loop is one unit.
     """
     known: dict[Hashable, str] = {}
     found = []
     for unit in programs.units:
         work = _Work.of(unit, programs)
         if work not in known:
-            known[work] = _mark(work.text)
+            known[work] = _fingerprint(work.text)
         found.append(known[work])
     return tuple(found)
 
 
 @frozen
 class _Work:
-    """What a unit does: its `statements` and the types of what they touch, and what else tells it from others. The
-    `step` of a loop may have any name.
+    """Computation of a unit: its `statements`, the types of their tensors, and further facts.
+
+    The `step` of a loop may have any name.
     """
 
     statements: tuple[Statement, ...]
@@ -60,7 +61,7 @@ class _Work:
 
     @staticmethod
     def of(unit: Unit, programs: Programs) -> _Work:
-        """Return the work of a unit, of a loop that of a whole turn."""
+        """Return the computation of a unit, or of a loop's whole iteration."""
         parts, numbers = (unit,) if unit.repeat is None else unit.repeat.units, dict[str, str]()
         for part in parts:
             for tensor in (*part.tensors, *part.reads, *part.writes):
@@ -80,17 +81,17 @@ class _Work:
 
     @property
     def text(self) -> str:
-        """All that there is to say."""
+        """Text of the whole computation."""
         text = "\n".join((*map(print_ir, self.statements), *self.types, str(self.facts)))
         return re.sub(rf"\b{re.escape(self.step)}\b", "step", text) if self.step else text
 
 
-def _mark(text: str) -> str:
+def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def corresponding(before: Sequence[str], now: Sequence[str]) -> Mapping[int, int]:
-    """Return the places of marks that are there before and now, in the same order."""
+    """Return matching positions of two sequences of fingerprints, in the same order."""
     if before == now:
         return {place: place for place in range(len(now))}
     blocks = SequenceMatcher(None, before, now, autojunk=False).get_matching_blocks()

@@ -1,8 +1,7 @@
-"""What must hold behind each stage of the pipeline, level by level: the verifiers of the IR, and what only a
-compilation can tell.
+"""Verifiers of the compilation's invariants, level by level.
 
-Every function raises a `VerifyError`, or an `ErrorList` of them, and names the node, group or phase that breaks an
-invariant.
+They call the verifiers of the IR, and check the invariants that only a compilation can. Every function raises a
+`VerifyError`, or an `ErrorList` of them, and names the node, group or phase that breaks an invariant.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ from .schedule import check_schedule
 
 
 def verify_programs(programs: Programs) -> None:
-    """Hold all statements of a graph, as one program, to the invariants of index IR, and units to what they say of
-    themselves.
-    """
+    """Verify all statements of a graph as one program, and units' interfaces."""
     graph = programs.graph
     statements = tuple(s for unit in programs.units for s in _whole(unit, programs))
     given = (*graph.inputs, *graph.constants)
@@ -60,15 +57,16 @@ def _whole(unit: Unit, programs: Programs) -> Iterator[Statement]:
 
 
 def check_units_named(programs: Programs) -> Iterator[VerifyError]:
-    """Every unit has a name of its own."""
+    """Yield names that several units have."""
     for name, count in Counter(unit.name for unit in programs.every_unit).items():
         if count > 1:
             yield VerifyError(f"{count} units are named {quote(name)}")
 
 
 def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError]:
-    """A unit says of all that it reads, and that no statement of its own writes, that it reads it; it writes what its
-    statements write.
+    """Yield units whose declared reads and writes differ from their statements.
+
+    A unit reads all tensors that its statements read and do not write; it writes tensors of its statements.
     """
     if unit.repeat is not None:
         return
@@ -88,14 +86,14 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
 def verify_groups(
     groups: Sequence[Group], views: Views, is_new: Callable[[FusedGroup], bool] = lambda form: True
 ) -> None:
-    """Hold each new normal form to the invariants of its level, and groups to an order in which they can run."""
+    """Verify each new normal form, and an order of groups."""
     for group in groups:
         if is_new(group.form):
-            _named(f"group {', '.join(map(quote, group.units))}", group.form)
+            _verify_form(f"group {', '.join(map(quote, group.units))}", group.form)
     raise_all([*check_tensors_named(groups, views), *check_launches_in_order([(group,) for group in groups], views)])
 
 
-def _named(where: str, form: FusedGroup) -> None:
+def _verify_form(where: str, form: FusedGroup) -> None:
     try:
         verify_group(form)
     except CutsError as error:
@@ -103,7 +101,7 @@ def _named(where: str, form: FusedGroup) -> None:
 
 
 def check_tensors_named(groups: Sequence[Group], views: Views) -> Iterator[VerifyError]:
-    """Every tensor of a form stands for one of the graph, of the same type."""
+    """Yield tensors of forms without a graph tensor of equal type."""
     types = views.programs.types
     for group in groups:
         for tensor in (*group.form.inputs, *group.form.outputs):
@@ -115,22 +113,23 @@ def check_tensors_named(groups: Sequence[Group], views: Views) -> Iterator[Verif
 
 
 def verify_launches(launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]], views: Views) -> None:
-    """Hold launches to an order in which they can run, whatever runs first within one; `places` says where their groups
-    stood when they were formed.
+    """Verify the order of launches, for any order within one.
+
+    `places` has the positions of their groups when they were formed.
     """
     raise_all([*launch_violations(launches, places, views)])
 
 
 def verify_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> None:
-    """Hold a schedule to the rules of its group and of the machine."""
+    """Verify a schedule against its group and the machine."""
     raise_all([VerifyError(f"schedule: {reason}") for reason in check_schedule(group, schedule, target)])
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Hold a block-level kernel to the invariants of its level, and find races in shared memory."""
+    """Verify a block-level kernel, races in shared memory included."""
     raise_all([*kernel_violations(kernel), *map(VerifyError, check_barriers(kernel))])
 
 
 def verify_dfg(kernel: Kernel) -> None:
-    """Hold what one thread does, the data-flow graph of each phase, to the invariants of its level."""
+    """Verify a thread-level kernel: the data-flow graph of each phase."""
     raise_all(kernel_violations(kernel, threads=True))

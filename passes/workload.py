@@ -1,5 +1,7 @@
-"""What the pipeline asks of others: of whoever can measure, which schedule of each distinct kernel is fastest and what
-groups cost; where nobody does, of whoever plans many kernels at once, what the model says of them.
+"""Tuner interface: the services that the pipeline requests from its caller.
+
+A `Selector`, which can measure, finds the fastest schedule of each distinct kernel and the costs of groups; without
+one, a `Planning` evaluates the cost model for many kernels at once.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from .schedule import Candidate
 
 @frozen(eq=False)
 class Workload:
-    """A distinct kernel: its normal form, where its tensors live, the nodes of one group that it computes, and how
-    often it is launched.
+    """Distinct kernel to be tuned.
+
+    It has a normal form, the storage of its tensors, the nodes of one of its groups, and its launches.
     """
 
     form: FusedGroup
@@ -31,27 +34,27 @@ class Workload:
     uses: int = 1
 
 
-#: A group that shares a launch: its normal form, where its tensors live, and its schedule.
+#: Member of a shared launch: its normal form, the storage of its tensors, and its schedule.
 Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
-#: Groups by what is asked about them, the most urgent question first.
+#: Groups to measure by question, the most urgent question first.
 Questions: TypeAlias = Sequence[Sequence[FusedGroup]]
-#: Says what kernels a plan has by what is known when it is asked.
+#: Returns the kernels of a plan by the current costs.
 Kernels: TypeAlias = Callable[[], Sequence[FusedGroup]]
 
 
 class Planning(Protocol):
-    """Does what the model alone decides, for many kernels at once."""
+    """Evaluates the cost model for many kernels at once."""
 
     def cut(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of each fragment."""
+        """Return the kernels of each candidate subgraph."""
         ...
 
     def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
-        """Return the best point of each group by the model, nothing for those that are left to the caller."""
+        """Return each group's best modelled schedule, None for those left over."""
         ...
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row as one of several in a launch, nothing for rows that are left to who asks."""
+        """Return each row's kernels for a launch, None for those left over."""
         ...
 
 
@@ -59,7 +62,7 @@ class PlanningHere:
     """Plans in this process."""
 
     def cut(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of each fragment, one after the other."""
+        """Return the kernels of each candidate subgraph, one after the other."""
         return cut_fragments(fragments)
 
     def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
@@ -67,106 +70,114 @@ class PlanningHere:
         return [None] * len(forms)
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Leave all to who asks."""
+        """Leave all to the caller."""
         return [None] * len(rows)
 
 
 class Selector(Protocol):
-    """Chooses by measurement. The pipeline knows only this; a search that owns a device implements it."""
+    """Chooses by measurement; a search that owns a device implements it."""
 
     @property
     def budget(self) -> Budget:
-        """The time that the compilation may take."""
+        """Time budget of the compilation."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was cut short by a time budget or an interrupt."""
+        """True where no time budget and no interrupt cut the search short."""
         ...
 
     @property
     def scale(self) -> float:
-        """What seconds of the model are multiplied by, so that they can be compared with measured ones."""
+        """Ratio of measured seconds to modelled ones."""
         ...
 
     @property
     def decisions(self) -> Decisions | None:
-        """What measuring is known to decide about the graph, so that nothing is weighed again."""
+        """Recorded decisions about the graph, to be replayed."""
         ...
 
     def note(self, decisions: Decisions, apart: float) -> None:
-        """Take in what was decided, and the seconds of all units by themselves."""
+        """Record the decisions, and the seconds of all units unfused."""
         ...
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
-        """Return what groups cost: measured times where they are known, else what the model says."""
+        """Return the evaluator of groups: measured times, else the cost model."""
         ...
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
-        """Return the kernels of small graphs, cut by the model."""
+        """Return the kernels of candidate subgraphs by the cost model."""
         ...
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
-        """Have small graphs cut by the model, and return what waits for their kernels."""
+        """Start to partition candidate subgraphs; return a function that waits for them."""
         ...
 
     def ahead(self, workloads: Sequence[Workload]) -> None:
-        """Have the kernels of a plan that may ship made ready, beside what else there is to do."""
+        """Build the kernels of a likely plan speculatively."""
         ...
 
     def go_on(self, groups: Sequence[FusedGroup]) -> None:
-        """Have searches for kernels that a plan will have gone on with, beside what else there is to do."""
+        """Continue searches for the kernels of a coming plan speculatively."""
         ...
 
     def overdue(self) -> bool:
-        """Whether the budget is; asked often, so that what was made beside is taken in."""
+        """Return whether the budget is; called often to receive results of workers."""
         ...
 
     def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
-        """Keep back in a block what a plan of so many kernels will take, whose groups are found in so many seconds."""
+        """Context manager that reserves budget for a plan of `kernels` kernels.
+
+        Its groups are found in `seconds`.
+        """
         ...
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
-        """Have groups priced by the model, and return what waits for it; none where there was no time for one."""
+        """Start to evaluate costs; return a function that waits for them.
+
+        A result is None where time is missing.
+        """
         ...
 
     def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
-        """Measure groups that the evaluator was asked for, as long as less than a `share` of the budget is used up;
-        true if costs changed, so that the partition must be found again. Groups that the decisions so far rest on go
-        first, those of one question after the other. While the last ones are built, those kernels may be gone on with
-        that a `plan` has by what is known by then.
+        """Measure queried groups within a `share` of the budget.
+
+        Returns true if costs changed, so that the partition is repeated. Groups that the decisions so far depend on go
+        first, those of one question after the other. While the last ones are built, workers may continue with the
+        kernels that a `plan` has by the current costs.
         """
         ...
 
     def tell(self, group: FusedGroup, seconds: float) -> None:
-        """Take in what a group was measured to take as it was chosen."""
+        """Record the measured time of a group with its chosen schedule."""
         ...
 
     def knows(self, group: FusedGroup) -> bool:
-        """Whether a group was measured."""
+        """Return whether a group was measured."""
         ...
 
     @property
     def together(self) -> bool:
-        """Whether groups may share a launch."""
+        """True where groups may share a launch."""
         ...
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row as one of several in a launch, nothing for rows that are left to who asks."""
+        """Return each row's kernels for a launch, None for those left over."""
         ...
 
     def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
-        """Return for each launch of some groups whether it was measured to be faster than one launch for each."""
+        """Return whether each launch is measured faster than one for each group."""
         ...
 
     def make(
         self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
     ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
-        """Return the kernels that were made of some that were chosen, and those of launches of several groups, by
-        others than this process: as many as there was time for.
+        """Return the kernels that other processes have built so far.
+
+        They are those of some chosen schedules, and those of launches of several groups.
         """
         ...
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
-        """Return the schedule of each kernel, found before a share of the budget is used up."""
+        """Return the schedule of each kernel, within a share of the budget."""
         ...

@@ -1,4 +1,4 @@
-"""Compiling and running kernels on NVIDIA GPUs, asking a device what it is, and measuring its ceilings."""
+"""NVIDIA GPUs: compiling and running kernels, querying and measuring a device."""
 
 from .calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .ceiling_kernels import empty_kernel

@@ -1,7 +1,7 @@
-"""The CUDA driver through NVIDIA's bindings, under the names that PyCUDA gives its parts.
+"""CUDA driver through NVIDIA's bindings, under the names of PyCUDA.
 
-PyCUDA is built from source against a CUDA toolkit; the bindings are a wheel. Where only they are installed, plans run
-all the same: what is here has the calls of `pycuda.driver` that this package makes, and no others.
+PyCUDA is built from source against a CUDA toolkit; the bindings are a wheel. Where only they are installed, plans still
+run: this module has the calls of `pycuda.driver` that this package makes, and no others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..device import Array
 from .calls import DriverCalls, DriverError, PrimaryContext
 from .handles import DriverEvent, DriverMemory, DriverModule, DriverStream
 
-#: What names the device to open, as for PyCUDA.
+#: Environment variable with the number of the device to open, as for PyCUDA.
 ORDINAL = "CUDA_DEVICE"
 
 
@@ -49,7 +49,7 @@ class BindingsDriver(DriverCalls):
         self.checked(self.cu.cuInit(0))
 
     def open(self) -> PrimaryContext:
-        """Make the primary context of the device current in this thread, for good, and return it."""
+        """Make the device's primary context permanently current in this thread."""
         if self.context is None:
             device = self.checked(self.cu.cuDeviceGet(int(os.environ.get(ORDINAL, "0"))))
             self.context = PrimaryContext(self, device, self.checked(self.cu.cuDevicePrimaryCtxRetain(device)))
@@ -104,7 +104,7 @@ class BindingsDriver(DriverCalls):
         return int(free), int(total)
 
     def get_driver_version(self) -> int:
-        """Return the newest version of CUDA that the driver knows, as 1000 times its number."""
+        """Return the driver's newest supported CUDA version, as 1000 times its number."""
         return int(self.checked(self.cu.cuDriverGetVersion()))
 
     # ---- work
@@ -123,7 +123,7 @@ class BindingsDriver(DriverCalls):
 
 
 class _Contexts:
-    """What PyCUDA's class of contexts does for the one that is current."""
+    """Methods of PyCUDA's context class, for the current context."""
 
     def __init__(self, driver: BindingsDriver) -> None:
         self._driver = driver
@@ -147,7 +147,7 @@ class _Devices:
 
 
 class GpuDevice:
-    """A device that can be asked what it is."""
+    """Device whose attributes can be queried."""
 
     def __init__(self, driver: BindingsDriver, raw: Any) -> None:
         self._driver, self._raw = driver, raw

@@ -1,7 +1,7 @@
-"""Launches recorded in branches: each follows the nodes of those that it waits for, and nothing else.
+"""Concurrent launches recorded in a CUDA graph: each follows only its dependencies.
 
 A stream that is recorded knows the nodes that the next one follows. They are set before each launch, and looked up
-behind it: a routine of a library may record several nodes, which follow one another as it likes.
+after it: a routine of a library may record several nodes in any order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 from ..device import Launch
 from .edges import calls_with_data
 
-#: The driver's calls about edges that it takes.
+#: Driver calls that read and set the dependencies of a recorded stream.
 INFO, FOLLOW = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
 Call: TypeAlias = Callable[..., tuple[Any, ...]]
 
 
 def can_branch(cu: Any) -> bool:
-    """Whether the bindings and the driver have what it takes."""
+    """Return whether the bindings and the driver support concurrent launches."""
     return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, FOLLOW)) is not None
 
 
@@ -29,24 +29,24 @@ def record_branches(
     cu: Any,
     checked: Callable[[tuple[Any, ...]], Any],
 ) -> None:
-    """Launch everything on a stream that is recorded, each behind the launches that it waits for."""
+    """Launch everything on a recorded stream, each after its dependencies."""
     calls = calls_with_data(cu, (INFO, FOLLOW))
     assert calls is not None, "whoever asks has looked whether the driver can"
-    graph, _ = _known(stream, calls[INFO], checked)
+    graph, _ = _capture_state(stream, calls[INFO], checked)
     begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
     only = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
     ends: list[list[Any]] = []
     for launch, each in zip(launches, waits, strict=True):
-        behind = dict.fromkeys(node for number in each for node in ends[number])
-        nodes = list(behind) or begin
+        dependencies = dict.fromkeys(node for number in each for node in ends[number])
+        nodes = list(dependencies) or begin
         plain = [cu.CUgraphEdgeData() for _ in nodes]
         checked(calls[FOLLOW](stream, nodes, plain, len(nodes), only))
         launch()
-        ends.append(_known(stream, calls[INFO], checked)[1])
+        ends.append(_capture_state(stream, calls[INFO], checked)[1])
 
 
-def _known(stream: Any, info: Call, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
-    """Return the graph that is recorded, and the nodes that the next one follows."""
+def _capture_state(stream: Any, info: Call, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
+    """Return the recorded graph, and the nodes that the next one follows."""
     result = info(stream)
     checked(result[:2])
     *_, graph, nodes, _, _ = result

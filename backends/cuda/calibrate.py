@@ -1,7 +1,7 @@
-"""Measuring the ceilings of a CUDA device once: the rates that a lower bound of time divides by.
+"""Calibration of a CUDA device: measured ceilings that lower bounds divide by.
 
-Each ceiling has a small kernel that does nothing else. The best of several runs counts, because a ceiling is what the
-device can reach, and `calibrated` adds 3 % on top, so that a bound made of ceilings stays a bound. Results are kept per
+Each ceiling has a small kernel that uses one resource. The best of several runs counts, because a ceiling is the limit
+of the device, and `calibrated` adds 3 % on top, so that a bound made of ceilings stays a bound. Results are stored per
 device in the cache folder.
 """
 
@@ -36,24 +36,22 @@ from .ceiling_kernels import (
     touch_kernel,
 )
 
-#: Changed whenever a kernel below changes what it measures.
+#: Version of the kernels below: incremented where a measured quantity changes.
 FORMAT = 3
-#: How much faster than measured a device is assumed to be.
+#: Ratio of assumed to measured rates of a device.
 HEADROOM = 1.03
 
-_LARGE = 1 << 30  # bytes that no cache holds
-_CHASE = (
-    1 << 28
-)  # bytes through which latency is measured: more than a cache, less than what address translation covers
+_UNCACHED_BYTES = 1 << 30  # bytes, more than any cache holds
+_CHASE = 1 << 28  # bytes of the latency measurement: more than a cache, less than address translation covers
 _LAUNCHES = 200
-_APART = 1 << 16
+_TOUCH_STRIDE = 1 << 16
 _ROUNDS = 7
 _ATOM_TRIPS = 256
 
 
 @frozen
 class Ceilings:
-    """What one device reached: bytes, operations and clocks per second, seconds, and clocks, as each name says."""
+    """Ceilings of a device: rates per second, seconds, and clocks."""
 
     device: str
     copy_bandwidth: float  #: bytes/s read and written by a copy in global memory
@@ -68,18 +66,19 @@ class Ceilings:
     first_load: (
         float  #: seconds that a kernel takes beyond an empty one to load a line that no cache holds, and to store it
     )
-    atoms: Mapping[str, float]  #: clocks that a matrix atom keeps the tensor core of a quarter SM busy, by name
+    atoms: Mapping[str, float]  #: clocks of a matrix instruction on the tensor core of a quarter SM, by name
     format: int = FORMAT
 
 
 def measure_ceilings(device: Device) -> Ceilings:
-    """Run every microbenchmark; takes a few seconds, most of them for compilation."""
+    """Run every microbenchmark, in a few seconds, mostly of compilation."""
     return _Calibrator(device).run()
 
 
 def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
-    """Return the target with measured ceilings in the place of those of its description; latencies shrink by the
-    head-room, rates grow.
+    """Return the target with measured ceilings instead of described ones.
+
+    Latencies shrink by the head-room, rates grow.
     """
     if ceilings is None:
         return target
@@ -98,11 +97,11 @@ def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
     )
 
 
-# ---- what is kept
+# ---- stored ceilings
 
 
 def save_ceilings(ceilings: Ceilings) -> Path | None:
-    """Keep ceilings for later sessions; nothing where caching is switched off.
+    """Store ceilings for later sessions; None where caching is off.
 
     Raises `UsageError` where they cannot be written.
     """
@@ -114,7 +113,10 @@ def save_ceilings(ceilings: Ceilings) -> Path | None:
 
 
 def load_ceilings(device: str) -> Ceilings | None:
-    """Return the kept ceilings of a device; none where it was not calibrated, or by another version."""
+    """Return the stored ceilings of a device.
+
+    None where it was not calibrated, or by another version.
+    """
     path = _path(device)
     try:
         found = cattrs.structure(json.loads(path.read_bytes()), Ceilings) if path is not None else None
@@ -136,7 +138,7 @@ def _path(device: str) -> Path | None:
     return None if root is None else root / f"ceilings-{cache_key([device])[:16]}.json"
 
 
-# ---- how they are measured
+# ---- measurement
 
 
 class _Calibrator:
@@ -150,7 +152,7 @@ class _Calibrator:
         self.out = Pointer(device.allocate(1 << 16))
 
     def run(self) -> Ceilings:
-        """Measure everything; large buffers live only as long as what needs them."""
+        """Measure everything; large buffers are freed after use."""
         clock = self._clock()
         copy, read = self._global()
         launch = self._launch()
@@ -159,7 +161,7 @@ class _Calibrator:
             copy_bandwidth=copy,
             read_bandwidth=read,
             l2_bandwidth=max(self._l2(share) for share in (16, 8, 4)),
-            shared_bandwidth=self._shared() / (self.target.NUM_SM * clock),
+            shared_bandwidth=self._shared_bandwidth() / (self.target.NUM_SM * clock),
             fma_rate=max(self._fma(trips) for trips in (64, 1024)),
             clock=clock,
             launch_time=launch,
@@ -175,20 +177,27 @@ class _Calibrator:
         return self.device.time(self.device.bind(loaded, kernel, pointers), warmup=3, repeats=_ROUNDS, cold=cold).best
 
     def _global(self) -> tuple[float, float]:
-        source, destination = Pointer(self.device.allocate(_LARGE)), Pointer(self.device.allocate(_LARGE))
-        memcpy = self.device.time(lambda: self.device.copy(destination, source, _LARGE), warmup=2, repeats=_ROUNDS).best
+        source, destination = (
+            Pointer(self.device.allocate(_UNCACHED_BYTES)),
+            Pointer(self.device.allocate(_UNCACHED_BYTES)),
+        )
+        memcpy = self.device.time(
+            lambda: self.device.copy(destination, source, _UNCACHED_BYTES), warmup=2, repeats=_ROUNDS
+        ).best
         blocks = 16 * self.target.NUM_SM
-        copy = min(memcpy, self._best(copy_kernel(_LARGE, blocks), destination, source))
-        return 2 * _LARGE / copy, _LARGE / self._best(read_kernel("read_global", _LARGE, 1, blocks), self.out, source)
+        copy = min(memcpy, self._best(copy_kernel(_UNCACHED_BYTES, blocks), destination, source))
+        return 2 * _UNCACHED_BYTES / copy, _UNCACHED_BYTES / self._best(
+            read_kernel("read_global", _UNCACHED_BYTES, 1, blocks), self.out, source
+        )
 
     def _l2(self, share: int) -> float:
-        """Return the bandwidth of reading a part of what the cache holds again and again, past the L1 caches."""
+        """Return the bandwidth of repeated reads of a part of the cache's capacity, past the L1 caches."""
         nbytes = (self.target.l2_bytes // share) // 4096 * 4096
         passes, blocks = 32, 8 * self.target.NUM_SM
         buffer = Pointer(self.device.allocate(nbytes))
         return passes * nbytes / self._best(read_kernel("read_l2", nbytes, passes, blocks), self.out, buffer)
 
-    def _shared(self) -> float:
+    def _shared_bandwidth(self) -> float:
         trips, blocks = 4096, 2 * self.target.NUM_SM
         return blocks * 1024 * 16.0 * trips / self._best(shared_kernel(trips, blocks), self.out)
 
@@ -197,8 +206,10 @@ class _Calibrator:
         return blocks * THREADS * 2.0 * FMAS * trips / self._best(fma_kernel(trips, blocks), self.out)
 
     def _atom(self, name: str) -> float:
-        """Return the clocks that an atom keeps a tensor core busy. Clocks are counted on the device, because it slows
-        down where tensor cores draw too much power; the block that took the fewest counts.
+        """Return the clocks that a matrix instruction occupies a tensor core.
+
+        Clocks are counted on the device, because it slows down where tensor cores draw too much power; the block with
+        the fewest counts.
         """
         kernel = atom_kernel(name, _ATOM_TRIPS, self.target.NUM_SM)
         (loaded,) = self.device.build([kernel])
@@ -216,7 +227,7 @@ class _Calibrator:
         (loaded,) = self.device.build([kernel])
         launch = self.device.bind(loaded, kernel, [self.out])
         return (
-            self.device.time(self.device.capture(_repeated(launch, _LAUNCHES)), warmup=3, repeats=_ROUNDS).best
+            self.device.time(self.device.capture(_repeat(launch, _LAUNCHES)), warmup=3, repeats=_ROUNDS).best
             / _LAUNCHES
         )
 
@@ -224,8 +235,10 @@ class _Calibrator:
         """Return the seconds of a kernel inside a graph that loads and stores one line, a different one each."""
         kernel = touch_kernel()
         (loaded,) = self.device.build([kernel])
-        source = self.device.allocate(_LAUNCHES * _APART)
-        launches = [self.device.bind(loaded, kernel, [self.out, Pointer(source, k * _APART)]) for k in range(_LAUNCHES)]
+        source = self.device.allocate(_LAUNCHES * _TOUCH_STRIDE)
+        launches = [
+            self.device.bind(loaded, kernel, [self.out, Pointer(source, k * _TOUCH_STRIDE)]) for k in range(_LAUNCHES)
+        ]
 
         def run() -> None:
             for launch in launches:
@@ -234,7 +247,7 @@ class _Calibrator:
         return self.device.time(self.device.capture(run), warmup=3, repeats=_ROUNDS, cold=True).best / _LAUNCHES
 
     def _barrier(self, threads: int) -> float:
-        """Return the seconds of one barrier: the difference of two kernels that differ in how many they meet."""
+        """Return the seconds of one barrier: the difference of two kernels with different numbers of barriers."""
         few, many = 1024, 9216
         return (
             self._best(barrier_kernel(many, threads), self.out) - self._best(barrier_kernel(few, threads), self.out)
@@ -247,7 +260,7 @@ class _Calibrator:
         return (times[1] - times[0]) / (many - few)
 
     def _clock(self) -> float:
-        """Return the highest clock that a kernel saw: its clocks over its nanoseconds."""
+        """Return the highest clock in a kernel: its clocks over its nanoseconds."""
         kernel = clock_kernel()
         (loaded,) = self.device.build([kernel])
         launch = self.device.bind(loaded, kernel, [self.out])
@@ -260,7 +273,7 @@ class _Calibrator:
         return float(highest)
 
 
-def _repeated(launch: Launch, count: int) -> Launch:
+def _repeat(launch: Launch, count: int) -> Launch:
     def run() -> None:
         for _ in range(count):
             launch()
@@ -268,10 +281,10 @@ def _repeated(launch: Launch, count: int) -> Launch:
     return run
 
 
-#: Every kernel once, for those who only want to compile them.
+#: Every kernel once, for compilation without a device.
 KERNELS: tuple[Callable[[], KernelFunction], ...] = (
-    lambda: copy_kernel(_LARGE, 132),
-    lambda: read_kernel("read_global", _LARGE, 1, 132),
+    lambda: copy_kernel(_UNCACHED_BYTES, 132),
+    lambda: read_kernel("read_global", _UNCACHED_BYTES, 1, 132),
     lambda: shared_kernel(64, 132),
     lambda: fma_kernel(16, 132),
     empty_kernel,

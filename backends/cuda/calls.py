@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver through NVIDIA's bindings: what they return, and what is undone when an object is gone."""
+"""Calls of the CUDA driver through NVIDIA's bindings, with their clean-up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class DriverError(Exception):
-    """A call of the driver that failed, by the name of its error."""
+    """Failed call of the driver, with the name of its error."""
 
 
 class PrimaryContext:
-    """The primary context of a device, which other libraries of the process use too."""
+    """Primary context of a device, shared with other libraries of the process."""
 
     def __init__(self, calls: DriverCalls, device: Any, raw: Any) -> None:
         self._calls, self.device, self._raw = calls, device, raw
@@ -23,12 +23,12 @@ class PrimaryContext:
         self._calls.checked(self._calls.cu.cuCtxPushCurrent(self._raw))
 
     def pop(self) -> None:
-        """Make what was current before current again."""
+        """Restore the previously current context."""
         self._calls.checked(self._calls.cu.cuCtxPopCurrent())
 
 
 class DriverCalls:
-    """The bindings, and the context that was opened through them.
+    """Bindings, and the context that was opened through them.
 
     Raises `ImportError` where they are not installed.
     """
@@ -38,18 +38,24 @@ class DriverCalls:
         self.context: PrimaryContext | None = None
 
     def checked(self, result: Sequence[Any]) -> Any:
-        """Return what a call returned. Raises `DriverError` where it failed."""
+        """Return the result of a call.
+
+        Raises `DriverError` where it failed.
+        """
         if int(result[0]) != 0:
             name = self.cu.cuGetErrorName(result[0])[1]
             raise DriverError(name.decode() if isinstance(name, bytes) else str(name))
         return result[1] if len(result) == 2 else tuple(result[1:])
 
     def release(self, owner: object, action: Callable[..., Any], *arguments: Any) -> None:
-        """Do something in the context when `owner` is gone, but not when the interpreter ends: the driver cleans up."""
+        """Run an action in the context when `owner` is deleted.
+
+        It does not run when the interpreter ends, as the driver cleans up.
+        """
         weakref.finalize(owner, self._within, action, *arguments).atexit = False
 
     def _within(self, action: Callable[..., Any], *arguments: Any) -> None:
         if self.context is not None:
             self.context.push()
-            action(*arguments)  # what fails now fails because the context is lost, and its memory with it
+            action(*arguments)  # a failure now means that the context is lost, and its memory with it
             self.context.pop()

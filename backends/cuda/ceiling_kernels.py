@@ -1,11 +1,11 @@
-"""The microbenchmarks of `backends.cuda.calibrate`: each kernel does one thing only, as fast as the device can."""
+"""Microbenchmarks of `backends.cuda.calibrate`: each kernel saturates one resource."""
 
 from __future__ import annotations
 
 from ...ir import MATRIX_ATOMS, Argument, DType, KernelFunction
 from ..source import DIALECTS
 
-#: Threads of a block where nothing else is said.
+#: Default number of threads of a block.
 THREADS = 256
 
 #: Warps of a quarter SM that multiply matrices at the same time, accumulators of each, and products of a trip.
@@ -27,7 +27,7 @@ def _kernel(
 _OUT_AND_SOURCE = "float* out, const float4* source"
 _PLACE = "  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;\n"
 _STEP = "  const long long step = (long long)gridDim.x * blockDim.x;\n"
-#: Keeps a sum alive without ever writing it: no sum of what is read is this number.
+#: Keeps a sum alive without ever writing it: no sum of the read values is this number.
 _KEEP = "  if (sum == 123456.789f) out[threadIdx.x] = sum;\n"
 
 
@@ -47,7 +47,10 @@ def copy_kernel(nbytes: int, blocks: int) -> KernelFunction:
 
 
 def read_kernel(name: str, nbytes: int, passes: int, blocks: int) -> KernelFunction:
-    """Read a buffer `passes` times past the L1 caches, 16 bytes a thread and four loads in flight."""
+    """Read a buffer `passes` times past the L1 caches.
+
+    Each thread has four loads of 16 bytes in flight.
+    """
     body = _PLACE + _STEP + (
         "  float sum = 0.0f;\n"
         f"  for (int pass = 0; pass < {passes}; ++pass)\n"
@@ -64,7 +67,7 @@ def read_kernel(name: str, nbytes: int, passes: int, blocks: int) -> KernelFunct
 
 
 def shared_kernel(trips: int, blocks: int) -> KernelFunction:
-    """Read 16 bytes a thread and trip from shared memory, neighbours side by side."""
+    """Read 16 bytes a thread and trip from shared memory, coalesced."""
     body = (
         "  __shared__ float4 tile[2048];\n"
         "  for (int i = threadIdx.x; i < 2048; i += blockDim.x) tile[i] = make_float4(i, i, i, i);\n"
@@ -117,14 +120,17 @@ def touch_kernel() -> KernelFunction:
 
 
 def barrier_kernel(count: int, threads: int) -> KernelFunction:
-    """Meet at a barrier again and again, one block alone on its SM."""
+    """Synchronise repeatedly at a barrier, with one block on its SM."""
     loop = f"#pragma unroll 16\n  for (int i = 0; i < {count}; ++i) __syncthreads();\n"
     body = f"{loop}  if (threadIdx.x == 2000) out[0] = 1.0f;\n"
     return _kernel("barriers", "float* out", body, 1, threads)
 
 
 def chase_kernel(steps: int, nbytes: int) -> KernelFunction:
-    """Load from one place after another, each known only when the one before has arrived (the buffer holds zeros)."""
+    """Load from a chain of dependent addresses.
+
+    Each address depends on the previous load (the buffer holds zeros).
+    """
     body = (
         "  unsigned place = 0;\n"
         f"  for (int i = 0; i < {steps}; ++i) {{\n"
@@ -152,8 +158,9 @@ def clock_kernel() -> KernelFunction:
 
 
 def atom_kernel(name: str, trips: int, blocks: int) -> KernelFunction:
-    """Multiply matrices with one atom in independent chains of accumulators, and count the clocks of each block; there
-    are `ATOM_WARPS` warps for each quarter of an SM.
+    """Count the clocks of a matrix instruction.
+
+    Each block runs independent chains of accumulators, with `ATOM_WARPS` warps for each quarter of an SM.
     """
     atom = MATRIX_ATOMS[name]
     dialect = DIALECTS["cuda"]

@@ -1,8 +1,8 @@
-"""Chains on a GPU: one CUDA graph, launched on whichever stream is wanted; arguments that moved are set in it.
+"""Launch sequences on a GPU: one CUDA graph, with updated arguments.
 
-A graph may be launched on several streams: the driver lets one launch of it begin when the one before has ended, so the
-memory that its kernels share is never used by two. All calls go through NVIDIA's bindings and the primary context of
-the device, which PyTorch uses too.
+A graph may be launched on several streams: the driver begins one launch of it when the previous one has ended, so two
+launches never use the memory of its kernels at the same time. All calls go through NVIDIA's bindings and the primary
+context of the device, which PyTorch uses too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .device import CudaDevice
 from .graph_nodes import ChainNode, CopyNode, node_of
 from .overlap import overlap_launches
 
-_DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
-#: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
+_DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
+#: Limit of recorded launches: a recording holds some hundred bytes for each of them, in the driver's memory.
 LONGEST_RECORDING = 1 << 17
-#: Modules of chains that are gone, by driver and device; they are unloaded when the device has come to rest.
+#: Modules of deleted sequences, by driver and device; they are unloaded when the device is idle.
 _UNUSED_MODULES: defaultdict[tuple[Any, int], deque[Any]] = defaultdict(deque)
 
 
 class CudaChains(Chains):
-    """Chains of one GPU, by its number."""
+    """Launcher of sequences on one GPU, by its number."""
 
     waits = False
 
@@ -60,14 +60,17 @@ class CudaChains(Chains):
         )
 
     def checked(self, result: tuple[Any, ...]) -> Any:
-        """Return what a call of the driver returned, or raise `BackendError` with the name of its error."""
+        """Return the result of a driver call.
+
+        Raises `BackendError` with the name of its error.
+        """
         try:
             return self._calls.checked(result)
         except DriverError as error:
             raise BackendError(f"CUDA: {error}") from error
 
     def within(self, action: Callable[[], Any]) -> Any:
-        """Do something with the device's context current, whatever is current in this thread."""
+        """Run an action with the device's context current in this thread."""
         self.checked(self.cu.cuCtxPushCurrent(self.context))
         try:
             return action()
@@ -80,14 +83,14 @@ class CudaChains(Chains):
             self.within(lambda: self.checked(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
 
     def settle(self) -> None:
-        """Wait for the device, and unload the modules of chains that are gone: none of their kernels runs now."""
+        """Wait for the device, and unload modules of deleted sequences."""
         unused = _UNUSED_MODULES[self.cu, self.ordinal]
         gone = [unused.popleft() for _ in range(len(unused))]
         self.within(lambda: self.checked(self.cu.cuCtxSynchronize()))
         self.within(lambda: [self.cu.cuModuleUnload(module) for module in gone])
 
     def chain(self, plan: ChainPlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]) -> Chain:
-        """Load cubins, compiling those that are not given.
+        """Load cubins, compiling missing ones.
 
         Raises `BackendError` where one does not load.
         """
@@ -121,7 +124,7 @@ class CudaChains(Chains):
 
     @property
     def foreign(self) -> CudaDevice:
-        """The device as routines of libraries are bound to it.
+        """Device to which routines of libraries are bound.
 
         Raises `BackendError` where it is not the first one.
         """
@@ -144,7 +147,10 @@ def _calls(cu: Any) -> DriverCalls:
 
 
 class CudaChain(Chain):
-    """A graph of kernels in order, or each behind those it waits for. What touches a block that moved is set anew."""
+    """Graph of kernels in order, or each after its dependencies.
+
+    Nodes that touch a moved block are updated.
+    """
 
     def __init__(
         self, chains: CudaChains, plan: ChainPlan, kernels: Sequence[KernelFunction], loaded: Sequence[Any]
@@ -168,7 +174,7 @@ class CudaChain(Chain):
         self._last: tuple[int, Any] | None = None
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Set what has moved, and launch the graph."""
+        """Update moved addresses, and launch the graph."""
         if not self._nodes:
             return
         cu, checked = self.chains.cu, self.chains.checked
@@ -186,7 +192,7 @@ class CudaChain(Chain):
             cu.cuCtxPopCurrent()
 
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch node by node, so that whoever records the stream gets each of them."""
+        """Launch node by node, so that a stream can record each."""
         addresses = (*fixed, *moving)
         self.chains.within(lambda: [node.launch(addresses, stream) for node in self._nodes])
 
@@ -201,14 +207,14 @@ class CudaChain(Chain):
         weakref.finalize(self, _destroy, self.chains, graph, self._executable).atexit = False
 
     def _add_in_row(self, graph: Any, nodes: Sequence[ChainNode], before: list[Any]) -> list[Any]:
-        """Add nodes that follow one another, the first behind some; return what follows the last."""
+        """Add nodes that follow one another after `before`; return the successors' dependencies."""
         for node in nodes:
             node.add(graph, before, self._addresses)
             before = [node.handle]
         return before
 
     def _add_launches(self, graph: Any, before: list[Any]) -> list[Any]:
-        """Add launches behind some nodes, each behind what it waits for; return the nodes that none waits for."""
+        """Add launches after `before`, each after its dependencies; return the nodes without successors."""
         count = len(self._launched)
         waits = self.plan.waits or [(n - 1,) if n else () for n in range(count)]
         ends: list[list[Any]] = []
@@ -232,7 +238,7 @@ class CudaChain(Chain):
             node.update(self._executable, self._addresses)
 
     def _launch_each(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch what is too long for a graph; on another stream, behind the last launch."""
+        """Launch a sequence that is too long for a graph; on another stream, after the last launch."""
         cu, checked = self.chains.cu, self.chains.checked
         if self._last is None:
             self._last = stream, checked(cu.cuEventCreate(2))  # without timing
@@ -251,7 +257,10 @@ def _all_of(nodes: Iterable[list[Any]]) -> list[Any]:
 
 
 def _destroy(chains: CudaChains, graph: Any, executable: Any) -> None:
-    """Give a graph back. What is running of it ends first; we may not wait for it, as somebody may be recording."""
+    """Destroy a graph.
+
+    A running launch of it ends first; waiting for it is not allowed, as a stream may be recorded.
+    """
 
     def give_back() -> None:
         chains.cu.cuGraphExecDestroy(executable)

@@ -1,5 +1,6 @@
-"""Compiling CUDA kernels to cubins, on any machine that has NVRTC or nvcc; no GPU is needed and no include path is
-given.
+"""Compilation of CUDA kernels to cubins with NVRTC or nvcc.
+
+It needs no GPU and no include path.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ from ..library import DIALECT
 from ..refused import refused
 
 _TIMEOUT = 120.0
-#: The report of ptxas, and macros of math.h, which nvcc includes on its own and NVRTC does not.
+#: Report of ptxas, and macros of math.h, which nvcc includes and NVRTC does not.
 _NVRTC_OPTIONS = (
     b"--ptxas-options=-v",
     b"--no-source-include",
     b"-DINFINITY=__int_as_float(0x7f800000)",
     b"-DNAN=__int_as_float(0x7fffffff)",
 )
-#: Leaves out declarations that no kernel of ours needs: a kernel that does nothing takes 18 ms in place of 24.
+#: Leaves out declarations that generated kernels do not need, which take 6 of 24 ms of an empty kernel.
 _MINIMAL = b"--minimal"
-#: An architecture that every NVRTC of today compiles for.
+#: Architecture that every supported NVRTC compiles for.
 _PLAIN_ARCH = "sm_80"
 _HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
 
 
 @frozen
 class Cubin:
-    """A compiled kernel and what ptxas said of it: registers per thread,
-    bytes of static shared memory and of spills.
+    """Compiled kernel and its report by ptxas.
+
+    It has registers per thread, bytes of static shared memory and of spills.
     """
 
     code: bytes
@@ -55,7 +57,7 @@ class Cubin:
 
     @property
     def report(self) -> dict[str, object]:
-        """The figures without the code."""
+        """Figures without the code."""
         figures = asdict(self)
         del figures["code"]
         return figures
@@ -63,8 +65,9 @@ class Cubin:
 
 @frozen
 class Toolchain:
-    """A compiler: its name and version (part of every cache key), and the call that compiles (source, arch, timeout) to
-    (code, log).
+    """Compiler: name, version (part of every cache key), and its call.
+
+    The call compiles (source, arch, timeout) to (code, log).
     """
 
     name: str
@@ -78,28 +81,26 @@ class _Rejected(Exception):
 
 def toolchains() -> tuple[Toolchain, ...]:
     """Find the compilers of this machine, the preferred one first."""
-    return tuple(_found())
+    return tuple(_find_toolchains())
 
 
-def _found() -> Iterator[Toolchain]:
-    """Yield the compilers of this machine one by one: to look for nvcc starts a program, which who takes NVRTC need not
-    wait for.
-    """
+def _find_toolchains() -> Iterator[Toolchain]:
+    """Yield the compilers of this machine lazily: the search for nvcc starts a program."""
     for find in (_find_nvrtc, _find_nvcc):
         if (tool := find()) is not None:
             yield tool
 
 
 def find_toolchain() -> Toolchain:
-    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` insists on one.
+    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` selects one.
 
-    Raises `BackendError` where none is found, or not the one that is insisted on, `UsageError` where the variable names
+    Raises `BackendError` where none is found, or not the selected one, `UsageError` where the variable names
     no compiler.
     """
     wanted = os.environ.get("CUTS_CUDA_COMPILER", "")
     if wanted not in ("", "nvrtc", "nvcc"):
         raise UsageError(f"CUTS_CUDA_COMPILER is '{wanted}'", hint="expected nvrtc or nvcc")
-    for tool in _found():
+    for tool in _find_toolchains():
         if wanted in ("", tool.name):
             return tool
     raise BackendError(f"no CUDA compiler: {wanted or 'neither NVRTC nor nvcc'} was found", hint=_HINT)
@@ -108,7 +109,7 @@ def find_toolchain() -> Toolchain:
 def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT) -> Cubin:
     """Compile one kernel to a cubin for `arch`, through the cache.
 
-    nvcc is stopped after `timeout` seconds; NVRTC runs in this process and cannot be.
+    nvcc is stopped after `timeout` seconds; NVRTC runs in this process and cannot be stopped.
 
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
@@ -127,9 +128,10 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 
 
 def begin_compiling() -> None:
-    """Have NVRTC compile a kernel that does nothing, where it is the compiler: with its first one it opens the driver
-    and every GPU that is visible, which processes do one after another: on a host of four H100 the first kernels of 32
-    side by side take 4.1 s, those behind them 1.0 (`bench/first_kernels.py`).
+    """Initialise NVRTC with an empty kernel, where it is the compiler.
+
+    With its first kernel it opens the driver and every visible GPU, which processes do one after another: on a host of
+    four H100 this takes 4.1 s for 32 processes, later kernels 1.0 s (`bench/first_kernels.py`).
     """
     tool = find_toolchain()
     if tool.name == "nvrtc":
@@ -137,7 +139,10 @@ def begin_compiling() -> None:
 
 
 def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float = _TIMEOUT) -> tuple[Cubin, ...]:
-    """Compile kernels in parallel; equal sources are compiled once, and library steps have no code of ours."""
+    """Compile kernels in parallel, equal sources once.
+
+    Library steps have no generated code.
+    """
     unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         cubins = dict(
@@ -227,7 +232,7 @@ def _find_nvrtc() -> Toolchain | None:
 
 @cache
 def _nvrtc_options(nvrtc: Any) -> tuple[bytes, ...]:
-    """Return what every kernel is compiled with; what this NVRTC is too old for it refuses, and is left out."""
+    """Return the options of every kernel, without those that an old NVRTC refuses."""
     status, program = nvrtc.nvrtcCreateProgram(b"", b"nothing.cu", 0, [], [])
     if int(status) != 0:
         return _NVRTC_OPTIONS
@@ -239,22 +244,22 @@ def _nvrtc_options(nvrtc: Any) -> tuple[bytes, ...]:
 
 
 def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
-    def checked(result: tuple[Any, ...]) -> Any:
+    def check(result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:
             raise _Rejected(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
         return result[1] if len(result) > 1 else None
 
-    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         options = [f"--gpu-architecture={arch}".encode(), *_nvrtc_options(nvrtc)]
         failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0
-        log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
-        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        log = bytearray(check(nvrtc.nvrtcGetProgramLogSize(program)))
+        check(nvrtc.nvrtcGetProgramLog(program, log))
         text = bytes(log).rstrip(b"\0").decode(errors="replace")
         if failed:
             raise _Rejected(text.strip())
-        code = bytearray(checked(nvrtc.nvrtcGetCUBINSize(program)))
-        checked(nvrtc.nvrtcGetCUBIN(program, code))
+        code = bytearray(check(nvrtc.nvrtcGetCUBINSize(program)))
+        check(nvrtc.nvrtcGetCUBIN(program, code))
         return bytes(code), text
     finally:
         nvrtc.nvrtcDestroyProgram(program)

@@ -1,4 +1,4 @@
-"""Running generated kernels on an NVIDIA GPU through PyCUDA, or what stands for it."""
+"""Execution of generated kernels on an NVIDIA GPU through the driver."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .compile import compile_kernels
 from .hold import Hold
 from .query import current_device, driver, primary_context
 
-_DEFAULT_SHARED = 48 * 1024  # what a block may have without asking for more
-#: Launches that the host issues, each with an event, while the device writes twice its L2 cache.
+_DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
+#: Launches with an event that the host issues while the device writes twice its L2 cache.
 HIDDEN = 2
 
 
@@ -34,7 +34,7 @@ class Foreign:
 
 
 class _BoundKernel:
-    """A launch with its arguments: the addresses are computed once, and the memory behind them stays alive."""
+    """Launch with its arguments: the addresses are computed once, and the memory is kept alive."""
 
     def __init__(self, function: Any, kernel: KernelFunction, pointers: tuple[Pointer, ...], stream: Any) -> None:
         self._launch = function.prepared_async_call
@@ -48,10 +48,10 @@ class _BoundKernel:
 
 
 class CudaDevice(Device):
-    """The current CUDA device with one stream of ours.
+    """Current CUDA device with one stream of its own.
 
-    The stream is a blocking one: PyCUDA's synchronous copies run on the default stream and are thereby ordered with our
-    kernels.
+    The stream is a blocking one: PyCUDA's synchronous copies run on the default stream and are thereby ordered with
+    these kernels.
     """
 
     branches = True
@@ -79,7 +79,7 @@ class CudaDevice(Device):
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate device memory, filled with zeros.
 
-        Raises `BackendError` where the driver has not as much.
+        Raises `BackendError` where the driver has too little memory.
         """
         try:
             memory = self._driver.mem_alloc(max(nbytes, 1))
@@ -96,16 +96,17 @@ class CudaDevice(Device):
     def download(self, destination: Array, source: Pointer) -> None:
         """Copy to the host, blocking."""
         if destination.nbytes:
-            self._checked(lambda: self._driver.memcpy_dtoh(destination, _address(source)))
+            self._check_device(lambda: self._driver.memcpy_dtoh(destination, _address(source)))
 
     def copy(self, destination: Pointer, source: Pointer, nbytes: int) -> None:
-        """Copy within the device on our stream."""
+        """Copy within the device on its stream."""
         if nbytes:
             self._driver.memcpy_dtod_async(_address(destination), _address(source), nbytes, self._stream)
 
     def adopt(self, value: object) -> tuple[Pointer, Any] | None:
-        """Return the place and the interface of an array with `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba,
-        PyCUDA).
+        """Return the address and interface of an array with `__cuda_array_interface__`.
+
+        PyTorch, CuPy, JAX, Numba and PyCUDA have such arrays.
 
         Raises `GraphError` where the array is not dense.
         """
@@ -123,13 +124,13 @@ class CudaDevice(Device):
             raise GraphError(
                 f"a device array of shape {shape} has strides {tuple(strides)}", hint="expected a dense array: copy it"
             )
-        if interface.get("stream") is not None:  # whoever fills the array may still be at it
+        if interface.get("stream") is not None:  # the producer of the array may still write it
             self._driver.Context.synchronize()
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return Pointer(Buffer(Foreign(int(interface["data"][0]), value), nbytes)), interface
 
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
-        """Load cubins, compiling those that are not given."""
+        """Load cubins, compiling missing ones."""
         codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
         missing = [index for index, code in enumerate(codes) if code is None]
         for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
@@ -151,7 +152,7 @@ class CudaDevice(Device):
         return function
 
     def _check_shared(self, kernel: KernelFunction) -> None:
-        """Refuse a kernel that was made for a relative with more shared memory, as an A100 has more than an A10."""
+        """Refuse a kernel for a device with more shared memory, such as an A100's on an A10."""
         attribute = getattr(self._driver.device_attribute, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", None)
         needed = kernel.shared_bytes + kernel.dynamic_shared
         if attribute is not None and needed > (most := int(self._device.get_attribute(attribute))):
@@ -162,7 +163,7 @@ class CudaDevice(Device):
             )
 
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
-        """Compute the addresses once; the launch goes to our stream."""
+        """Compute the addresses once; the launch goes to the device's stream."""
         if isinstance(loaded, Routine):
             return loaded.bind(self, kernel, pointers)
         if 0 in kernel.grid:
@@ -170,16 +171,18 @@ class CudaDevice(Device):
         return _BoundKernel(loaded, kernel, tuple(pointers), self._stream)
 
     def capture(self, run: Launch) -> Launch:
-        """Record what `run` launches as a CUDA graph and return its replay, which costs one call; `run` itself without
-        cuda-bindings.
+        """Record launches as a CUDA graph and return its replay.
+
+        It is one call; without cuda-bindings `run` itself is returned.
         """
         from .graph import capture_graph
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
     def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
-        """Record launches as a CUDA graph whose edges are what they wait for; one after another where the bindings
-        cannot.
+        """Record launches as a CUDA graph whose edges are their dependencies.
+
+        They run one after another where the bindings cannot record that.
         """
         from .graph import capture_branches
 
@@ -187,18 +190,18 @@ class CudaDevice(Device):
         return replay or super().capture_branches(launches, waits)
 
     def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
-        """Let launches that are recorded on our stream read bytes that pass through the L2 cache."""
+        """Context manager: recorded launches read evict-first bytes in the L2 cache."""
         from .passing import passing_on
 
         return passing_on(self.stream_handle, _address(place), nbytes)
 
     def synchronize(self) -> None:
-        """Wait for our stream."""
-        self._checked(self._stream.synchronize)
+        """Wait for the device's stream."""
+        self._check_device(self._stream.synchronize)
 
     def settle(self) -> None:
         """Wait for all streams of the context, those of other libraries included."""
-        self._checked(self._driver.Context.synchronize)
+        self._check_device(self._driver.Context.synchronize)
 
     def current(self) -> AbstractContextManager[None]:
         """Make the primary context current in this thread, where it is not."""
@@ -207,8 +210,10 @@ class CudaDevice(Device):
     def time(
         self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
     ) -> Timing:
-        """Time with events around each run; `cold` writes twice the L2 cache's size before each, and reads the `warm`
-        parts behind that. A run that the device had to wait for is then timed again, behind more of it.
+        """Time with events around each run.
+
+        With `cold`, twice the L2 cache's size is written before each run, and the `warm` parts are read afterwards. A
+        run that the device had to wait for is timed again, after more such work.
         """
         for _ in range(warmup):
             run()
@@ -218,7 +223,10 @@ class CudaDevice(Device):
         return Timing(tuple(seconds for (seconds,) in taken))
 
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
-        """Time with events between launches; the device is kept busy until the host has launched all of them."""
+        """Time with events between launches, without gaps.
+
+        The device is kept busy until the host has launched all of them.
+        """
         least = 1 + len(runs) // HIDDEN
         for _ in range(warmup):
             self._sample(runs, least)
@@ -228,9 +236,7 @@ class CudaDevice(Device):
     def _sample(
         self, runs: Sequence[Launch], flushes: int, warm: Sequence[MemoryPart] = ()
     ) -> tuple[list[float], bool]:
-        """Return the seconds of launches in a row, behind a cache that is emptied so often, and whether the device was
-        at the first of them before the host had launched the last.
-        """
+        """Return the seconds of launches in a row after cache flushes, and whether the device waited for the host."""
         events = [self._driver.Event() for _ in range(len(runs) + 1)]
         for _ in range(flushes):
             self._empty_cache()
@@ -240,8 +246,8 @@ class CudaDevice(Device):
         for run, event in zip(runs, events[1:], strict=True):
             run()
             event.record(self._stream)
-        waited = bool(self._checked(events[0].query))
-        self._checked(events[-1].synchronize)
+        waited = bool(self._check_device(events[0].query))
+        self._check_device(events[-1].synchronize)
         return [1e-3 * before.time_till(after) for before, after in pairwise(events)], waited
 
     def _empty_cache(self) -> None:
@@ -250,8 +256,8 @@ class CudaDevice(Device):
             self._flush = self._driver.mem_alloc(words * 4)
         self._driver.memset_d32_async(int(self._flush), 0, words, self._stream)
 
-    def _checked(self, action: Any) -> Any:
-        """Return what an action does; what failed on the device is known then."""
+    def _check_device(self, action: Any) -> Any:
+        """Return an action's result; a failure on the device becomes an error."""
         try:
             return action()
         except self._driver.Error as error:
@@ -260,7 +266,7 @@ class CudaDevice(Device):
             ) from error
 
     def describe(self) -> dict[str, object]:
-        """Return what `cuts device` shows."""
+        """Return the values that `cuts device` shows."""
         free, total = self._driver.mem_get_info()
         return super().describe() | {
             "memory_bytes": total,

@@ -1,5 +1,7 @@
-"""The driver's calls that take data of edges of graphs, whichever bindings are installed: those for CUDA 12 have them
-under names with a version, beside older calls that take none; those for CUDA 13 have no others.
+"""Driver calls with edge data of CUDA graphs, for any bindings.
+
+The bindings for CUDA 12 have them under versioned names, beside older calls without edge data; those for CUDA 13 have
+no others.
 """
 
 from __future__ import annotations
@@ -7,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-#: The version from which on a plain name is a call that takes data of edges, and the first driver that has such calls.
+#: First version of the bindings whose unversioned names take edge data, and first driver version with such calls.
 PLAIN, FIRST = 13000, 12030
-#: What the newer of two calls of one name is called.
+#: Suffixes of the newer of two calls of one name.
 NEWER = ("_v3", "_v2")
 
 
 def calls_with_data(cu: Any, names: Iterable[str]) -> Mapping[str, Callable[..., tuple[Any, ...]]] | None:
-    """Return calls by their plain names; nothing where the bindings or the driver lack one of them."""
+    """Return calls by their plain names.
+
+    None where the bindings or the driver lack one of them.
+    """
     if not hasattr(cu, "CUgraphEdgeData") or int(cu.cuDriverGetVersion()[1]) < FIRST:
         return None
     found = {name: _newest(cu, name) for name in names}

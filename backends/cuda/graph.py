@@ -1,5 +1,6 @@
-"""Capturing launches as a CUDA graph through NVIDIA's bindings: PyCUDA has no call for it, but shares the primary
-context.
+"""Capture of launches as a CUDA graph through NVIDIA's bindings.
+
+PyCUDA has no call for it, but shares the primary context.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from ..device import Launch
 from .branches import can_branch, record_branches
 from .overlap import overlap_launches
 
-#: The bindings by which a graph is recorded now, in this thread.
+#: Bindings that record a graph now, in this thread.
 RECORDING: ContextVar[Any] = ContextVar("RECORDING", default=None)
 
 
 def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
-    """Return a replay of what `run` launches on a device's stream, or None where cuda-bindings is not installed."""
+    """Return a replay of the launches of `run` on a stream.
+
+    None where cuda-bindings is not installed.
+    """
     cu = _bindings()
     return None if cu is None else _capture(cu, run, cu.CUstream(stream_handle), arch)
 
@@ -28,14 +32,15 @@ def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
 def capture_branches(
     launches: Sequence[Launch], waits: Sequence[Sequence[int]], stream_handle: int, arch: str
 ) -> Launch | None:
-    """Return a replay of launches on the stream of a device, each behind those that it waits for, or None where
-    cuda-bindings is not installed or has no call for it.
+    """Return a replay of concurrent launches, each after its dependencies.
+
+    None where cuda-bindings is not installed or has no call for it.
     """
     cu = _bindings()
     if cu is None or not can_branch(cu):
         return None
     stream = cu.CUstream(stream_handle)
-    return _capture(cu, partial(record_branches, launches, waits, stream, cu, partial(_checked, cu)), stream, arch)
+    return _capture(cu, partial(record_branches, launches, waits, stream, cu, partial(_check_call, cu)), stream, arch)
 
 
 def _bindings() -> Any:
@@ -45,8 +50,8 @@ def _bindings() -> Any:
         return None
 
 
-def _checked(cu: Any, result: tuple[Any, ...]) -> Any:
-    """Return the first value of what a call of the driver returned.
+def _check_call(cu: Any, result: tuple[Any, ...]) -> Any:
+    """Return the first value of a driver call's result.
 
     Raises `BackendError` where it failed.
     """
@@ -56,12 +61,12 @@ def _checked(cu: Any, result: tuple[Any, ...]) -> Any:
 
 
 def _capture(cu: Any, run: Launch, stream: Any, arch: str) -> Launch:
-    """Return a replay of what `run` launches on a stream.
+    """Return a replay of the launches of `run` on a stream.
 
     The graph holds addresses only, so the replay keeps `run` alive, and with it the memory that its launches use.
     """
-    checked = partial(_checked, cu)
-    # Relaxed: other threads of the process may allocate while we capture.
+    checked = partial(_check_call, cu)
+    # Relaxed: other threads of the process may allocate during the capture.
     checked(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     recording = RECORDING.set(cu)
     try:

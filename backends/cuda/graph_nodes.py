@@ -1,6 +1,7 @@
-"""Nodes of a chain on a GPU: kernels, copies and routines of libraries, whose arguments are set where a block moved.
+"""Nodes of a GPU's launch sequence: kernels, copies and library routines.
 
-Each is added to a graph once, updated in what was instantiated of it, or launched by itself on a stream.
+Each is added to a graph once, updated in the instantiated graph where a block moved, or launched individually on a
+stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .passing import pass_through
 
 
 class NodeDriver(Protocol):
-    """The driver's calls, a device's context, and the device as routines are bound to it."""
+    """Driver calls, a device's context, and the device of routines."""
 
     cu: Any
     context: Any
@@ -29,7 +30,7 @@ class NodeDriver(Protocol):
 
 
 class KernelNode:
-    """A launch whose arguments can be set: the driver reads them from memory of ours when it is told of a change."""
+    """Launch with updatable arguments; the driver copies them on each update."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class CopyNode:
 
 
 class RoutineNode:
-    """A routine of a library, as a graph within the graph; it is bound anew where its tensors moved."""
+    """Library routine as a child graph, bound again where tensors moved."""
 
     def __init__(
         self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockPlace]
@@ -125,7 +126,7 @@ class RoutineNode:
         self.launched: Any = None
 
     def _graph(self, addresses: Sequence[int]) -> Any:
-        """Record what the routine launches with its tensors at these places."""
+        """Record the launches of the routine with its tensors at these addresses."""
         device, cu = self.driver.foreign, self.driver.cu
         pointers = [Pointer(Buffer(Foreign(addresses[p.block], None), 0), p.offset) for p in self.places]
         with device.current():
@@ -153,14 +154,17 @@ class RoutineNode:
         checked(cu.cuGraphDestroy(child))
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
-        """Raise `BackendError`: a routine runs on a stream of ours, and not on one that somebody records."""
+        """Raise `BackendError`: a routine runs only on its device's stream.
+
+        So a caller cannot record it on another stream.
+        """
         raise BackendError(
             f"the plan calls {self.routine.library.name}, which cannot be recorded in a CUDA graph of another owner",
             hint="leave out option 'libraries'",
         )
 
 
-#: A node of a chain.
+#: Node of a launch sequence.
 ChainNode: TypeAlias = KernelNode | CopyNode | RoutineNode
 
 
@@ -171,8 +175,9 @@ def node_of(
     places: Sequence[BlockPlace],
     passing: tuple[int, int] | None = None,
 ) -> ChainNode:
-    """Return the node that calls a loaded kernel, or a routine, with its arguments at some places; the argument and the
-    bytes that pass through the cache, if any.
+    """Return the node that calls a loaded kernel or a routine.
+
+    `passing` are the argument and the bytes that are evicted first from the cache, if any.
     """
     if isinstance(loaded, Routine):
         return RoutineNode(driver, loaded, kernel, places)

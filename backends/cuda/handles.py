@@ -1,4 +1,4 @@
-"""Memory, streams, events and kernels of the CUDA driver through NVIDIA's bindings, as PyCUDA has them."""
+"""Memory, streams, events and kernels through NVIDIA's bindings, as in PyCUDA."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from .calls import DriverCalls
 
-#: What the driver answers where the device is still at work.
+#: Result of the driver where the device is still at work.
 NOT_READY = 600
 
 
 class DriverMemory:
-    """Device memory, as a number its address."""
+    """Device memory; its integer value is its address."""
 
     def __init__(self, calls: DriverCalls, nbytes: int) -> None:
         self._address = int(calls.checked(calls.cu.cuMemAlloc(nbytes)))
@@ -33,12 +33,12 @@ class DriverStream:
         calls.release(self, calls.cu.cuStreamDestroy, self.raw)
 
     def synchronize(self) -> None:
-        """Wait for all that is on it."""
+        """Wait for all its work."""
         self._calls.checked(self._calls.cu.cuStreamSynchronize(self.raw))
 
 
 class DriverEvent:
-    """A moment on a stream."""
+    """Event on a stream."""
 
     def __init__(self, calls: DriverCalls) -> None:
         self._calls = calls
@@ -46,11 +46,11 @@ class DriverEvent:
         calls.release(self, calls.cu.cuEventDestroy, self.raw)
 
     def record(self, stream: DriverStream) -> None:
-        """Record it behind what is on a stream."""
+        """Record it after all current work of a stream."""
         self._calls.checked(self._calls.cu.cuEventRecord(self.raw, stream.raw))
 
     def query(self) -> bool:
-        """Return whether the device has come by it."""
+        """Return whether the device has reached it."""
         result = self._calls.cu.cuEventQuery(self.raw)
         if int(result[0]) == NOT_READY:
             return False
@@ -92,7 +92,7 @@ class DriverFunction:
         self._calls.checked(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
 
     def prepare(self, kinds: str) -> None:
-        """Say what the arguments are: addresses are all that our kernels take."""
+        """Declare the argument types: only addresses are supported."""
         assert set(kinds) <= {"P"}, f"arguments {kinds}, expected addresses"
 
     def prepared_async_call(

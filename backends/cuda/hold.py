@@ -1,9 +1,9 @@
-"""Samples of device time that hold none of the host's.
+"""Gap-free timing: samples of device time without host time.
 
-Events around a launch take down when the device comes by. Where it reaches the first of them before the host has
-launched what lies behind, it waits inside of what is timed, and half of 10 us may be the host's. So work in front holds
-the device until the host has enqueued everything, and the host asks at once whether the device has got that far
-meanwhile. If so the sample is taken again, behind more work.
+Events around a launch record the times at which the device reaches them. Where it reaches the first of them before the
+host has launched all that follows, it waits within the measured interval, and half of 10 us may be the host's. So
+preceding work holds the device until the host has enqueued everything, and the host checks at once whether the device
+has reached the first event. If so, the sample is repeated after more work.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from collections.abc import Callable
 
 from attrs import define
 
-#: Most pieces of work that hold the device, and how many more samples than are wanted are taken to have them held.
+#: Limits of the pieces of work that hold the device, and of the additional samples for gap-free ones.
 MOST, MORE = 8, 4
 
 
 @define
 class Hold:
-    """How many pieces of work hold a device: twice as many from when they were too few."""
+    """Pieces of work that hold a device, doubled where too few."""
 
     pieces: int = 1
 
     def samples(self, count: int, sample: Callable[[int], tuple[list[float], bool]]) -> list[list[float]]:
-        """Return samples; `sample` takes one behind so many pieces of work and says whether the device waited for the
-        host. Where it does all the same, the least of what was taken make up the number: waiting only adds.
+        """Return `count` samples, without gaps where possible.
+
+        `sample` takes one after so many pieces of work and returns whether the device waited for the host. Missing ones
+        are replaced by the least of the others, as waiting only adds time.
         """
-        held: list[list[float]] = []
+        gap_free: list[list[float]] = []
         late: list[list[float]] = []
-        while len(held) < count and len(late) < count + MORE:
+        while len(gap_free) < count and len(late) < count + MORE:
             taken, waited = sample(self.pieces)
             if waited:
                 late.append(taken)
                 self.pieces = min(2 * self.pieces, MOST)
             else:
-                held.append(taken)
-        return [*held, *sorted(late, key=sum)[: count - len(held)]]
+                gap_free.append(taken)
+        return [*gap_free, *sorted(late, key=sum)[: count - len(gap_free)]]

@@ -1,18 +1,19 @@
-"""Kernels that are placed on the machine before the one in front of them has ended (programmatic dependent launch).
+"""Programmatic dependent launch: a kernel is placed before its predecessor ends.
 
-A kernel of ours for sm_90 and up begins by waiting for all that was launched before it to end (`griddepcontrol.wait`).
-So an edge of a graph that leads to such a kernel need not hold its launch back: its blocks are placed as soon as those
-in front have left, and only what is behind the wait follows the end, when all that was written can be read. Edges to
-anything else, as to routines of libraries, stay as they are. Through a chain of kernels that all wait, each follows all
-before it: one ends only when it has seen the end of the one before.
+A generated kernel for sm_90 and up begins with a wait for the end of all earlier launches (`griddepcontrol.wait`). So a
+graph edge to such a kernel need not delay its launch: its blocks are placed as soon as the predecessor's blocks have
+left, and only the code after the wait follows its end, when all written data can be read. Edges to other nodes, such as
+routines of libraries, are unchanged. In a chain of kernels that all wait, each follows all earlier ones: one ends only
+when it has seen the end of its predecessor.
 
-In a graph with branches, a kernel that follows several others is held back as usual, and so is nothing else: where one
-is followed by several, each of them sees its end. (The port of an edge opens for all that leave it, and the wait is for
-all grids that a grid depends on, says the programming guide.) So the end of a node is the end of all in front of it.
+In a graph with branches, a kernel with several predecessors is delayed as usual, and no other: where one has several
+successors, each of them sees its end. (The port of an edge opens for all of its successors, and the wait is for all
+grids that a grid depends on, according to the programming guide.) So the end of a node is the end of all its
+predecessors.
 
-Kernels do not let the next one come any earlier (`griddepcontrol.launch_dependents`): its blocks would be placed where
-there is room beside those that run, unevenly, and a small grid takes as long as its fullest SM. ResNet-50 in f16 at
-batch 1 took 0.40 ms so on an H200, 0.31 ms with launches one after another.
+Kernels do not trigger an earlier launch of their successors (`griddepcontrol.launch_dependents`): its blocks would be
+placed unevenly where there is room beside the running ones, and a small grid takes as long as its fullest SM. That
+makes ResNet-50 in f16 at batch 1 on an H200 slower by 30 percent.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from typing import Any
 from ...ir import WAITING
 from .edges import calls_with_data
 
-#: The architecture from which on kernels wait by themselves.
+#: First architecture whose kernels contain the wait.
 WAITING_ARCH = 90
 #: The port of a kernel's node that opens when all of its blocks have left, `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`.
 PORT = 1
-#: Most edges of a graph that is changed: what the driver takes for each in a longer one is not known.
+#: Limit of the edges of a graph that is changed; the driver's time for longer ones is unknown.
 MOST = 4096
-#: The driver's calls that it takes, there from CUDA 12.3 on; what it costs to go without is time only.
+#: Required driver calls, present from CUDA 12.3 on; without them launches are only slower.
 EDGES = ("cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies")
 
 
 def overlap_launches(graph: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any], arch: str) -> None:
-    """Let kernels of a graph that wait by themselves be placed before the kernel in front of them has ended."""
+    """Let kernels of a graph that wait be placed before predecessors end."""
     if _number(arch) < WAITING_ARCH or not hasattr(cu, "cuFuncGetName"):
         return
     calls = calls_with_data(cu, EDGES)
@@ -62,7 +63,7 @@ def _number(arch: str) -> int:
 def _edges(
     graph: Any, get: Callable[..., tuple[Any, ...]], checked: Callable[[tuple[Any, ...]], Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the nodes that edges without properties of their own connect."""
+    """Yield the nodes that edges without properties connect."""
     count = _answer(get(graph, 0), checked)[-1]
     if 0 < count <= MOST:
         before, after, data, _ = _answer(get(graph, count), checked)
@@ -80,7 +81,7 @@ def _is_kernel(node: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) ->
 
 
 def _waits(node: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> bool:
-    """Whether a node is a kernel that waits for what was launched before it."""
+    """Return whether a node is a kernel that waits for earlier launches."""
     if not _is_kernel(node, cu, checked):
         return False
     name: bytes = checked(cu.cuFuncGetName(checked(cu.cuGraphKernelNodeGetParams(node)).func))

@@ -1,8 +1,8 @@
-"""Bytes that pass through the L2 cache: a kernel reads them, and the next time they are read all else has been there.
+"""L2 policy: bytes that are read once are evicted first.
 
-A launch may have a window of memory whose lines are the first to be driven out (`CUaccessPolicyWindow`, compute
-capability 8.0 and up). A stream has one that what is launched on it takes over, recorded launches too; a node of a
-graph has its own. What a device lacks is left out: it costs time only.
+A launch may have a window of memory whose lines are evicted first (`CUaccessPolicyWindow`, compute capability 8.0 and
+up). A stream's window applies to its launches, recorded launches too; a node of a graph has its own. A device without
+it is only slower.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from .graph import RECORDING
 
-#: The driver's calls that it takes.
+#: Required driver calls.
 NEEDED = ("cuStreamSetAttribute", "cuGraphKernelNodeSetAttribute", "CUaccessPolicyWindow")
 
 
 @contextmanager
 def passing_on(stream_handle: int, address: int, nbytes: int) -> Iterator[None]:
-    """Let what is launched on a stream that is recorded read some bytes that pass through the cache."""
+    """Context manager: launches on a recorded stream read evict-first bytes."""
     cu = RECORDING.get()
     most = 0 if cu is None else most_bytes(cu)
     stream = cu.CUstream(stream_handle) if most else None
@@ -33,14 +33,14 @@ def passing_on(stream_handle: int, address: int, nbytes: int) -> Iterator[None]:
 
 
 def pass_through(cu: Any, node: Any, address: int, nbytes: int) -> None:
-    """Let a kernel's node of a graph read some bytes that pass through the cache."""
+    """Give a kernel node of a graph an evict-first window."""
     if most := most_bytes(cu):
         value = window(cu, cu.CUkernelNodeAttrValue(), address, min(nbytes, most))
         cu.cuGraphKernelNodeSetAttribute(node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value)
 
 
 def most_bytes(cu: Any) -> int:
-    """Return the most bytes of a window on the current device, 0 where it has none."""
+    """Return the largest window in bytes on the current device, or 0."""
     if not all(hasattr(cu, name) for name in NEEDED):
         return 0
     failed, device = cu.cuCtxGetDevice()
@@ -52,7 +52,7 @@ def most_bytes(cu: Any) -> int:
 
 
 def window(cu: Any, value: Any, address: int, nbytes: int) -> Any:
-    """Return an attribute with a window whose lines are the first to be driven out; of no bytes, one without."""
+    """Return an attribute with an evict-first window; none for zero bytes."""
     found = cu.CUaccessPolicyWindow()
     found.num_bytes = nbytes
     if nbytes:

@@ -1,4 +1,7 @@
-"""Asking a CUDA device what it is, through PyCUDA or NVIDIA's bindings, in the primary context that PyTorch shares."""
+"""Queries of a CUDA device through PyCUDA or NVIDIA's bindings.
+
+They use the primary context, which PyTorch shares.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128,
 
 @cache
 def driver() -> Any:
-    """Return PyCUDA's driver, or what stands for it where only NVIDIA's bindings are installed, with the primary
-    context made current, once.
+    """Return PyCUDA's driver, or the bindings', with a current primary context.
+
+    The context is made current once.
 
     Raises `BackendError` where both are missing, the driver does not start, or no device is visible.
     """
@@ -58,20 +62,23 @@ def installed() -> Any:
 
 @cache
 def opened() -> tuple[Any, int]:
-    """Return the primary context, and the thread in which it was made current for good."""
+    """Return the primary context, and the thread where it stays current."""
     found = installed()
     context = found.open() if isinstance(found, BindingsDriver) else import_module("pycuda.autoprimaryctx").context
     return context, get_ident()
 
 
 def primary_context() -> AbstractContextManager[None]:
-    """Return what makes the primary context current in this thread; a context of PyCUDA's is current in one by one."""
+    """Context manager that makes the primary context current in this thread.
+
+    A context of PyCUDA is current in one thread at a time.
+    """
     context, home = opened()
-    return nullcontext() if get_ident() == home else _pushed(context)
+    return nullcontext() if get_ident() == home else _push_context(context)
 
 
 @contextmanager
-def _pushed(context: Any) -> Iterator[None]:
+def _push_context(context: Any) -> Iterator[None]:
     context.push()
     try:
         yield
@@ -88,8 +95,9 @@ def current_device() -> Any:
 
 @cache
 def query_target() -> Target:
-    """Describe the current device: what it reports, the ceilings measured on it, and the description of it, or
-    of its architecture, for the rest.
+    """Describe the current device.
+
+    Queried attributes and measured ceilings replace those of its description, or of its architecture's.
     """
     device, attribute = current_device(), driver().device_attribute
     major, minor = device.compute_capability()
@@ -124,8 +132,8 @@ def query_target() -> Target:
         warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR", base.warps_per_sm * warp) // warp,
         warp_size=warp,
         l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
-        # The ports of all SMs could take twice what the cache of a large chip gives; what was measured of it counts.
-        # A chip of as many SMs is the described one, whatever memory is beside it.
+        # The ports of all SMs could take twice the bandwidth of a large chip's cache; the measured one counts. A chip
+        # of as many SMs is the described one, with any memory.
         l2_bandwidth=base.l2_bandwidth if sms == base.NUM_SM else 64 * sms * clock,
     )
     return calibrated(described, load_ceilings(described.name))

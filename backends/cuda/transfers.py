@@ -1,4 +1,4 @@
-"""Copies to and from a CUDA device, on a stream of its own for each thread."""
+"""Copies to and from a CUDA device, with a stream per thread."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class CudaTransfers:
         self._local = threading.local()
 
     def prepare(self) -> None:
-        """Threads need no preparation: each copy makes the context current, as PyCUDA aborts where a thread ends with
-        one.
+        """Do nothing: each copy makes the context current.
+
+        PyCUDA aborts where a thread ends with a current context.
         """
 
     @contextmanager
@@ -37,7 +38,10 @@ class CudaTransfers:
             self._driver.Context.pop()
 
     def pinned(self, nbytes: int) -> Array:
-        """Return pinned host memory. Raises `BackendError` where the driver gives none."""
+        """Return pinned host memory.
+
+        Raises `BackendError` where the driver gives none.
+        """
         try:
             found: Array = self._driver.pagelocked_empty(max(nbytes, 1), "uint8")[:nbytes]
         except self._driver.Error as error:

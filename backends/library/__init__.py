@@ -1,4 +1,4 @@
-"""Vendors' routines in the place of generated kernels."""
+"""Routines of vendors' libraries as alternatives to generated kernels."""
 
 from .routine import (
     DIALECT,

@@ -1,9 +1,8 @@
-"""Which groups a vendor's library computes: plain products of matrices and plain convolutions, recognised from their
-access maps.
+"""Recognition of groups that a vendor's library computes.
 
-A group counts as one if it is one segment with one sum of products of two tensors, whose value is stored as it is.
-Nothing else is looked at: what operation the group came from, how many axes it has or what they are called makes no
-difference.
+They are plain matrix products and plain convolutions, recognised from their access maps. A group qualifies if it is one
+segment with one sum of products of two tensors, whose value is stored unchanged. The operation that the group came
+from, and the number and names of its axes, do not matter.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ Storages = Mapping[str, Storage]
 
 @frozen
 class Matrix:
-    """A matrix, or a batch of them, inside a tensor: where it begins, and the steps between matrices, rows and columns,
-    in elements.
+    """Matrix, or a batch of them, inside a tensor.
+
+    It has the offset, and the strides between matrices, rows and columns, in elements.
     """
 
     tensor: str
@@ -33,14 +33,17 @@ class Matrix:
 
     @property
     def transposed(self) -> Matrix:
-        """Rows and columns exchanged."""
+        """Matrix with rows and columns exchanged."""
         return Matrix(self.tensor, self.offset, self.batch, self.column, self.row)
 
 
 @frozen
 class Product:
-    """`y[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]`; an operand that all of the batch share has step 0 between
-    matrices.
+    """Product of matrices, or of batches of them.
+
+    `y[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]`.
+
+    An operand that the whole batch shares has stride 0 between matrices.
     """
 
     batch: int
@@ -54,7 +57,10 @@ class Product:
 
 @frozen
 class Block:
-    """A tensor as a convolution sees it: sizes and steps of item, channel and spatial dims, in elements."""
+    """Tensor of a convolution: sizes and strides of its dims.
+
+    Dims are item, channel and spatial ones; strides are in elements.
+    """
 
     tensor: str
     sizes: tuple[int, ...]
@@ -63,8 +69,9 @@ class Block:
 
 @frozen
 class Convolution:
-    """A convolution: image [N, C, ...], filter [K, C / groups, ...], result [N, K, ...], and its geometry per spatial
-    dim.
+    """Convolution with its tensors and its geometry per spatial dim.
+
+    The image is [N, C, ...], the filter [K, C / groups, ...], the result [N, K, ...].
     """
 
     image: Block
@@ -77,7 +84,7 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """Groups of channels that are convolved by themselves."""
+        """Number of independent groups of channels."""
         return self.image.sizes[1] // self.filter.sizes[1]
 
 
@@ -94,7 +101,7 @@ class _Sum:
 
 
 def _sum_of_products(group: FusedGroup) -> _Sum | None:
-    """Return the parts of a group that is nothing but a sum of products of two f32 tensors, stored as it is."""
+    """Return the parts of a group that is only a sum of products of two f32 tensors, stored unchanged."""
     if len(group.segments) != 1 or group.constants:
         return None
     (segment,) = group.segments
@@ -121,10 +128,10 @@ def _steps(group: FusedGroup, storages: Storages, tensor: str) -> tuple[int, ...
 
 
 def find_product(group: FusedGroup, storages: Storages | None = None) -> Product | None:
-    """Return the product of matrices that a group is, or None.
+    """Return the matrix product that a group computes, or None.
 
-    Axes that run together through both tensors they index become one. Of the rest one may be left over: it counts the
-    matrices of a batch.
+    Axes that advance together through both tensors that they index become one. Of the rest one may remain: it counts
+    the matrices of a batch.
     """
     found = _sum_of_products(group)
     if found is None or found.left.guards or found.right.guards:
@@ -144,7 +151,7 @@ def find_product(group: FusedGroup, storages: Storages | None = None) -> Product
     classes = [_class_of(steps) for _, steps in axes]
     if None in classes:
         return None
-    runs = {c: _merged([axis for axis, kind in zip(axes, classes, strict=True) if kind == c]) for c in "mnkb"}
+    runs = {c: _merge_axes([axis for axis, kind in zip(axes, classes, strict=True) if kind == c]) for c in "mnkb"}
     batch = runs.pop("b") + [run for c in "mn" for run in runs[c][:-1]]  # the innermost run of a class stays
     if len(batch) > 1 or len(runs["k"]) > 1:
         return None
@@ -170,7 +177,7 @@ def _class_of(steps: tuple[int, ...]) -> str | None:
 _Run = tuple[int, tuple[int, ...]]
 
 
-def _merged(axes: Sequence[_Run]) -> list[_Run]:
+def _merge_axes(axes: Sequence[_Run]) -> list[_Run]:
     """Join axes of one class that continue each other in every tensor; the outermost first."""
     runs: list[_Run] = []
     for extent, steps in sorted(axes, key=lambda axis: sum(axis[1]), reverse=True):
@@ -185,7 +192,10 @@ def _merged(axes: Sequence[_Run]) -> list[_Run]:
 
 
 def find_convolution(group: FusedGroup, storages: Storages | None = None) -> Convolution | None:
-    """Return the convolution that a group is, or None; the filter's dims may be stored in any order."""
+    """Return the convolution that a group computes, or None.
+
+    The filter's dims may be stored in any order.
+    """
     found = _sum_of_products(group)
     if found is None:
         return None
@@ -235,9 +245,7 @@ def _convolution(
 
 
 def _in_order(found: _Sum, taps: Sequence[Index], filter_sizes: Sequence[int], result: Sequence[int]) -> bool:
-    """Whether the axes run through every element of the result once, and the reduced ones through every element of a
-    filter.
-    """
+    """Return whether the axes cover the result once, and the reduced ones a filter."""
     whole = all(_covers(index, extent) for index, extent in zip(found.write, result, strict=True))
     reduced = all(_covers(index, extent) for index, extent in zip(taps[1:], filter_sizes[1:], strict=True))
     own = _disjoint(found.write, found.axes) and _disjoint(taps[1:], found.reduced)
@@ -245,7 +253,7 @@ def _in_order(found: _Sum, taps: Sequence[Index], filter_sizes: Sequence[int], r
 
 
 def _covers(index: Index, extent: int) -> bool:
-    """Whether an index takes every value below `extent` exactly once, as digits of a number do."""
+    """Return whether an index takes every value below `extent` exactly once, like digits of a number."""
     if not is_affine(index) or index.const:
         return False
     digits: Iterator[tuple[int, int]] = iter(
@@ -260,7 +268,7 @@ def _covers(index: Index, extent: int) -> bool:
 
 
 def _disjoint(indices: Sequence[Index], axes: Sequence[Var]) -> bool:
-    """Whether each axis is used by exactly one of the indices."""
+    """Return whether each axis is used by exactly one of the indices."""
     used = [v for index in indices for v in variables(index)]
     return len(used) == len(set(used)) and set(used) == {a for a in axes if a.extent > 1}
 
@@ -286,7 +294,7 @@ def _window(
 
 
 def _factor(index: Index, part: Index) -> int:
-    """Return how often a part is contained in an index; 1 where the part is constant."""
+    """Return the multiplicity of a part in an index; 1 where the part is constant."""
     for primary, step in part.terms:
         return index.coefficient(primary) // step
     return 1

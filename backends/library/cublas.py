@@ -1,4 +1,4 @@
-"""cuBLAS through nvmath-python: products of matrices, and batches of them at a fixed distance, in strict fp32."""
+"""cuBLAS through nvmath-python: matrix products and strided batches in strict fp32."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from ..device import Buffer, Device, Launch, Pointer
 from .contraction import Matrix, Product, find_product
 from .routine import Library, Request, RoutineError
 
-#: What cuBLAS may use besides the operands; this much is recommended for Hopper. Given up front: a graph is no place to
-#: allocate.
+#: Workspace of cuBLAS in bytes, as recommended for Hopper. It is allocated up front, as a graph cannot allocate.
 _WORKSPACE = 32 << 20
-_LARGEST = 2**31 - 1
-#: The properties of a library that make up its version (`libraryPropertyType`).
+_MAX_INT = 2**31 - 1
+#: Properties of a library's version (`libraryPropertyType`).
 _MAJOR_MINOR_PATCH = (0, 1, 2)
 
 
 @frozen
 class GemmOperand:
-    """A matrix as cuBLAS takes it, column by column: whether it is transposed, and the distance of its columns."""
+    """Matrix as a cuBLAS operand, column by column.
+
+    It has a transposition flag, and the leading dimension.
+    """
 
     transposed: bool
     leading: int
@@ -31,8 +33,9 @@ class GemmOperand:
 
 @frozen
 class GemmCall:
-    """The arguments of a product: `y = x1 @ x2` on matrices stored column by column. `first` and `second` name the
-    operands.
+    """Arguments of a product `y = x1 @ x2` of column-major matrices.
+
+    `first` and `second` name the operands.
     """
 
     rows: int
@@ -45,7 +48,10 @@ class GemmCall:
 
 
 def layout(rows: int, columns: int, matrix: Matrix) -> GemmOperand | None:
-    """Return how cuBLAS can read a matrix, None where neither its rows nor its columns are contiguous."""
+    """Return a matrix as an operand of cuBLAS.
+
+    None where neither its rows nor its columns are contiguous.
+    """
     if matrix.row == 1 or rows == 1:
         leading = matrix.column if columns > 1 else rows
         return GemmOperand(False, leading) if leading >= rows else None
@@ -56,8 +62,9 @@ def layout(rows: int, columns: int, matrix: Matrix) -> GemmOperand | None:
 
 
 def find_call(product: Product) -> GemmCall | None:
-    """Return the call that computes a product; a result whose rows are contiguous is the transpose of what cuBLAS
-    writes.
+    """Return the call that computes a product.
+
+    A result with contiguous rows is the transpose of cuBLAS's result.
     """
     ways = (
         (product.m, product.n, product.a, product.b, product.y),
@@ -72,7 +79,7 @@ def find_call(product: Product) -> GemmCall | None:
             and right
             and written
             and not written.transposed
-            and max(*sizes, left.leading, right.leading) <= _LARGEST
+            and max(*sizes, left.leading, right.leading) <= _MAX_INT
         ):
             return GemmCall(rows, columns, first, second, result, (left, right), written.leading)
     return None
@@ -89,16 +96,16 @@ class CuBLAS(Library):
 
     @property
     def version(self) -> str:
-        """The version of cuBLAS; it needs no device."""
+        """Version of cuBLAS; it needs no device."""
         return ".".join(str(self._cublas.get_property(place)) for place in _MAJOR_MINOR_PATCH)
 
     def supports(self, request: Request) -> bool:
-        """Whether the group is a product of matrices that cuBLAS can read where they are."""
+        """Return whether the group is a matrix product with readable layouts."""
         product = find_product(request.group, request.storages)
         return product is not None and find_call(product) is not None
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of one product; cuBLAS chooses its kernel by its own heuristics.
+        """Return the launch of one product, by cuBLAS's own heuristics.
 
         Raises `RoutineError` where cuBLAS does not compute the group.
         """
@@ -122,7 +129,7 @@ class CuBLAS(Library):
         return run
 
     def _handle(self, device: Device) -> int:
-        """Return the handle of a device: on its stream, with a workspace of its own and pedantic math."""
+        """Return the handle of a device, on its stream, with a workspace and pedantic math."""
         stream = device.stream_handle
         if stream not in self._handles:
             handle = int(self._cublas.create())
@@ -139,13 +146,13 @@ def _address(pointer: Pointer, elements: int) -> int:
 
 
 def open_library() -> CuBLAS:
-    """Return cuBLAS, or say what is missing.
+    """Return cuBLAS.
 
     Raises `RoutineError` where its bindings cannot be imported.
     """
     try:
         library = CuBLAS(import_module("nvmath.bindings.cublas"))
-        _ = library.version  # which loads what the bindings are of
+        _ = library.version  # which loads the library of the bindings
         return library
     except (
         Exception

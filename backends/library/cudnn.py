@@ -1,4 +1,4 @@
-"""cuDNN through its frontend: convolutions in strict fp32, the fastest of all its plans.
+"""cuDNN through its frontend: the fastest plan of convolutions in strict fp32.
 
 Plans are built one by one: building all of them at once fails as a whole where a single one cannot be built.
 """
@@ -19,19 +19,20 @@ from ..device import Buffer, Device, Launch, Pointer
 from .contraction import Block, Convolution, find_convolution
 from .routine import Library, Request, RoutineError
 
-#: A plan that wants more than this besides the operands is left out.
+#: Limit of a plan's workspace in bytes.
 MOST_WORKSPACE = 4 << 30
-#: A plan this much slower than the best in its first run is not timed again.
-_HOPELESS = 1.5
-#: Seconds in which plans of a library step are built and timed. Those that cuDNN expects most of come first, and it has
-#: dozens, of which many take a tenth of a second to be built.
+#: Ratio to the best plan in the first run above which a plan is not timed again.
+_MAX_FIRST_RATIO = 1.5
+#: Seconds in which plans of a library step are built and timed. Those that cuDNN ranks best come first; it has dozens,
+#: many of them with a build time of a tenth of a second.
 PATIENCE = 1.0
 
 
 @frozen
 class Numerics:
-    """How a convolution may compute: the type that tensors are stored in, and whether tensor cores may multiply; sums
-    are in f32. TF32 is f32 by tensor cores.
+    """Numerics of a convolution: the stored type, and use of tensor cores.
+
+    Sums are in f32. TF32 is f32 by tensor cores.
     """
 
     stored: DType = DType.F32
@@ -39,15 +40,15 @@ class Numerics:
 
     @property
     def strict(self) -> bool:
-        """Whether every product is one of f32."""
+        """True where every product is one of f32."""
         return self.stored is DType.F32 and not self.tensor_cores
 
 
 STRICT = Numerics()
 _KINDS = {DType.F32: "FLOAT", DType.F16: "HALF", DType.BF16: "BFLOAT16"}
-#: The part of a convolution that is computed: its result, or the gradient of an operand.
+#: Computed tensor of a convolution: its result, or the gradient of an operand.
 Wanted: TypeAlias = Literal["result", "image", "filter"]
-#: The frontend's call that computes a part, and what it calls the other two.
+#: Frontend call that computes a tensor, and its names of the other two.
 _CALLS: Mapping[Wanted, tuple[str, Mapping[str, str]]] = {
     "result": ("conv_fprop", {"image": "image", "filter": "weight"}),
     "image": ("conv_dgrad", {"result": "loss", "filter": "filter"}),
@@ -56,7 +57,7 @@ _CALLS: Mapping[Wanted, tuple[str, Mapping[str, str]]] = {
 
 
 class PlanLaunch:
-    """Launches a plan on fixed tensors; keeps its workspace and the memory of the tensors."""
+    """Launches a plan on fixed tensors; owns workspace and tensor memory."""
 
     def __init__(
         self,
@@ -83,13 +84,16 @@ class PlanLaunch:
 
     @property
     def choice(self) -> PlanChoice:
-        """The plan without the memory that it is launched on."""
+        """Plan without the memory that it is launched on."""
         return PlanChoice(self._graph, self._index, self._handle, self._tensors)
 
 
 @frozen(eq=False)
 class PlanChoice:
-    """A built plan of a graph, to be launched on any tensors, each time with a workspace of its own."""
+    """Built plan of a graph, to be launched on any tensors.
+
+    Each launch has a workspace of its own.
+    """
 
     graph: Any
     index: int
@@ -105,7 +109,7 @@ class PlanChoice:
 
 @frozen
 class CudnnPlan:
-    """A built plan, its name, what launches it on the tensors it was timed with, and its seconds."""
+    """Built plan: its name, timed launch and seconds."""
 
     name: str
     launch: PlanLaunch
@@ -113,8 +117,9 @@ class CudnnPlan:
 
 
 class CuDNN(Library):
-    """cuDNN with compute type float. As a library step it computes without plans that use tensor cores or round inputs:
-    every product and sum in fp32.
+    """cuDNN with compute type float.
+
+    A library step uses no plans with tensor cores or rounded inputs: every product and sum is in fp32.
     """
 
     name = "cudnn"
@@ -127,17 +132,18 @@ class CuDNN(Library):
 
     @property
     def version(self) -> str:
-        """The version of cuDNN."""
+        """Version of cuDNN."""
         return str(self._cudnn.backend_version())
 
     def supports(self, request: Request) -> bool:
-        """Whether the group is a convolution of at most three spatial dims, without slack between its rows."""
+        """Return whether the group is a convolution of 1 to 3 dims."""
         found = find_convolution(request.group, request.storages)
         return found is not None and len(found.strides) <= 3
 
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return the launch of the fastest plan of those that there is patience for. They are built and timed once for
-        all steps that convolve alike.
+        """Return the launch of the fastest plan within the time limit.
+
+        Plans are built and timed once for all equal convolutions.
 
         Raises `RoutineError` where there is no plan in strict fp32.
         """
@@ -148,11 +154,11 @@ class CuDNN(Library):
             found, places = with_plain_filter(device, found, places)
         key = device.stream_handle, found
         if key not in self._fastest:
-            self._fastest[key] = self._again(device, found) or self._chosen(device, found, places)
+            self._fastest[key] = self._again(device, found) or self._fastest_plan(device, found, places)
         return self._fastest[key].launch(device, places)
 
-    def _chosen(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> PlanChoice:
-        """Return the fastest plan, and remember its place and name."""
+    def _fastest_plan(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> PlanChoice:
+        """Return the fastest plan, and record its position and name."""
         plans = self.plans(device, convolution, places, patience=PATIENCE)
         if not plans:
             raise RoutineError("cuDNN has no strict fp32 plan for this group")
@@ -161,7 +167,7 @@ class CuDNN(Library):
         return best.launch.choice
 
     def _again(self, device: Device, convolution: Convolution) -> PlanChoice | None:
-        """Return the plan that was the fastest on another stream, nothing where none is known or it is not there."""
+        """Return the fastest plan of another stream, None where none is known or it is missing."""
         if convolution not in self._names:
             return None
         graph, tensors, handle = self._graph(device, with_planes(convolution), STRICT, "result")
@@ -182,9 +188,10 @@ class CuDNN(Library):
         wanted: Wanted = "result",
         patience: float = inf,
     ) -> list[CudnnPlan]:
-        """Build and time every plan that cuDNN offers, in its own order, until `patience` ends and there is one; for
-        the gradient of an operand where that is `wanted`: its block is then what is computed, and `result` has the
-        gradient that is given.
+        """Build and time cuDNN's plans, in its own order.
+
+        It stops after `patience` seconds if there is one. For the gradient of an operand, `wanted` names the operand,
+        whose block is then computed, and `result` has the given gradient.
         """
         begun = monotonic()
         graph, tensors, handle = self._graph(device, with_planes(convolution), numerics, wanted)
@@ -202,7 +209,7 @@ class CuDNN(Library):
                     workspace = device.allocate(needed)
                 launch = PlanLaunch(graph, index, handle, tensors, places, workspace)
                 seconds = device.time(launch, warmup=1, repeats=1, cold=True).median
-                if seconds <= _HOPELESS * min((plan.seconds for plan in found), default=seconds):
+                if seconds <= _MAX_FIRST_RATIO * min((plan.seconds for plan in found), default=seconds):
                     seconds = device.time(launch, warmup=1, repeats=7, cold=True).typical
                 found.append(CudnnPlan(str(graph.get_plan_name_at_index(index)), launch, seconds))
             except BackendError:
@@ -214,7 +221,7 @@ class CuDNN(Library):
     def _graph(
         self, device: Device, convolution: Convolution, numerics: Numerics, wanted: Wanted
     ) -> tuple[Any, dict[str, Any], Any]:
-        """Return a graph of one convolution with its plans listed, and its tensors by our names."""
+        """Return a graph of one convolution with its plans listed, and its tensors by name."""
         computed = self._cudnn.data_type.FLOAT
         kind = getattr(self._cudnn.data_type, _KINDS[numerics.stored])
         handle = self._handle(device)
@@ -263,7 +270,10 @@ class CuDNN(Library):
 def with_plain_filter(
     device: Device, convolution: Convolution, places: Mapping[str, Pointer]
 ) -> tuple[Convolution, Mapping[str, Pointer]]:
-    """Return the convolution on a copy of its filter in the usual order of dims: cuDNN has no plans for most others."""
+    """Return the convolution on a row-major copy of its filter.
+
+    cuDNN has no plans for most other orders of dims.
+    """
     block = convolution.filter
     plain = row_major(block.sizes)
     if block.steps == plain:
@@ -277,25 +287,28 @@ def with_plain_filter(
 
 
 def with_planes(convolution: Convolution) -> Convolution:
-    """Return a convolution of one spatial dim as one of two: cuDNN knows none of one."""
+    """Return a convolution of one spatial dim as one of two.
+
+    cuDNN supports none of one.
+    """
     if len(convolution.strides) != 1:
         return convolution
 
     def wide(block: Block) -> Block:
         return Block(block.tensor, (*block.sizes, 1), (*block.steps, 1))
 
-    def padded(values: Sequence[int], last: int) -> tuple[int, ...]:
+    def pad(values: Sequence[int], last: int) -> tuple[int, ...]:
         return (*values, last)
 
     return Convolution(
         wide(convolution.image), wide(convolution.filter), wide(convolution.result),
-        padded(convolution.strides, 1), padded(convolution.dilations, 1), padded(convolution.begin, 0),
-        padded(convolution.end, 0),
+        pad(convolution.strides, 1), pad(convolution.dilations, 1), pad(convolution.begin, 0),
+        pad(convolution.end, 0),
     )  # fmt: skip
 
 
 def open_library() -> CuDNN:
-    """Return cuDNN, or say what is missing.
+    """Return cuDNN.
 
     Raises `RoutineError` where its frontend cannot be imported.
     """

@@ -1,4 +1,4 @@
-"""Routines of vendors' libraries in the place of generated kernels.
+"""Routines of vendors' libraries as alternatives to generated kernels.
 
 A library step is a `KernelFunction` like any other: its dialect is "library", its source names the library and holds
 the group that the routine computes, in text form. So plans store it, sessions bind and launch it and CUDA graphs record
@@ -25,7 +25,7 @@ from .contraction import find_convolution, find_product
 DIALECT = "library"
 #: Libraries by name: the module of this package that wraps each. Their Python packages are optional.
 MODULES: Mapping[str, str] = {"cublas": ".cublas", "cudnn": ".cudnn"}
-#: The packages that these import, and what installs them and the libraries beneath.
+#: Packages that these import, and distributions that install them and the libraries.
 PACKAGES = ("nvmath", "cudnn")
 DISTRIBUTIONS = (
     "nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12",
@@ -34,14 +34,15 @@ DISTRIBUTIONS = (
 
 
 class RoutineError(BackendError):
-    """A library is not there, or has no routine for a group after all; nothing was launched."""
+    """A library is missing, or has no routine for a group."""
 
 
 @frozen
 class Request:
-    """What a library is asked for: a group, and where its tensors live unless they are dense.
+    """Request to a library: a group, and the storage of its tensors.
 
-    The contents of `constants` never change, so a copy in a layout that the library prefers may be made of them.
+    Tensors without a storage are dense. The contents of `constants` never change, so they may be copied to a layout
+    that the library prefers.
     """
 
     group: FusedGroup
@@ -50,27 +51,28 @@ class Request:
 
 
 class Library(ABC):
-    """Computes some groups as they are, in the precision of their types."""
+    """Library that computes some groups unchanged, in the precision of their types."""
 
     name: str
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """The library's version, as reports show it."""
+        """Library's version, as reports show it."""
 
     @abstractmethod
     def supports(self, request: Request) -> bool:
-        """Whether the library computes exactly what the group does, where its tensors live."""
+        """Return whether the library computes exactly this group in these layouts."""
 
     @abstractmethod
     def prepare(self, device: Device, request: Request, places: Mapping[str, Pointer]) -> Launch:
-        """Return what launches the fastest of the library's own algorithms on tensors at the given places; constants
-        are there already.
+        """Return the launch of the library's fastest algorithm.
+
+        Tensors are at the given addresses; constants are stored there already.
         """
 
     def kernel(self, request: Request) -> KernelFunction:
-        """Return the step that computes a supported group."""
+        """Return the library step that computes a supported group."""
         group = request.group
         tensors = (*group.inputs, *group.outputs)
         kept = {t: print_ir(request.storages[t]) for t in tensors if t in request.storages}
@@ -88,7 +90,7 @@ class Library(ABC):
 
 
 class Routine:
-    """A library step, read back from its text and ready to be bound."""
+    """Library step, parsed from its text and ready to be bound."""
 
     def __init__(self, kernel: KernelFunction) -> None:
         try:
@@ -106,7 +108,7 @@ class Routine:
         self.request = Request(group, {t: s for t, s in storages.items() if isinstance(s, Storage)}, constants)
 
     def bind(self, device: Device, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
-        """Return what launches the routine on the given tensors."""
+        """Return the launch of the routine on the given tensors."""
         places = {argument.tensor: pointer for argument, pointer in zip(kernel.arguments, pointers, strict=True)}
         return self.library.prepare(device, self.request, places)
 
@@ -125,9 +127,9 @@ def libraries() -> tuple[Library, ...]:
 
 @cache
 def require_library(name: str) -> Library:
-    """Return a library by its name, or say what is missing.
+    """Return a library by its name.
 
-    Raises `RoutineError` where no library has that name.
+    Raises `RoutineError` where no library has that name, or it is missing.
     """
     if name not in MODULES:
         raise RoutineError(f"unknown library '{name}'", hint=f"libraries are: {', '.join(MODULES)}")
@@ -137,22 +139,26 @@ def require_library(name: str) -> Library:
 
 
 def library_kernels(request: Request) -> list[KernelFunction]:
-    """Return the steps of all libraries that compute a group, to be checked and timed beside generated kernels."""
+    """Return all library steps for a group, as candidates beside generated kernels."""
     if not computed_by_some(request):
         return []
     return [library.kernel(request) for library in libraries() if library.supports(request)]
 
 
 def computed_by_some(request: Request) -> bool:
-    """Whether a group is what libraries compute, a plain product or convolution; none of them is imported for that."""
+    """Return whether a group is a plain product or convolution.
+
+    No library is imported for that.
+    """
     asked = request.group, request.storages
     return find_product(*asked) is not None or find_convolution(*asked) is not None
 
 
 @cache
 def installed_libraries() -> tuple[str, ...]:
-    """Return what is installed of libraries, with versions, and nothing where no package of theirs can be imported;
-    nothing is, as that takes a second.
+    """Return installed libraries with versions.
+
+    It is empty where none of their packages can be imported; none is imported, as that takes a second.
     """
     if not any(find_spec(package) for package in PACKAGES):
         return ()
@@ -166,7 +172,7 @@ def installed_libraries() -> tuple[str, ...]:
 
 
 def missing_library(kernel: KernelFunction) -> str:
-    """Return why a library step cannot run on this host, nothing where it can."""
+    """Return why a library step cannot run here, else empty."""
     try:
         Routine(kernel)
     except RoutineError as error:

@@ -1,4 +1,4 @@
-"""Running kernels through OpenCL: a device chosen by rule, programs built once, launches timed by events."""
+"""OpenCL: device choice, shared programs, launches timed by events."""
 
 from .chains import OpenCLChains
 from .device import OpenCLDevice, choose_device

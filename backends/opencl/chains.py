@@ -1,4 +1,4 @@
-"""Chains on a CPU: PoCL runs kernels on the host's own memory, so tensors are read and written where they lie."""
+"""Launch sequences on a CPU: PoCL runs kernels on the host's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .device import OpenCLDevice, launched_function
 
 
 class OpenCLChains(Chains):
-    """Chains of one OpenCL device whose memory is the host's."""
+    """Launcher of sequences on an OpenCL device in host memory."""
 
     waits = True
 
@@ -25,7 +25,7 @@ class OpenCLChains(Chains):
         ctypes.memmove(address, source.ctypes.data, source.nbytes)
 
     def settle(self) -> None:
-        """Copies of the host are done when they return."""
+        """Do nothing: copies of the host have finished when they return."""
 
     def chain(self, plan: ChainPlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]) -> Chain:
         """Build the kernels; they are bound when addresses are known."""
@@ -34,7 +34,7 @@ class OpenCLChains(Chains):
 
 
 class OpenCLChain(Chain):
-    """Kernel objects, whose arguments are set anew where a block has moved."""
+    """Kernel objects, whose arguments are updated where a block has moved."""
 
     def __init__(
         self, device: OpenCLDevice, plan: ChainPlan, kernels: Sequence[KernelFunction], loaded: Sequence[object]
@@ -46,7 +46,7 @@ class OpenCLChain(Chain):
         self._launches: tuple[tuple[Launch, ...], ...] = ()
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Set what has moved, and run to the end."""
+        """Update moved addresses, and run to the end."""
         with self.device.current():
             if self._launches:
                 self._rebind(fixed, moving)
@@ -62,7 +62,7 @@ class OpenCLChain(Chain):
             self.device.synchronize()
 
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Nobody records what a CPU does."""
+        """Launch as usual: a CPU has no recorded streams."""
         self.launch(fixed, moving, stream)
 
     def _bind(self, addresses: Sequence[int]) -> None:

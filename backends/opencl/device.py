@@ -1,8 +1,7 @@
-"""Running generated kernels through OpenCL.
+"""Execution of generated kernels through OpenCL.
 
-OpenCL pointers carry no offset, so every pointer parameter `p` of a kernel is followed by an `int` that says at which
-element of `p` the tensor begins. Dynamic shared memory, where a kernel wants some, is one more `__local` pointer at the
-end.
+OpenCL pointers carry no offset, so every pointer parameter `p` of a kernel is followed by an `int`, the element of `p`
+at which the tensor begins. Dynamic shared memory is one more `__local` pointer at the end.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from .programs import programs_of
 
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _POCL = "Portable Computing Language"
-#: Variables that change what PoCL makes of a kernel; others say where it keeps things.
+#: Variables that change PoCL's compilation; others set its folders.
 _SETTING = re.compile(r"POCL_(?!CACHE_DIR|KERNEL_CACHE)")
 _LOG = logging.getLogger("cuts.opencl")
 
 
 def _import() -> Any:
-    """Import PyOpenCL, with PoCL's cache inside ours.
+    """Import PyOpenCL, with PoCL's cache inside the package's.
 
-    Raises `BackendError` in a process that was forked off one that used OpenCL: the threads of its driver are not in
-    the copy, so that the first call would wait for them for ever.
+    Raises `BackendError` in a process forked from one that used OpenCL: the threads of its driver are missing, so that
+    the first call would wait for them for ever.
     """
-    if _opened() != os.getpid():
+    if _open_cache() != os.getpid():
         raise BackendError(
             "this process was forked from one that had used OpenCL, whose driver does not work in a copy",
             hint="start processes with multiprocessing.get_context('spawn')",
@@ -58,11 +57,11 @@ def _import() -> Any:
 
 
 @cache
-def _opened() -> int:
-    """Choose and check PoCL's cache before PoCL reads it, and return the process that does."""
+def _open_cache() -> int:
+    """Set and check PoCL's cache before PoCL reads it, and return this process's id."""
     root = cache_root()
     if root is not None:
-        # PoCL keeps what it compiled, keyed by source and launch geometry; we only choose a folder that is ours alone.
+        # PoCL caches its programs, keyed by source and launch geometry; only its folder is set to a private one.
         folder = private_folder(root / "pocl")
         os.environ.setdefault("POCL_CACHE_DIR", str(folder))
         for aside in set_damaged_aside(folder):
@@ -74,14 +73,14 @@ def _opened() -> int:
 
 @frozen
 class DeviceChoice:
-    """The OpenCL platform and device that were chosen, and how they introduce themselves."""
+    """Chosen OpenCL platform and device."""
 
     platform: Any
     device: Any
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Description in one line."""
         return f"{self.platform.name} ({self.platform.version.strip()}): {self.device.name.strip()}"
 
 
@@ -91,10 +90,10 @@ def _version(platform: Any) -> tuple[int, ...]:
 
 
 def choose_device() -> DeviceChoice:
-    """Choose a platform by rule, never by its place in the list.
+    """Choose a platform by rule, not by its position in the list.
 
     `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
-    by name, of those that compute a small kernel right (`probe`).
+    by name, among those that pass a correctness test (`probe`).
 
     Raises `BackendError` where no platform is installed, none has that name, or none computes right.
     """
@@ -119,7 +118,7 @@ def choose_device() -> DeviceChoice:
     if wanted:
         return choices[0]
     for choice in choices:
-        if _sound(choice.device):
+        if _is_sound(choice.device):
             return choice
         _LOG.warning("%s computes a small kernel wrongly and is passed over", choice.text)
     raise BackendError(
@@ -129,8 +128,8 @@ def choose_device() -> DeviceChoice:
 
 
 @cache
-def _sound(device: Any) -> bool:
-    """Whether a device computes right what is known to be compiled wrongly elsewhere."""
+def _is_sound(device: Any) -> bool:
+    """Return whether a device compiles a known difficult kernel correctly."""
     cl = _import()
     try:
         return computes_right(cl, _context(device))
@@ -140,7 +139,7 @@ def _sound(device: Any) -> bool:
 
 @cache
 def _context(device: Any) -> Any:
-    """Return the one context of a device: PoCL reads its library of functions anew for each, which takes longer than a
+    """Return the one context of a device: PoCL reads its library of functions again for each, which takes longer than a
     kernel.
     """
     if device.platform.name == _POCL and _version(device.platform)[:1] == (3,) and name_processor(device.int_ptr):
@@ -150,7 +149,7 @@ def _context(device: Any) -> Any:
 
 @frozen(eq=False)
 class _BoundKernel:
-    """A launch with its arguments; it keeps the memory alive that a kernel object only points to."""
+    """Launch with its arguments; it keeps the memory of its arguments alive."""
 
     function: Any
     enqueue: Callable[[], object]
@@ -162,7 +161,7 @@ class _BoundKernel:
 
 @frozen(eq=False)
 class _MovedKernel:
-    """A launch of a shared kernel object, with the number and the value of each argument that other launches change."""
+    """Launch of a shared kernel object, with the arguments that other launches change."""
 
     bound: _BoundKernel
     set_number: Callable[[int, Any], None]
@@ -189,7 +188,7 @@ class OpenCLDevice(Device):
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate device memory, filled with zeros.
 
-        Raises `BackendError` where the device allows no allocation of that size, or has not as much.
+        Raises `BackendError` where the device allows no allocation of that size, or has too little memory.
         """
         limit = int(self.choice.device.max_mem_alloc_size)
         if nbytes > limit:
@@ -208,11 +207,11 @@ class OpenCLDevice(Device):
 
     @property
     def shares_host_memory(self) -> bool:
-        """Whether kernels run on the host's own memory, wherever it lies: PoCL's do on a CPU."""
+        """Return whether kernels run on host memory, as PoCL's do on CPUs."""
         return self.choice.platform.name == _POCL and bool(self.choice.device.type & self._cl.device_type.CPU)
 
     def over(self, address: int, nbytes: int) -> Buffer:
-        """Return host memory that somebody else owns, and keeps, as device memory."""
+        """Return host memory of another owner as device memory."""
         if not nbytes:
             return self.allocate(1)
         flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
@@ -239,11 +238,11 @@ class OpenCLDevice(Device):
             self._cl.enqueue_copy(self._queue, destination.buffer.handle, source.buffer.handle, **places)
 
     def adopt(self, value: object) -> tuple[Pointer, Any] | None:
-        """OpenCL shares no arrays with other libraries here: they come through host memory."""
+        """Return None: arrays of other libraries come through host memory."""
         return None
 
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
-        """Compile kernels, many in one program: starting clang costs more than a kernel does."""
+        """Compile kernels, many in one program, as starting clang is slow."""
         for kernel in kernels:
             self._check_limits(kernel)
         unique = list({kernel.source: kernel for kernel in kernels}.values())
@@ -254,7 +253,7 @@ class OpenCLDevice(Device):
         return tuple(programs[kernel.source] for kernel in kernels)
 
     def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
-        """Compile kernels in one program; where it does not build, each by itself, to say what is wrong with it."""
+        """Compile kernels in one program; where it does not build, each separately for its error."""
         (program,) = programs_of(kernels)
         try:
             return [self._whole(program.source, list(program.kernels))] * len(kernels)
@@ -265,7 +264,7 @@ class OpenCLDevice(Device):
             raise refused(kernels[0], self.name, program.source, log) from error
 
     def _whole(self, source: str, names: Sequence[str]) -> Any:
-        """Return a built program with all its kernels; one whose kept form lacks some is built anew."""
+        """Return a built program with all its kernels; a cached one without some is built again."""
         program = self._program(source)
         lost = set(names) - {name for name in program.kernel_names.split(";") if name}
         kept = os.environ.get("POCL_CACHE_DIR")
@@ -281,7 +280,7 @@ class OpenCLDevice(Device):
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # compiler chatter; and the next line is what keeps PyOpenCL from its own cache of pickles
+            )  # compiler chatter; and the next line disables PyOpenCL's own cache of pickles
             program.get_info(self._cl.program_info.NUM_DEVICES)
             return program.build(_OPTIONS)
 
@@ -298,9 +297,9 @@ class OpenCLDevice(Device):
             )
 
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
-        """Set the arguments of a kernel object of its own, so that launching it is one call.
+        """Set the arguments of a new kernel object; launching is one call.
 
-        Raises `BackendError` where the kernel's parameters are others.
+        Raises `BackendError` where the kernel has other parameters.
         """
         if 0 in kernel.grid:
             return _nothing
@@ -330,8 +329,9 @@ class OpenCLDevice(Device):
     def bind_turns(
         self, loaded: object, kernel: KernelFunction, turns: Sequence[Sequence[Pointer]]
     ) -> tuple[Launch, ...]:
-        """Share one kernel object among all turns, which takes long to make; a launch first says where its arguments
-        begin.
+        """Share one kernel object among all iterations.
+
+        A kernel object is slow to create; a launch first sets the beginnings of its arguments.
         """
         first = self.bind(loaded, kernel, turns[0])
         if not isinstance(first, _BoundKernel):
@@ -341,14 +341,14 @@ class OpenCLDevice(Device):
         moving = [n for n, bases in enumerate(places) if len(set(bases)) > 1]
         if not moving:
             return (first,) * len(turns)
-        # `set_arg` asks by trial what kind of argument it has: that takes longer than the launch.
+        # `set_arg` finds the kind of its argument by trial, which takes longer than the launch.
         set_number = getattr(first.function, "_set_arg_buf", first.function.set_arg)
         values = zip(*(map(np.int32, places[n]) for n in moving), strict=True)
         numbers = [2 * n + 1 for n in moving]
         return tuple(_MovedKernel(first, set_number, list(zip(numbers, each, strict=True))) for each in values)
 
     def current(self) -> AbstractContextManager[None]:
-        """Refuse a process that was forked off the one that opened the device."""
+        """Refuse a process that was forked from the one with the device."""
         if os.getpid() != self._process:
             _import()
         return nullcontext()
@@ -360,8 +360,9 @@ class OpenCLDevice(Device):
     def time(
         self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
     ) -> Timing:
-        """Time with the host's clock; a CPU has no cache to empty that `cold` could mean here but its last level, which
-        we stream over, and then over the `warm` parts.
+        """Time with the host's clock.
+
+        With `cold` the last-level cache is flushed by streaming over it, and then over the `warm` parts.
         """
         flush = np.zeros(2 * self.target.l2_bytes if cold else 0, np.uint8)
         aside = Pointer(self.allocate(max((nbytes for _, nbytes in warm), default=0) if cold else 0))
@@ -381,7 +382,7 @@ class OpenCLDevice(Device):
         return Timing(tuple(samples))
 
     def describe(self) -> dict[str, object]:
-        """Return what `cuts device` shows."""
+        """Return the values that `cuts device` shows."""
         device = self.choice.device
         return super().describe() | {
             "version": device.version.strip(),  # PoCL's names the processor that it compiles for
@@ -395,14 +396,14 @@ class OpenCLDevice(Device):
 
 
 def launched_function(launch: Launch) -> Any:
-    """Return the kernel object that a launch enqueues; None where it enqueues none."""
+    """Return the kernel object that a launch enqueues; None without one."""
     if isinstance(launch, _MovedKernel):
         return launch.bound.function
     return launch.function if isinstance(launch, _BoundKernel) else None
 
 
 def host_bytes(address: int, nbytes: int) -> Array:
-    """Return host memory that somebody else owns as bytes."""
+    """Return host memory of another owner as bytes."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 

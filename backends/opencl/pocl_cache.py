@@ -1,8 +1,8 @@
-"""What PoCL keeps of earlier builds, looked at before PoCL reads it: a damaged file there would end the process.
+"""Checks of PoCL's cache: a damaged file would end the process.
 
-PoCL loads a kernel's library without a check, and takes a program's bitcode for a program without kernels where it
-cannot read it. So a process looks once at how every file begins and ends, and puts the folder of a program with a
-damaged one aside; PoCL builds that program anew.
+PoCL loads a kernel's library without a check, and treats a program with unreadable bitcode as one without kernels. So a
+process checks once the beginning and the end of every file, and renames the folder of a program with a damaged one;
+PoCL builds that program again.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from io import FileIO
 from pathlib import Path
 
 #: Seconds in which another process may still be writing a file.
-_SETTLED = 5.0
-#: Where the 64-bit header of an ELF file says at which byte its table of sections begins, how long a row of it is, and
-#: how many there are (System V ABI, "ELF Header").
+_MAX_WRITE_SECONDS = 5.0
+#: Fields of the 64-bit ELF header: offset of the section table, bytes of a row, and number of rows (System V ABI, "ELF
+#: Header").
 _ELF, _ELF_BYTES, _TABLE = b"\x7fELF", 64, struct.Struct("<40xQ10xHH")
-#: Behind its first word bitcode is a list of blocks: a word of what it is, a word of its length in words, its content
+#: After its first word bitcode is a list of blocks: a word with its kind, a word with its length in words, its content
 #: (LLVM Bitcode File Format, "ENTER_SUBBLOCK Encoding").
 _BITCODE, _WORD = b"BC\xc0\xde", 4
 
 
 def set_damaged_aside(folder: Path) -> list[Path]:
-    """Rename the folders of programs with a damaged file, so that PoCL does not find them, and return their new names.
+    """Rename folders of damaged programs, and return their new names.
 
-    The ones that were set aside before are left as they are: `cuts cache clear` removes them.
+    PoCL does not find them then. Folders that were renamed earlier stay: `cuts cache clear` removes them.
     """
-    settled = time.time() - _SETTLED
+    settled = time.time() - _MAX_WRITE_SECONDS
     return _aside(
-        folder, (p for p in _programs(folder) if any(_damaged(path, size) for path, size in _files(str(p), settled)))
+        folder, (p for p in _programs(folder) if any(_is_damaged(path, size) for path, size in _files(str(p), settled)))
     )
 
 
 def set_programs_aside(folder: Path, kernel: str) -> list[Path]:
-    """Rename the folders of programs that have a kernel of this name, whatever their files look like."""
+    """Rename the folders of programs with a kernel of this name."""
     return _aside(folder, (program for program in _programs(folder) if (program / kernel).is_dir()))
 
 
@@ -68,7 +68,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _files(folder: str, before: float) -> Iterator[tuple[str, int]]:
-    """Yield the files whose form is known and that were written before a time, with their sizes in bytes."""
+    """Yield the files of known formats written before a time, with their sizes in bytes."""
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -87,7 +87,7 @@ def _files(folder: str, before: float) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path, before)
 
 
-def _damaged(path: str, size: int) -> bool:
+def _is_damaged(path: str, size: int) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(_ELF_BYTES)
@@ -102,7 +102,7 @@ def _damaged(path: str, size: int) -> bool:
 
 
 def _end_of_blocks(file: FileIO, size: int) -> int:
-    """Return the byte behind the last of the outermost blocks, were the file long enough."""
+    """Return the end of the last of the outermost blocks, in bytes."""
     place = _WORD
     while place < size:
         file.seek(place + _WORD)

@@ -1,9 +1,9 @@
-"""A small kernel that tells OpenCL platforms apart which compile kernels wrongly.
+"""Probe of OpenCL platforms that compile kernels incorrectly.
 
-A platform for processors runs the threads of a block one after another, so its compiler cuts a kernel at its barriers.
-PoCL 5.0 gets that wrong, by each of its methods, where what a condition on the block decided is stored behind a barrier
-under a condition on the thread: nothing is stored. One in twenty random kernels with barriers has something of the
-kind. PoCL 3.0, which `pip install 'cuts[opencl]'` brings, computes them right.
+A platform for processors runs the threads of a block one after another, so its compiler splits a kernel at its
+barriers. PoCL 5.0 does that incorrectly, by each of its methods, where a result of a condition on the block is stored
+after a barrier under a condition on the thread: nothing is stored. One in twenty random kernels with barriers has this
+pattern. PoCL 3.0, which `pip install 'cuts[opencl]'` brings, is correct.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ..device import Array
 
 _BLOCKS, _THREADS, _SIZE = 4, 8, 256
-#: Cut down from a kernel of ours to what is needed to be compiled wrongly.
+#: Minimal kernel that is compiled incorrectly.
 _SOURCE = """
 __kernel __attribute__((reqd_work_group_size(8, 1, 1)))
 void cuts_probe(__global float* restrict y, __global const float* restrict x) {
@@ -45,7 +45,7 @@ void cuts_probe(__global float* restrict y, __global const float* restrict x) {
 
 
 def computes_right(cl: Any, context: Any) -> bool:
-    """Whether the device of a context computes the kernel as it is written."""
+    """Return whether a context's device computes the probe correctly."""
     x = np.arange(1, _SIZE + 1, dtype=np.float32)
     found = np.full(_SIZE, -1, np.float32)
     copied = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -53,21 +53,20 @@ def computes_right(cl: Any, context: Any) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # compiler chatter
         program = cl.Program(context, _SOURCE)
-        program.get_info(cl.program_info.NUM_DEVICES)  # keeps PyOpenCL from its own cache of pickles
+        program.get_info(cl.program_info.NUM_DEVICES)  # disables PyOpenCL's own cache of pickles
         program = program.build(["-cl-std=CL1.2", "-cl-mad-enable"])
     kernel = cl.Kernel(program, "cuts_probe")
     kernel.set_args(y, given)
     queue = cl.CommandQueue(context)
     cl.enqueue_nd_range_kernel(queue, kernel, (_BLOCKS * _THREADS,), (_THREADS,))
     cl.enqueue_copy(queue, found, y, is_blocking=True)
-    return bool(np.array_equal(found, _expected(x)))
+    return bool(np.array_equal(found, _expected_result(x)))
 
 
-def _expected(x: Array) -> Array:
-    """Return what the kernel makes of its input."""
+def _expected_result(x: Array) -> Array:
     y = np.full(_SIZE, -1, np.float32)
     for block, row, i, j, column in np.ndindex(_BLOCKS, 2, 2, 2, 2):
-        if j * 2 + column < 3:  # the other conditions hold for all that store
+        if j * 2 + column < 3:  # the other conditions hold for all storing threads
             given = x[block % 7 + row * 4 + column * 2]
             y[block * 8 + i * 64 + row * 32 + j * 4 + column] = given * given if block % 2 < 1 else 0
     return y

@@ -1,9 +1,9 @@
-"""A processor that PoCL's compiler is too old to know.
+"""Processor names for a PoCL that does not know the processor.
 
-PoCL 3.0, which `pip install 'cuts[opencl]'` brings, asks its LLVM 14 for the processor's name. One that is newer (AMD's
+PoCL 3.0, which `pip install 'cuts[opencl]'` brings, asks its LLVM 14 for the processor's name. A newer one (AMD's
 family 26) is "generic" to LLVM, a name that clang refuses: "unknown target CPU 'generic'", and no kernel is built. PoCL
-has no setting for it, but reads the name for each build where it keeps what it knows of a device: behind the triple of
-the machine. There we write an older processor that has no instruction which this one lacks.
+has no setting for it, but reads the name for each build from its description of a device: after the triple of the
+machine. This module writes an older processor there whose instructions the present one has.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import ctypes
 import re
 from pathlib import Path
 
-#: What PoCL calls a processor that it does not know, with the end of the text: 8 bytes of memory.
+#: PoCL's name of an unknown processor, with the end of the text: 8 bytes of memory.
 _UNKNOWN = b"generic\0"
-#: A processor of the same length, and what it has of what /proc/cpuinfo lists.
-_KNOWN, _NEEDS = b"haswell\0", frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"])
+#: Processor name of the same length, and its features as /proc/cpuinfo lists them.
+_SUBSTITUTE, _NEEDS = b"haswell\0", frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"])
 _TRIPLE = b"x86_64-"
-#: Words in which PoCL describes a device; the name is the 80th of PoCL 3.0.
+#: Words of PoCL's device description; the name is the 80th of PoCL 3.0.
 _WORDS = 160
 
 
 def name_processor(device: int, flags: frozenset[str] | None = None) -> bool:
-    """Name the processor of PoCL's device at an address, where PoCL could not and it has the instructions of one that
-    PoCL knows; say whether that was done.
+    """Set the processor's name of PoCL's device; return whether it was set.
+
+    It is set where PoCL does not know the processor and it has the instructions of a known one.
     """
     if not (_flags() if flags is None else flags) >= _NEEDS:
         return False
@@ -35,19 +36,19 @@ def name_processor(device: int, flags: frozenset[str] | None = None) -> bool:
         address = ctypes.c_size_t.from_address(place).value
         text = ctypes.string_at(address, 8) if _within(address, readable) else b""
         if text == _UNKNOWN and before.startswith(_TRIPLE) and _within(address, writable):
-            ctypes.memmove(address, _KNOWN, len(_KNOWN))
+            ctypes.memmove(address, _SUBSTITUTE, len(_SUBSTITUTE))
             return True
         before = text
     return False
 
 
 def _within(address: int, ranges: list[tuple[int, int]]) -> bool:
-    """Whether eight bytes of memory can be read: most words of a description are no addresses."""
+    """Return whether eight bytes of memory can be read: most words of a description are no addresses."""
     return any(begin <= address and address + 8 <= end for begin, end in ranges)
 
 
 def _memory(rights: str) -> list[tuple[int, int]]:
-    """Return the ranges of this process's memory that give these rights; none where the system does not say."""
+    """Return the ranges of this process's memory with these rights; none where the system does not list them."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -57,7 +58,7 @@ def _memory(rights: str) -> list[tuple[int, int]]:
 
 
 def _flags() -> frozenset[str]:
-    """Return what the processor has."""
+    """Return the features of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

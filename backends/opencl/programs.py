@@ -1,6 +1,6 @@
-"""Kernels that are compiled together: one program has the helpers of all its kernels, each once.
+"""Kernels compiled together: one program with shared helpers.
 
-Starting the compiler takes longer than compiling a kernel does, so kernels share a program wherever they can.
+Starting the compiler takes longer than compiling a kernel does, so kernels share a program where they can.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from attrs import define, field
 from ...ir import KernelFunction
 
 _KERNEL = re.compile(r"^.*\b(?:__kernel\b|kernel\s+void\b)", re.MULTILINE)
-#: What a definition defines: a macro, a function, or a table.
+#: Name of a definition: a macro, a function, or a table.
 _NAME = re.compile(r"^#\s*define\s+(\w+)|\b(?!__attribute__)(\w+)\s*[(\[]")
 
 
 @define
 class KernelProgram:
-    """Kernels whose names differ, and the definitions before them, by name, in an order in which each follows what it
-    uses.
+    """Kernels with different names, and their definitions by name.
+
+    A definition follows those that it uses.
     """
 
     definitions: dict[str, str] = field(factory=dict)
     kernels: dict[str, KernelFunction] = field(factory=dict)
 
     def take(self, kernel: KernelFunction) -> bool:
-        """Add a kernel, unless it would define a name a second time in another way; say whether it was added."""
+        """Add a kernel and return True, unless definitions conflict."""
         own = dict(_definitions(_prologue(kernel.source)))
         if kernel.name in self.kernels or any(self.definitions.get(name, text) != text for name, text in own.items()):
             return False
@@ -37,7 +38,7 @@ class KernelProgram:
 
     @property
     def source(self) -> str:
-        """The text of the program."""
+        """Text of the program."""
         bodies = (k.source[len(_prologue(k.source)) :] for k in self.kernels.values())
         return "\n".join([*self.definitions.values(), *bodies])
 
@@ -53,13 +54,13 @@ def programs_of(kernels: Sequence[KernelFunction]) -> list[KernelProgram]:
 
 
 def _prologue(source: str) -> str:
-    """Return what stands before the first kernel: pragmas, helper functions, tables."""
+    """Return the text before the first kernel: pragmas, helper functions, tables."""
     match = _KERNEL.search(source)
     return source[: match.start()] if match else ""
 
 
 def _definitions(prologue: str) -> Iterator[tuple[str, str]]:
-    """Yield the definitions of a prologue with the names that they define; what defines no name stands for itself."""
+    """Yield the definitions of a prologue with their names; one without a name has its text as name."""
     lines: list[str] = []
     depth = conditions = 0
     for line in prologue.splitlines():

@@ -1,4 +1,4 @@
-"""Copies to and from an OpenCL device, on a queue of its own for each thread."""
+"""Copies to and from an OpenCL device, with a queue per thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..transfers import aligned_bytes
 
 
 class OpenCLTransfers:
-    """Queues beside the one that kernels are launched in."""
+    """Queues beside the kernels' queue."""
 
     def __init__(self, device: Device) -> None:
         self._cl, self._context = device._cl, device._context  # type: ignore[attr-defined]

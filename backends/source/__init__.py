@@ -1,4 +1,4 @@
-"""Kernels as source text: one printer, and a table of what differs between dialects."""
+"""Source text of kernels: one printer, and a table of dialects."""
 
 from .dialects import DIALECTS
 from .emit import emit

@@ -1,15 +1,17 @@
-"""Arithmetic that C leaves open or gives another meaning: a helper per operation and element type.
+"""Helpers for arithmetic that C leaves undefined or defines differently.
+
+There is one for each operation and element type:
 
 * `max` and `min` of a NaN are NaN, which C's `fmax` and `fmin` drop. Where one operand is a literal, it takes one
   comparison.
-* Integers wrap: what may overflow is computed unsigned. Division rounds towards zero; by zero quotient and remainder
-  are 0. A shift by no number of bits moves all bits out. A power is exact, and wraps; of a negative exponent it is the
-  reciprocal towards zero.
+* Integers wrap: operations that may overflow are computed unsigned. Division rounds towards zero; by zero quotient and
+  remainder are 0. A shift by a number out of range moves all bits out. A power is exact, and wraps; of a negative
+  exponent it is the reciprocal towards zero.
 * Divisions of many floats by one share its reciprocal, and are as exact.
-* A float that becomes an integer is cut towards zero; one beyond the range of the type becomes the nearest integer that
-  it has, and NaN becomes 0.
+* A float that is converted to an integer is truncated towards zero; one beyond the range of the type becomes its
+  nearest integer, and NaN becomes 0.
 
-The names end in the type's; a kernel's text holds the helpers that it calls and no others.
+The names end in the type's; a kernel's text has only the helpers that it calls.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...ir import DType
 
-#: log1p(e) / e for e from 0 to 1, by powers of e, to a part in 2e8 before it is rounded to f32: what a logarithm of a
-#: sum of two exponentials needs, in half the instructions of log1p.
+#: log1p(e) / e for e from 0 to 1, by powers of e, to a part in 2e8 before it is rounded to f32: for a logarithm of a
+#: sum of two exponentials, in half the instructions of log1p.
 _LOG1P = (
     1.0, -0.4999990165233612, 0.3332996070384979, -0.24954131245613098, 0.19675926864147186, -0.1530555784702301,
     0.106035977602005, -0.05695897340774536, 0.019851164892315865, -0.0032439595088362694,
 )  # fmt: skip
-#: Beyond which power of two a divisor is scaled, and by which one.
-_FAR = {DType.F32: (2.0**100, 2.0**60), DType.F64: (2.0**900, 2.0**500)}
+#: Power of two above which a divisor is scaled, and the power of two that scales it.
+_DIVISOR_SCALES = {DType.F32: (2.0**100, 2.0**60), DType.F64: (2.0**900, 2.0**500)}
 
 
 def arithmetic_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the definitions of all helpers by name; `types` gives the register type of each element type."""
+    """Return all helpers by name; `types` maps element to register types."""
     helpers: dict[str, str] = {}
     for dtype in DType:
         if dtype.arithmetic is not dtype:
@@ -63,7 +65,7 @@ def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     # Equal infinities have no difference.
     difference = f"const {kind} d = a == b ? 0 : fabs(a - b), e = {share};"
     yield "logaddexp", "ab", f"{difference} return cuts_max_{dtype}(a, b) + {grown};"
-    found = _quotient(kind, "f" if dtype is DType.F32 else "", *_FAR[dtype])
+    found = _quotient(kind, "f" if dtype is DType.F32 else "", *_DIVISOR_SCALES[dtype])
     yield "near_quotient", "ab", f"{found} return q;"
     yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"
 
@@ -77,19 +79,19 @@ def _polynomial(coefficients: Sequence[float], x: str) -> str:
 
 
 def _quotient(kind: str, suffix: str, far: float, by: float) -> str:
-    """Return what computes `a / b` by way of the reciprocal of b, which compilers compute once for all a.
+    """Return code for `a / b` by way of the reciprocal of b, which compilers compute once for all a.
 
     A divisor beyond the power of two `far`, or below its reciprocal, is scaled `by` another one, so that its reciprocal
-    is a number with all digits. The product q is off by a unit in its last place at most; one step with the exact
-    remainder (Markstein, IA-64 and Elementary Functions, 2000, section 8.2) rounds it as a division would. Infinities
-    have no remainder, and a zero keeps the sign that the product has.
+    is a normal number. The product q is off by a unit in its last place at most; one step with the exact remainder
+    (Markstein, IA-64 and Elementary Functions, 2000, section 8.2) rounds it as a division would. Infinities have no
+    remainder, and a zero keeps the sign of the product.
     """
     scale = f"fabs(b) > {far!r}{suffix} ? {1 / by!r}{suffix} : fabs(b) < {1 / far!r}{suffix} ? {by!r}{suffix} : 1"
     return f"const {kind} s = {scale}, d = b * s, r = 1 / d, n = a * s, q = n * r;"
 
 
 def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the helpers that make integers of a type of floats: the bounds are powers of two, which floats have."""
+    """Return the helpers that convert a float type to integers; their bounds are powers of two, which are exact."""
     found: dict[str, str] = {}
     suffix = "f" if dtype is DType.F32 else ""
     for whole in DType:
@@ -106,8 +108,9 @@ def _conversions(qualifier: str, dtype: DType, types: Mapping[str, str]) -> dict
 
 
 def clamped_conversions(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the helpers that make integers of floats by CUDA's instruction, which clamps, and makes 0 of a NaN, but of
-    64 bits where either is that wide.
+    """Return the helpers that convert floats by CUDA's instruction.
+
+    It clamps, and converts NaN to 0, except where either type has 64 bits.
     """
     found: dict[str, str] = {}
     for source, kind in ((DType.F32, "float"), (DType.F64, "double")):
@@ -119,8 +122,9 @@ def clamped_conversions(qualifier: str, types: Mapping[str, str]) -> dict[str, s
 
 
 def unsigned_of(dtype: DType) -> DType:
-    """Return the unsigned type that integers of a type are computed in where they may overflow: C computes narrower
-    ones as int.
+    """Return the unsigned type for integer arithmetic that may overflow.
+
+    C computes narrower types as int.
     """
     return DType.U64 if dtype.size == 8 else DType.U32
 

@@ -1,6 +1,4 @@
-"""Printing values that are combined in memory: whether the element exists that they are for, and the call that combines
-them.
-"""
+"""Atomic updates: the guard of the updated element, and the call."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from .scope import KernelNames, Writer
 
 
 def arrive(node: Store, value: str, rest: tuple[Var, ...], names: KernelNames, out: Writer) -> None:
-    """Print the atomic operation that combines a value with what stands in memory; those of a box first all find their
-    places, -1 for none, then go one after another.
+    """Print the atomic operation that combines a value with memory.
+
+    Those of a box first compute all their addresses, -1 for none, then run one after another.
     """
     exists, place = _exists(node, names), index_text(node.address, names.pointers)
     if not rest:
@@ -30,14 +29,14 @@ def arrive(node: Store, value: str, rest: tuple[Var, ...], names: KernelNames, o
 
 
 def _exists(node: Store, names: KernelNames) -> str:
-    """Return the condition that the place of a value exists, nothing where it always does."""
+    """Return the condition that the element of a value exists, empty where it always does."""
     parts = [guard_text(node.guards, names.pointers)] if node.guards else []
     parts += [place_text(place, names.pointers) for place in dict.fromkeys(indirects(node.address)) if place.wraps]
     return " && ".join(parts)
 
 
 def _call(node: Store, value: str, place: str, names: KernelNames) -> str:
-    """Return the call that combines a value with the element at a place; for magnitudes some have one of their own."""
+    """Return the call that combines a value with an element; some functions of magnitudes have their own."""
     helper = "into" if node.space == "global" else "meet"
     magnitude = f"{node.into}_abs" if isinstance(node.value, Op) and node.value.fn == "abs" else ""
     name = magnitude if f"{magnitude}_{node.dtype}" in names.dialect.atomics.native else node.into

@@ -1,8 +1,8 @@
-"""What an atom is in a language: a helper function for each row of the table.
+"""Matrix instructions in each language: a helper for each table row.
 
-CUDA C++ has the instruction. OpenCL C has none, so there the lanes of a warp lay their fragments out in local memory,
-by the same maps that generated kernels load by, and each adds up its elements of C: slow, and exact for integers, which
-is what shows that a kernel holds its fragments right. All threads of a block take part, because they meet.
+CUDA C++ has the instruction. OpenCL C has none, so there the lanes of a warp store their fragments to local memory, by
+the same maps as generated kernels, and each computes its elements of C: slow, but exact for integers, which verifies
+the fragment layout of kernels. All threads of a block take part, because they synchronise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
 
 
 def operand_words(atom: MatrixAtom) -> int:
-    """Return the words of 32 bits that a warp lays an atom's A and B out in."""
+    """Return the 32-bit words of a warp's A and B."""
     return (atom.m + atom.n) * atom.k
 
 
@@ -41,7 +41,7 @@ def _parameters(atom: MatrixAtom) -> tuple[list[str], list[str], list[str]]:
 
 
 def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the helpers of CUDA C++ by name: one `mma.sync` each."""
+    """Yield the helpers of CUDA C++ by name, one `mma.sync` each."""
     for atom in MATRIX_ATOMS.values():
         d, a, b = _parameters(atom)
         kind = types[atom.accumulator.value]
@@ -57,9 +57,11 @@ def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) -> Iterator[tuple[str, str]]:
-    """Yield the helpers of OpenCL C by name; the first parameter is the local memory of the warp.
+    """Yield the helpers of OpenCL C by name.
 
-    They must be inlined: PoCL gives all work-groups one piece of local memory where a function is called with it.
+    The first parameter is the local memory of the warp.
+
+    They must be inlined: PoCL gives all work-groups the same local memory where a function is called with it.
     """
     for atom in MATRIX_ATOMS.values():
         d, a, b = _parameters(atom)
@@ -78,11 +80,11 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
 
 
 def _laid_out(atom: MatrixAtom, fragment: MatrixFragment, names: list[str], width: int, base: int) -> Iterator[str]:
-    """Yield the stores of a lane's elements, each to its place in the operand."""
+    """Yield the stores of a lane's elements, each to its position in the operand."""
     for n in range(fragment.size):
         row, column = _place(fragment, n)
         place = n % fragment.packed
-        value = _UNPACKED[atom.format].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
+        value = _ELEMENT_TEXTS[atom.format].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 
@@ -91,9 +93,9 @@ def _place(fragment: MatrixFragment, element: int) -> tuple[str, str]:
     return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
 
 
-#: Element {1} of the register {0} as the number that an atom of a format multiplies, in OpenCL C; halves are the low
-#: one or the high one.
-_UNPACKED = {
+#: Element {1} of the register {0} as a number of a matrix instruction's format, in OpenCL C; halves are the low or the
+#: high one.
+_ELEMENT_TEXTS = {
     "tf32": "cuts_tf32_cut(as_float({0}))",
     "f16": "cuts_{2}_f16({0})",
     "bf16": "cuts_{2}_bf16({0})",
@@ -103,8 +105,10 @@ _UNPACKED = {
 
 
 def fragment_places(node: AtomAccumulate, atom: MatrixAtom) -> Iterator[tuple[Index, ...]]:
-    """Yield where a thread holds each element of a fragment of C: a lane's own runs of neighbours, as those of tile
-    dims, between which those of other atoms may lie.
+    """Yield the registers of each element of a thread's C fragment.
+
+    They are a lane's own runs of adjacent elements, as those of tile dims, between which those of other instructions
+    may lie.
     """
     for element in range(atom.c.size):
         place = {LANE: 0, ELEMENT: element}

@@ -1,13 +1,13 @@
-"""Helpers of kernels that combine a value with what stands in memory, whatever other threads do meanwhile.
+"""Helpers of kernels that atomically combine a value with memory.
 
     cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
     cuts_meet_max_f32(&bins[i], v);  // the same in shared memory
 
-Where the language has an instruction for it, the helper is that. Else it exchanges the word that holds the element
-until nobody changed the word in between; a word holds several elements of narrow types. The function itself is that of
-the table, so that NaN, wraparound and the order of zeros are those of every other kernel. Extremes of floats are those
-of integers in the same order where the table's function says that something changes, and that it is a number: as
-integers a NaN whose sign bit is set, which is the one that x86 makes, would be lost.
+Where the language has an instruction for it, the helper is that. Else it is a compare-and-swap loop over the word that
+holds the element; a word holds several elements of narrow types. The function itself is that of the table, so that NaN,
+wraparound and the order of zeros are those of every other kernel. Extremes of floats are those of integers in the same
+order where the table's function returns a changed value that is a number: as integers a NaN whose sign bit is set,
+which x86 produces, would be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HELPER = re.compile(r"cuts_(into|meet)_(\w+)_([a-z0-9]+)$")
 
 
 def combining_helpers(used: Iterable[str], dialect: Dialect) -> tuple[str, frozenset[str]]:
-    """Return the definitions of the helpers among the names that a kernel uses, and the names that they use."""
+    """Return a kernel's atomic helpers, and the names that they use."""
     wanted = sorted({name for name in used if _HELPER.match(name)})
     kinds = [(match[0], match[1], match[2], match[3]) for name in wanted if (match := _HELPER.match(name))]
     widths = sorted({max(4, DType(dtype).size) for *_, dtype in kinds})
@@ -48,7 +48,7 @@ def _helper(name: str, space: str, into: str, text: str, dialect: Dialect) -> It
 
 
 def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterator[str]:
-    """Yield the loop that exchanges words; what it would leave as it is it does not touch."""
+    """Yield the compare-and-swap loop; an unchanged value is not written."""
     atomics, width = dialect.atomics, max(4, dtype.size)
     word, exchange = atomics.words[width]
     memory = dialect.memory_type(dtype)

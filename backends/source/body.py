@@ -1,4 +1,4 @@
-"""The text of a kernel's body: what it declares, and what one thread does."""
+"""Text of a kernel's body: its declarations and one thread's statements."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
 
-#: Turns from which on a loop of products is written out by twos. With 128 turns TF32 at 4096^3 went from 225 to 233
-#: TFLOP/s on one H200 and from 199 to 209 on another, `fp32x3` from 77.9 to 78.5; with 64 bf16 and f16 lost 0.5 %, and
-#: of 20 points of convolutions with 4 to 72 turns two spilled, the others took 0.97 to 1.01 of their time.
+#: Iterations above which a loop of matrix instructions is unrolled by two: with 128 iterations TF32 gains 3 to 5 %;
+#: with 64 bf16 and f16 lose 0.5 %, and some convolutions with fewer spill registers.
 MANY_TURNS = 96
 
 
 @frozen
 class BodyText:
-    """A kernel's body in parts: lines that declare constants, the words in which lanes lay out operands of atoms, the
-    shared buffers that are used, the lines of what a thread does, and the names that all of them use.
+    """Parts of a kernel's body.
+
+    They are lines that declare constants, the words of lane scratch for matrix instructions, the used shared buffers,
+    the lines of a thread's statements, and the names that all of them use.
     """
 
     constants: tuple[str, ...]
@@ -57,8 +58,9 @@ class BodyText:
 def body_text(
     kernel: Kernel, dialect: Dialect, pointers: Mapping[str, PointerName], block: str, prefix: str = "k"
 ) -> BodyText:
-    """Return the body of a kernel whose tensors are known by some pointers, and whose block has the number `block`;
-    names of constants begin with `prefix`.
+    """Return the body of a kernel with these pointers.
+
+    `block` is the number of its block; names of constants begin with `prefix`.
     """
     constants = {t: PointerName(f"{prefix}{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
     names = KernelNames(kernel, dialect, {**pointers, **constants})
@@ -72,7 +74,7 @@ def body_text(
     _declare_held(kernel, names, out)
     for item in kernel.items:
         _item(item, names, out)
-    # What no phase uses (lane scratch where warps shuffle) is not declared.
+    # Buffers without uses (lane scratch where warps shuffle) are not declared.
     shared = tuple(b for b in kernel.shared if b.name in out.used)
     defined = _definitions(kernel, dialect, names, out.used, block)
     lines = (*defined.lines, *out.lines)
@@ -81,7 +83,7 @@ def body_text(
 
 
 def _atom_words(kernel: Kernel) -> int:
-    """Return the words in which the lanes of all warps lay out the operands of an atom."""
+    """Return the words of scratch for the matrix instructions of all warps."""
     found = [MATRIX_ATOMS[r.atom] for p in phases(kernel.items) for r in p.roots if isinstance(r, AtomAccumulate)]
     return max((operand_words(atom) for atom in found), default=0) * (kernel.threads // LANES)
 
@@ -99,11 +101,12 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
 
 
 def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:
-    """Declare shared buffers, each by itself or as parts of one pool that the launch sizes; elements lie in them as in
-    memory.
+    """Declare shared buffers, as variables or parts of one dynamic pool.
+
+    Elements have their memory layout.
     """
     if not dynamic:
-        return [line for b in buffers for line in _declared(b, dialect)]
+        return [line for b in buffers for line in _declare_buffer(b, dialect)]
     lines = [dialect.shared_pool]
     offset = 0
     for buffer in buffers:
@@ -114,8 +117,8 @@ def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: i
     return lines
 
 
-def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
-    """Declare one shared buffer; where no variable may have its type, as one of bits and a pointer to them."""
+def _declare_buffer(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
+    """Declare one shared buffer; where no variable may have its type, as bits and a pointer to them."""
     kind = dialect.memory_type(buffer.dtype)
     if kind not in dialect.shared_bits:
         return [dialect.shared.format(type=kind, name=buffer.name, count=buffer.elements)]
@@ -124,7 +127,7 @@ def _declared(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
 
 
 def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
-    """Declare the registers of every reduction, and those in which operands are kept."""
+    """Declare the registers of every reduction, and those of stored operands."""
     for phase in phases(kernel.items):
         for root in phase.roots:
             if isinstance(root, (Initialise, Keep)) and root.name not in names.registers:
@@ -136,8 +139,8 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
 
 
 def _together(loop: Loop) -> int:
-    """Return how many turns of a loop are written out together: two where atoms multiply in many, and copies find what
-    they bring without dividing by the turn.
+    """Return the unroll factor of a loop: two where it has many matrix instructions and copies without division by the
+    iteration.
     """
     found = [node for phase in phases(loop.body) for node in post_order(phase.roots)]
     atoms = any(isinstance(node, AtomAccumulate) for node in found)

@@ -1,8 +1,10 @@
-"""Kernels that share a launch, as one text: the grid is divided among them by block index.
+"""Kernels that share a launch, as one text.
 
-Equal members are written once: a block looks up which member it belongs to and takes that one's pointers. Others stand
-behind a condition that is the same for a whole block, so that they may meet at barriers. Shared memory is one pool in
-which the buffers of each lie.
+The grid is divided by block index.
+
+Equal members are written once: a block looks up its member and selects the pointers of it. Different members are under
+conditions that are uniform in a block, so that they may synchronise at barriers. Shared memory is one pool with the
+buffers of each.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from .dialects import Dialect
 from .index_ctext import PointerName
 from .scope import Writer
 
-#: Returns the parameters of a kernel by itself.
+#: Returns the parameters of a single kernel.
 Arguments = Callable[[Kernel], tuple[Argument, ...]]
 
 
 @frozen
 class _Run:
-    """Equal members side by side: their kernel, the number of the first, how many there are, the block that they begin
-    with, and the number of their first parameter.
+    """Adjacent equal members: their kernel, the number of the first, their count, the first block, and the number of
+    their first parameter.
     """
 
     kernel: Kernel
@@ -36,8 +38,9 @@ class _Run:
 
 
 def bundle_arguments(bundle: Bundle, of: Arguments) -> tuple[tuple[Argument, ...], dict[str, tuple[int, ...]]]:
-    """Return the parameters of a bundle, member after member, and its tables. Equal members have equal tables: those
-    of the first.
+    """Return the parameters of a bundle, member after member, and its tables.
+
+    Equal members share the tables of the first.
     """
     arguments: list[Argument] = []
     tables: dict[str, tuple[int, ...]] = {}
@@ -50,8 +53,9 @@ def bundle_arguments(bundle: Bundle, of: Arguments) -> tuple[tuple[Argument, ...
 
 
 def bundle_body(bundle: Bundle, dialect: Dialect, of: Arguments, dynamic: int) -> tuple[str, frozenset[str]]:
-    """Return the text of a bundle's body, and the names that it uses; `dynamic` is what the launch sizes the pool of
-    shared memory to, 0 where it is declared.
+    """Return the text of a bundle's body, and its used names.
+
+    `dynamic` is the size of the dynamic pool of shared memory, 0 where it is declared.
     """
     head, inner = Writer(dialect, depth=1), Writer(dialect, depth=1)
     runs, texts = [*_runs(bundle, of)], []
@@ -86,7 +90,7 @@ def _runs(bundle: Bundle, of: Arguments) -> Iterator[_Run]:
 
 
 def _run_text(run: _Run, bundle: Bundle, dialect: Dialect, of: Arguments, out: Writer) -> BodyText:
-    """Write what the blocks of a run do, and return the parts that must stand in front of all runs."""
+    """Write the statements of a run's blocks, and return the parts that precede all runs."""
     own = of(run.kernel)
     prefix = f"m{run.member}p"
     pointers = {a.tensor: PointerName(f"{prefix}{n}", a.dtype) for n, a in enumerate(own)}
@@ -103,15 +107,17 @@ def _run_text(run: _Run, bundle: Bundle, dialect: Dialect, of: Arguments, out: W
         if run.count > 1:
             out.line(f"const int which = (whole - {run.block}) / {run.kernel.blocks};")
         for number, argument in enumerate(own):
-            out.line(_chosen(run, number, own, dialect, f"{prefix}{number}", argument))
+            out.line(_select_pointer(run, number, own, dialect, f"{prefix}{number}", argument))
         for line in _parts(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]
     return text
 
 
-def _chosen(run: _Run, number: int, own: Sequence[Argument], dialect: Dialect, name: str, argument: Argument) -> str:
-    """Return the declaration of a member's pointer: the parameter of the member whose block this is."""
+def _select_pointer(
+    run: _Run, number: int, own: Sequence[Argument], dialect: Dialect, name: str, argument: Argument
+) -> str:
+    """Return the declaration of a member's pointer, which selects the parameter of this block's member."""
     single = [n for n, a in enumerate(own) if not a.table]
     first = [f"p{run.parameter + number}"]
     rest = range(0 if argument.table else run.count - 1)
@@ -123,7 +129,7 @@ def _chosen(run: _Run, number: int, own: Sequence[Argument], dialect: Dialect, n
 
 
 def _parts(buffers: Sequence[SharedBuffer], dialect: Dialect) -> Iterator[str]:
-    """Yield the declarations of a member's shared buffers, which lie in the pool one behind the other."""
+    """Yield the declarations of a member's shared buffers, adjacent in the pool."""
     offset = 0
     for buffer in buffers:
         yield dialect.member_part.format(type=dialect.memory_type(buffer.dtype), name=buffer.name, offset=offset)

@@ -48,7 +48,7 @@ def call_text(fn: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> s
     half = dtype.arithmetic is not dtype
     template = (function.c_half if half else "") or function.c if dtype.is_float else function.c_int or function.c
     if function.wraps and dtype.is_int:
-        return _wrapped(template, args, dtype, dialect)
+        return _wrapping_text(template, args, dtype, dialect)
     return dialect.math(template, dtype).format(*args, t=dtype.arithmetic)
 
 
@@ -61,10 +61,8 @@ def convert_text(text: str, old: DType, new: DType, dialect: Dialect) -> str:
     return f"(({dialect.type(new)}){text})"
 
 
-def _wrapped(template: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
-    """Return an operator on integers that wraps: C leaves open what a signed overflow is, and computes narrow types as
-    int.
-    """
+def _wrapping_text(template: str, args: Sequence[str], dtype: DType, dialect: Dialect) -> str:
+    """Return a wrapping operator on integers: C does not define signed overflow, and computes narrow types as int."""
     unsigned = unsigned_of(dtype)
     if dtype is unsigned:
         return template.format(*args)

@@ -1,4 +1,4 @@
-"""What differs between CUDA C++ and OpenCL C, as two short tables over one C-like printer."""
+"""Dialects: tables of CUDA C++ and OpenCL C for one C-like printer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 
 @frozen
 class Atomics:
-    """How a language combines a value with an element of memory, whatever other threads do meanwhile.
+    """Atomic operations of a language on elements of memory.
 
-    `words` names for each width in bytes an unsigned type and the function that exchanges a word if it is what was
-    expected, and returns what it was; `enable` is a line that must stand before. `native` has the instructions for some
-    reductions, by reduction and element type: {p} is `p`, a pointer, and the value is `v`; `shared_native` those that
-    differ where the element lies in shared memory.
+    `words` has for each width in bytes an unsigned type and the compare-and-swap function, which returns the old value;
+    `enable` is a line that must precede. `native` has the instructions for some reductions, by reduction and element
+    type: {p} is `p`, a pointer, and the value is `v`; `shared_native` those that differ for shared memory.
     """
 
     qualifier: str
@@ -48,18 +47,17 @@ class Dialect:
     """One source language.
 
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
-    between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` brings a value in a
-    register to what its type can hold; `shared_bits` names what stands in for memory types that no shared variable may
-    have. `vectors` says how neighbours of an element type are moved at once, `copy` how {bytes} bytes are copied behind
-    the threads' backs, `copy_element` one element that is too narrow for that. `spaces` qualifies pointers to memory of
-    a kind, `warp` is how many lanes exchange values by `shuffle`, or take that of a thread by `shuffle_from`.
-    `meeting_counter` is the type of a loop's counter where threads wait for each other in the loop, `meeting_end` what
-    stands behind every condition on the block where they do under one of them, `begin` the helper that a kernel calls
-    first. Other fields are text templates,
-    `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of f32.
-    `register_load` reads 32 bits of neighbours at once, `matrix_load` lets a warp load the registers of a fragment
-    together. `atom` calls the helper of an atom with `atom_result` of what it adds to; where lanes meet for it
-    (`atoms_meet`), they do so in `atom_scratch`.
+    between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
+    register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
+    `vectors` has the vector accesses of element types, `copy` the asynchronous copy of {bytes} bytes, `copy_element`
+    that of one element that is too narrow for it. `spaces` qualifies pointers to memory of a kind, `warp` is the number
+    of lanes that exchange values by `shuffle`, or read that of a thread by `shuffle_from`. `meeting_counter` is the
+    type of a loop's counter where threads synchronise in the loop, `meeting_end` the text after every condition on the
+    block where they synchronise under one of them, `begin` the helper that a kernel calls first. Other fields are text
+    templates, `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of
+    f32. `register_load` reads 32 bits of adjacent elements at once, `matrix_load` loads the registers of a fragment by
+    a warp. `atom` calls the helper of a matrix instruction with the accumulator `atom_result`; where lanes synchronise
+    for it (`atoms_meet`), they use `atom_scratch`.
     """
 
     name: str
@@ -111,7 +109,7 @@ class Dialect:
     atoms_meet: bool
 
     def helpers_of(self, used: Container[str]) -> str:
-        """Return the definitions of the helpers among the names that a kernel uses, and of those that these use."""
+        """Return the helpers that a kernel uses, directly and indirectly."""
         wanted: set[str] = set()
         for name, text in reversed([*self.helpers.items()]):
             if name in used or name in wanted:
@@ -148,9 +146,7 @@ _TYPES = {
 
 
 def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the helpers for indices that an int may not hold: one out of range becomes the nearest, or for `wrap` -1 or
-    n.
-    """
+    """Yield the helpers for indices wider than int: one out of range becomes the nearest, or for `wrap` -1 or n."""
     negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
     within = f"i < ({types[dtype.value]})n ? (int)i"
     for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
@@ -184,7 +180,7 @@ def _async_copy(width: int, cache: str, name: str = "") -> str:
 
 
 def _guarded_load(words: int) -> str:
-    """Return the helper that loads words of memory that no thread writes where a condition holds."""
+    """Return the helper that loads words of read-only memory where a condition holds."""
     parts = [f"v.{c}" for c in "xyzw"[:words]]
     kind, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
     text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{kind}u32 {{{into}}}, [%{words}];}}"
@@ -202,8 +198,8 @@ def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
     }
 
 
-def _ordered(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the helpers that turn numbers into words in the same order: zeros are equal, NaN is greatest."""
+def _ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that map numbers to words in the same order: zeros are equal, NaN is greatest."""
     float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
     bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
     bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
@@ -221,9 +217,7 @@ _OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
 
 
 def _cuda_extreme(name: str) -> str:
-    """One instruction where the machine has it: from sm_80 on PTX has `max` and `min` that keep NaN; CUDA C++ has no
-    name for them.
-    """
+    """Return `max` or `min` with NaN: one PTX instruction from sm_80 on, which CUDA C++ has no name for."""
     order = "a < b" if name == "max" else "b < a"
     return (
         f"{_DEVICE} float cuts_{name}_f32(float a, float b) {{\n#if __CUDA_ARCH__ >= 800\n"
@@ -243,7 +237,7 @@ _CUDA_HELPERS = (
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
-        # Blocks may be placed before the kernel in front has written all it made: they wait for that.
+        # Blocks may be placed before the preceding kernel has written its results: they wait for that.
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
@@ -261,17 +255,17 @@ _CUDA_HELPERS = (
         "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
-        **_ordered(_DEVICE, _CUDA_TYPES),
+        **_ordering_helpers(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
         **matrix_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
 
-_UNSIGNED = "(unsigned long long*)p, (unsigned long long)v"
-#: Floats are in order as integers: signed ones where the sign bit is clear, unsigned ones, turned round, where it is
-#: set; zeros too, as in PTX. What changes nothing is not sent: most of what arrives. What is no number becomes, by
-#: whoever finds it first, the pattern that nothing changes any more; of magnitudes it is above all others anyway.
+_UNSIGNED_ARGUMENTS = "(unsigned long long*)p, (unsigned long long)v"
+#: Floats are ordered as integers: signed ones where the sign bit is clear, unsigned ones, reversed, where it is set;
+#: zeros too, as in PTX. Values without effect, which are most, are not sent. The first NaN becomes the pattern that no
+#: other value replaces; among magnitudes it is the largest already.
 _CUDA_FLOAT_EXTREME = (
     "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
     "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
@@ -284,11 +278,11 @@ _CUDA_ATOMICS = {
     "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
     "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
-    "sum_i64": f"atomicAdd({_UNSIGNED});",
+    "sum_i64": f"atomicAdd({_UNSIGNED_ARGUMENTS});",
     **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
     **{f"min_{dtype}": "atomicMin(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
 }
-#: Shared memory adds words of 32 bits; of 64 it only exchanges them, again and again where many threads do.
+#: Shared memory adds words of 32 bits; for 64 bits it has only compare-and-swap, which many threads repeat often.
 _CUDA_ADD_WORDS = (
     "unsigned* const w = (unsigned*)p; const unsigned low = (unsigned)v, seen = atomicAdd(w, low); "
     "atomicAdd(w + 1, (unsigned)((unsigned long long)v >> 32) + (seen + low < low));"
@@ -375,7 +369,7 @@ OPENCL = Dialect(
         "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
         "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
-        **_ordered("static inline", _OPENCL_TYPES),
+        **_ordering_helpers("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
         **dict(
             emulations(
@@ -397,14 +391,14 @@ OPENCL = Dialect(
     member_pointer="__global {const}{type}* const {name} = {value};",
     shared_bits={
         "half": "ushort"
-    },  # there are pointers to halves, but no variables where the machine does not compute with them
+    },  # pointers to halves exist, but no variables where the machine does not compute with them
     static_shared=0,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
-    # PoCL changes a loop before it looks for barriers in it, and then gets those wrong; a loop with a volatile counter
-    # it leaves as it is.
+    # PoCL transforms a loop before it searches it for barriers, and then compiles these incorrectly; it leaves a loop
+    # with a volatile counter unchanged.
     meeting_counter="volatile int",
-    # Behind the last barrier under a condition PoCL takes the first thread's way out of the condition for all threads,
-    # if there are several; behind a barrier there is one.
+    # After the last barrier under a condition PoCL takes the first thread's exit from the condition for all threads, if
+    # there are several exits; after a barrier there is one.
     meeting_end="barrier(CLK_LOCAL_MEM_FENCE);",
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",

@@ -1,4 +1,4 @@
-"""Emission: a kernel of one thread becomes source of a dialect and a launchable function (DeepCuts section 6.1)."""
+"""Emission of kernels as source and launchable functions (DeepCuts section 6.1)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .scope import Writer
 
 
 def emit(kernel: Kernel | Bundle, dialect_name: str, info: Mapping[str, object] | None = None) -> KernelFunction:
-    """Return the function of an extracted kernel, or of several that share a launch; its name is a digest of its text,
-    so equal kernels are equal.
+    """Return the function of an extracted kernel, or of several.
+
+    Several share a launch. Its name is a digest of its text, so equal kernels are equal.
     """
     dialect = DIALECTS[dialect_name]
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
@@ -54,7 +55,7 @@ _NAME = "CUTS_KERNEL_NAME"
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    """Parameters in order: what is written, what is read, tables."""
+    """Return the parameters in order: written tensors, read tensors, tables."""
     written = [Argument(t, kernel.dtypes[t], True) for t in kernel.writes]
     read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes]
     return (*written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
@@ -85,7 +86,5 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
 
 
 def _dynamic(kernel: Kernel | Bundle, dialect: Dialect) -> int:
-    """Return the shared bytes to ask for at launch: all of them where they exceed what a declaration may have, else
-    none.
-    """
+    """Return the dynamic shared bytes: all of them where they exceed the limit of a declaration, else none."""
     return kernel.shared_bytes if dialect.shared_pool and kernel.shared_bytes > dialect.static_shared else 0

@@ -1,6 +1,6 @@
-"""Half types in source: bits as numbers and numbers as bits, one by one, and two at a time in a word.
+"""Conversions of half types in source, single and packed in pairs.
 
-Numbers are rounded to nearest, of two nearest to the even one; NaN stays one, and what is too large becomes infinite.
+Numbers are rounded to nearest even; NaN stays NaN, and too large numbers become infinite.
 From sm_80 on PTX converts two numbers at once; before that, and in OpenCL, a bfloat16 is rounded by integer arithmetic:
 its bits are the upper half of those of a float.
 """
@@ -33,7 +33,10 @@ def _from_sm80(new: str, old: str) -> str:
 
 
 def cuda_halves(device: str) -> dict[str, str]:
-    """Return the helpers of CUDA C++ by name: to and from bits, the two numbers of a word, and a word of two."""
+    """Return the helpers of CUDA C++ by name.
+
+    They convert to and from bits, unpack a word and pack two numbers.
+    """
     number, bits = "float of unsigned short h", "unsigned short of float f"
     part, word = "float of unsigned int w", "unsigned int of float a, float b"
     to_bf16 = 'unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'
@@ -55,8 +58,9 @@ def cuda_halves(device: str) -> dict[str, str]:
 
 
 def opencl_halves(device: str) -> dict[str, str]:
-    """Return the helpers of OpenCL C by name: it loads and stores f16 by itself, but has no variables of it to round
-    with.
+    """Return the helpers of OpenCL C by name.
+
+    The language loads and stores f16, but has no variables of it to round with.
     """
     bodies = {
         "cuts_round_f16": (

@@ -1,4 +1,4 @@
-"""C text of indices and of the guards on them: the same in every dialect."""
+"""C text of indices and of their guards: equal in every dialect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var
 
 @frozen
 class PointerName:
-    """A buffer's name in a kernel's text, and the type of its elements."""
+    """Name of a buffer in a kernel's text, and its element type."""
 
     name: str
     dtype: DType
@@ -21,10 +21,12 @@ class PointerName:
 
 
 def index_text(index: Index, pointers: Mapping[str, PointerName], *, raw: bool = False) -> str:
-    """Return an index as a C expression of type int; `pointers` names the buffers of indirect reads.
+    """Return an index as a C expression of type int.
 
-    An integer of a tensor that is no index of its axis counts as the nearest one, so that no address leaves its tensor;
-    where it is compared (`raw`) it stays what it is, and equals nothing.
+    `pointers` names the buffers of indirect reads.
+
+    An integer of a tensor that is out of its axis's range is clamped, so that no address leaves its tensor; where it is
+    compared (`raw`) it stays unchanged, and equals no index.
     """
     parts: list[str] = []
     for primary, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
@@ -42,11 +44,11 @@ def _atom_text(primary: object, pointers: Mapping[str, PointerName], raw: bool) 
     if isinstance(primary, Var):
         return primary.name
     if isinstance(primary, FloorDiv):
-        quotient = f"({_unsigned(primary.num, primary.den, pointers, raw)} / {primary.den})"
+        quotient = f"({_unsigned_text(primary.num, primary.den, pointers, raw)} / {primary.den})"
         shift = _shift(primary.num, primary.den)
         return f"({quotient} - {shift})" if shift else quotient
     if isinstance(primary, Mod):
-        return f"({_unsigned(primary.num, primary.den, pointers, raw)} % {primary.den})"
+        return f"({_unsigned_text(primary.num, primary.den, pointers, raw)} % {primary.den})"
     if isinstance(primary, Clamp):
         return f"cuts_clamp({index_text(primary.arg, pointers, raw=raw)}, {primary.low}, {primary.high})"
     assert isinstance(primary, Indirect)
@@ -61,29 +63,33 @@ def _atom_text(primary: object, pointers: Mapping[str, PointerName], raw: bool) 
 
 
 def place_text(place: Indirect, pointers: Mapping[str, PointerName]) -> str:
-    """Return the condition that an element of an integer tensor is an index of its axis."""
+    """Return the range condition of an indirect index."""
     text = _atom_text(place, pointers, raw=True)
     return f"(unsigned int){text} < {place.extent}u"
 
 
 def index_suffix(dtype: DType) -> str:
-    """Return what names the helpers for indices of an element type: those that no int holds have their own."""
+    """Return the suffix of index helpers for an element type.
+
+    Types wider than int have their own.
+    """
     return "" if dtype.size < 4 or dtype is DType.I32 else f"_{dtype}"
 
 
 def _shift(index: Index, divisor: int) -> int:
-    """Multiples of the divisor to add so that a numerator is never negative: C divides towards zero."""
+    """Return multiples of the divisor to add so that a numerator is never negative: C divides towards zero."""
     low, _ = index.bounds()
     return 0 if low >= 0 else -(low // divisor)
 
 
-def _unsigned(index: Index, divisor: int, pointers: Mapping[str, PointerName], raw: bool) -> str:
+def _unsigned_text(index: Index, divisor: int, pointers: Mapping[str, PointerName], raw: bool) -> str:
     return f"({index_text(index + _shift(index, divisor) * divisor, pointers, raw=raw)})"
 
 
 def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName], conjunction: str = "&&") -> str:
-    """Return a conjunction of range conditions, leaving out bounds that the variables' ranges prove; parts behind one
-    that does not hold are computed where the conjunction is "&".
+    """Return a conjunction of range conditions.
+
+    Bounds that the variables' ranges prove are left out. With "&" all parts are computed.
     """
     parts: list[str] = []
     for guard in guards:

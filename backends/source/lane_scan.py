@@ -1,12 +1,12 @@
-"""Running reductions along rows that lanes hold: each element becomes what it and those before it are combined.
+"""Prefix scans along rows that lanes hold.
 
 A lane holds `vector` neighbours of each *stretch* of the row, all lanes together one after another:
 
     row of 8 lanes x 2 neighbours x 2 stretches:   lane 0: 0 1 | 16 17   lane 1: 2 3 | 18 19   ...
 
-It combines its neighbours itself, then lanes exchange what theirs add up to: within a warp by shuffles, between warps,
-or where there are no warps, through shared memory. What stands before a stretch is carried from one to the next.
-Running from the end, everything is mirrored.
+It scans its neighbours, then lanes exchange their totals: within a warp by shuffles, between warps, or where there are
+no warps, through shared memory. The prefix of a stretch is carried from one to the next. Running from the end,
+everything is mirrored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .scope import KernelNames, Writer
 
 @frozen
 class LaneScan:
-    """Prints one running reduction; `warp` is 1 where lanes do not exchange values by shuffles."""
+    """Printer of one scan; `warp` is 1 without shuffles."""
 
     node: LaneReduce
     names: KernelNames
@@ -37,37 +37,37 @@ class LaneScan:
 
     @property
     def kind(self) -> str:
-        """The type of a value."""
+        """Type of a value."""
         return self.names.dialect.type(self.node.dtype)
 
     @property
     def identity(self) -> str:
-        """The value that changes no other."""
+        """Identity element."""
         return number_text(COMBINERS[self.node.combine].identity(self.node.dtype), self.node.dtype, self.names.dialect)
 
     @property
     def mirrored(self) -> bool:
-        """Whether the row runs from its end."""
+        """True where the scan runs from the end of the row."""
         return ALONG[self.node.along][0]
 
     def combined(self, left: str, right: str) -> str:
-        """Return two values combined, those that come first on the left."""
+        """Return two combined values, the earlier one on the left."""
         return call_text(COMBINERS[self.node.combine].fn, (left, right), self.node.dtype, self.names.dialect)
 
     @property
     def stretches(self) -> int:
-        """How many stretches a row has."""
+        """Number of stretches of a row."""
         return self.node.shape[-1] // self.node.vector
 
     def print(self) -> None:
-        """Print everything: totals of as many stretches as a warp has lanes, then what stands before each."""
+        """Print the scan: totals of up to a warp's stretches, then prefixes."""
         instances = prod(self.node.shape[:-1])
         carry = self.names.fresh()
         with self.out.block(""):
             self.out.line(f"{self.kind} {carry}[{instances}];")
             with self.out.loop(Var("e", instances)):
                 self.out.line(f"{carry}[e] = {self.identity};")
-            # Scratch has room for a value of each thread, and each warp leaves one of a stretch.
+            # Scratch has room for a value of each thread, and each warp stores one of a stretch.
             count = instances * self.stretches
             for start in range(0, count, self.warp):
                 with self.out.block(""):
@@ -99,7 +99,7 @@ class LaneScan:
         return [*reversed(places)] if self.mirrored else [*places]
 
     def _register(self, start: int, place: int) -> str:
-        """Return the register of a neighbour of stretch `start + k`; stretches of an instance lie side by side."""
+        """Return the register of a neighbour of stretch `start + k`; stretches of an instance are adjacent."""
         number = f"(k + {start})"
         if self.mirrored:
             number = (
@@ -109,11 +109,11 @@ class LaneScan:
 
     @property
     def _crosses(self) -> bool:
-        """Whether a row spans warps."""
+        """Return whether a row spans warps."""
         return self.warp > 1 and self.node.lanes > self.warp
 
     def _own(self, start: int, total: str) -> None:
-        """Combine a lane's neighbours, each with those before; `total` becomes what they add up to."""
+        """Scan a lane's neighbours; `total` becomes their total."""
         last = ""
         for place in self._places():
             register = self._register(start, place)
@@ -123,27 +123,27 @@ class LaneScan:
         self.out.line(f"{total} = {last};")
 
     def _lane(self, of: int) -> str:
-        """Return a thread's number among so many, in the order of the row."""
+        """Return a thread's number among `of` threads, in the order of the row."""
         return f"({of - 1} - tid % {of})" if self.mirrored else f"(tid % {of})"
 
     def _beside(self, distance: int) -> str:
-        """Return the thread so many places before."""
+        """Return the thread `distance` positions before."""
         return f"tid {'+' if self.mirrored else '-'} {distance}"
 
-    def _shuffled(self, value: str, source: str) -> str:
+    def _shuffle(self, value: str, source: str) -> str:
         return self.names.dialect.shuffle_from.format(value=value, source=source)
 
     def _in_warp(self, total: str, before: str) -> None:
-        """Combine the totals of lanes with those before, up to a warp; `before` becomes what is before a lane's own."""
+        """Scan the totals of lanes within a warp; `before` becomes a lane's prefix."""
         among = min(self.node.lanes, self.warp)
         lane, distance = self._lane(among), 1
         while distance < among:
-            # All lanes of the warp must take part, so a shuffle is no operand of what may be left out.
+            # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
             other = self.names.fresh()
-            self.out.line(f"const {self.kind} {other} = {self._shuffled(total, self._beside(distance))};")
+            self.out.line(f"const {self.kind} {other} = {self._shuffle(total, self._beside(distance))};")
             self.out.line(f"if ({lane} >= {distance}) {total} = {self.combined(other, total)};")
             distance *= 2
-        self.out.line(f"{before} = {self._shuffled(total, self._beside(1))};")
+        self.out.line(f"{before} = {self._shuffle(total, self._beside(1))};")
         self.out.line(f"if ({lane} == 0) {before} = {self.identity};")
 
     def _in_memory(self, total: str, before: str) -> None:
@@ -165,17 +165,17 @@ class LaneScan:
         self.out.line(barrier)
 
     def _end(self, among: int) -> str:
-        """Return the thread that comes last among so many neighbours."""
+        """Return the last thread among `among` neighbours."""
         start = f"tid / {among} * {among}"
         return start if self.mirrored else f"{start} + {among - 1}"
 
     def _last(self, total: str) -> str:
-        """Return what a row's lanes add up to where they are no more than a warp."""
+        """Return the total of a row's lanes where they are no more than a warp."""
         if self.warp == 1:
             return total
         whole = self.names.fresh()
         source = self._end(min(self.node.lanes, self.warp))
-        self.out.line(f"const {self.kind} {whole} = {self._shuffled(total, source)};")
+        self.out.line(f"const {self.kind} {whole} = {self._shuffle(total, source)};")
         return whole
 
     @property
@@ -188,12 +188,12 @@ class LaneScan:
         return self.names.kernel.threads // self.warp
 
     def _leave(self, total: str) -> None:
-        """Leave a warp's total in shared memory."""
+        """Store a warp's total in shared memory."""
         place = f"k * {self._every} + tid / {self.warp}"
         self.out.line(f"if ({self._lane(self.warp)} == {self.warp - 1}) {self._scratch}[{place}] = {total};")
 
     def _across(self, before: str) -> str:
-        """Put the warps before in front of what is before a lane; return what the row adds up to."""
+        """Combine the totals of earlier warps into a lane's prefix; return the row's total."""
         warps = self.node.lanes // self.warp
         whole, front = self.names.fresh(), self.names.fresh()
         self.out.line(f"{self.kind} {whole} = {self.identity}, {front} = {self.identity};")
@@ -206,9 +206,7 @@ class LaneScan:
         return whole
 
     def _apply(self, start: int, front: str, before: str) -> None:
-        """Put what is before a lane's neighbours in front of them; without the own element, each takes its neighbour's
-        place.
-        """
+        """Combine a lane's prefix with its neighbours; an exclusive scan shifts them by one."""
         self.out.line(f"{before} = {self.combined(front, before)};")
         places, without = self._places(), ALONG[self.node.along][1]
         for number, place in reversed([*enumerate(places)]):

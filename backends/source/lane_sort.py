@@ -1,5 +1,7 @@
-"""Orders of rows that lanes hold: a network of comparisons (Batcher, Sorting networks and their applications, 1968,
-bitonic sort) over words that hold an element and its place, so that no two are equal and the order is stable.
+"""Sort of rows that lanes hold: a bitonic network.
+
+It compares words with an element and its place, so that no two are equal and the order is stable (Batcher, Sorting
+networks and their applications, 1968).
 
 Element c of a row of 2^s places lies at bits [stretch | lane | neighbour] of c. A step compares those whose places
 differ in one bit: in a lane's own registers, by a shuffle, or, between warps and where there are none, through shared
@@ -15,13 +17,13 @@ from attrs import frozen
 from ...ir import ORDERS, DType, LaneReduce, Var
 from .scope import KernelNames, Writer
 
-#: What a place behind the end of a row holds: it comes last.
+#: Word of a place after the end of a row: it is the largest.
 _NOTHING = "0xffffffffu"
 
 
 @frozen
 class LaneSort:
-    """Prints the order of one row; `kind` is the type of elements in registers."""
+    """Printer of one row's sort; `kind` is the register type of elements."""
 
     node: LaneReduce
     kind: DType
@@ -30,7 +32,7 @@ class LaneSort:
 
     @property
     def count(self) -> int:
-        """Places of a row that a lane holds."""
+        """Places of a row in each lane."""
         return self.node.shape[-1]
 
     @property
@@ -39,7 +41,7 @@ class LaneSort:
         return bool(dialect.shuffle) and self.names.kernel.threads % dialect.warp == 0
 
     def print(self) -> None:
-        """Print the words, the network, and what is left of the words: places."""
+        """Print the words, the network, and the resulting places."""
         word = self.names.dialect.type(DType.U64)
         words = self.names.fresh()
         with self.out.loop(Var("e", prod(self.node.shape[:-1])), unroll=0 if self._shuffles else 1):
@@ -49,7 +51,7 @@ class LaneSort:
             if self._shuffles:
                 self._network(words, word)
             else:
-                self._looped(words, word)
+                self._network_loops(words, word)
             register = f"{self.names.registers[self.node.name]}[e * {self.count} + k]"
             kind = self.names.dialect.type(self.node.dtype)
             with self._each("k", self.count):
@@ -74,13 +76,13 @@ class LaneSort:
 
     @property
     def _bits(self) -> tuple[int, int, int]:
-        """The bits of a place: below these lie neighbours, lanes, all of the row."""
+        """Return bits of a place: the ends of those of neighbours, lanes, and the row."""
         near = self.node.vector.bit_length() - 1
         lanes = near + self.node.lanes.bit_length() - 1
         return near, lanes, lanes + (self.count // self.node.vector).bit_length() - 1
 
     def _own_bit(self, bit: int) -> int:
-        """Return the bit of a lane's own numbers that is one of a place, for neighbours and stretches."""
+        """Return the bit of a lane's own numbers for a bit of a place, for neighbours and stretches."""
         near, lanes, _ = self._bits
         return bit if bit < near else bit - lanes + near
 
@@ -94,7 +96,7 @@ class LaneSort:
                 else:
                     self._within(words, word, str(stage), str(1 << self._own_bit(bit)))
 
-    def _looped(self, words: str, word: str) -> None:
+    def _network_loops(self, words: str, word: str) -> None:
         """Print loops over the steps: those between stretches, between lanes, between neighbours."""
         near, lanes, every = self._bits
         counter = self.names.dialect.meeting_counter
@@ -110,7 +112,7 @@ class LaneSort:
         return f"({self._place(number)} >> {stage} & 1) == 0"
 
     def _within(self, words: str, word: str, stage: str, distance: str) -> None:
-        """Print a step between a lane's own words that are so far apart."""
+        """Print a step between a lane's own words at a distance."""
         with self._each("k", self.count // 2):
             self.out.line(f"const int low = k / {distance} * 2 * {distance} + k % {distance}, high = low + {distance};")
             self.out.line(f"const {word} left = {words}[low], right = {words}[high];")
@@ -119,21 +121,21 @@ class LaneSort:
             self.out.line(f"{words}[high] = swaps ? left : right;")
 
     def _between(self, words: str, word: str, stage: str, bit: str, distance: int) -> None:
-        """Print a step between lanes whose numbers differ in one bit; `distance` is how many are between them, where
-        that is known.
+        """Print a step between lanes whose numbers differ in one bit; `distance` is that of the lanes, where it is
+        known.
         """
         dialect = self.names.dialect
         near = self._bits[0]
-        apart = str(distance) if distance else f"(1 << ({bit} - {near}))"
+        lane_distance = str(distance) if distance else f"(1 << ({bit} - {near}))"
         with self._each("k", self.count):
             if self._shuffles and distance < dialect.warp:
-                other = dialect.shuffle.format(value=f"{words}[k]", distance=apart)
+                other = dialect.shuffle.format(value=f"{words}[k]", distance=lane_distance)
                 self.out.line(f"const {word} other = {other};")
             else:
                 scratch = self.names.lane_scratch(DType.U64)
                 self.out.line(f"{scratch}[tid] = {words}[k];")
                 self.out.line(dialect.barrier)
-                self.out.line(f"const {word} other = {scratch}[tid ^ {apart}];")
+                self.out.line(f"const {word} other = {scratch}[tid ^ {lane_distance}];")
                 self.out.line(dialect.barrier)
-            least = f"({self._rises('k', stage)}) == ((tid & {apart}) == 0)"
+            least = f"({self._rises('k', stage)}) == ((tid & {lane_distance}) == 0)"
             self.out.line(f"{words}[k] = (other < {words}[k]) == ({least}) ? other : {words}[k];")

@@ -1,9 +1,9 @@
-"""Fragments that a warp loads from shared memory together: `ldmatrix`, eight rows of 16 bytes a matrix.
+"""Fragments that a warp loads from shared memory together (`ldmatrix`).
 
-Each lane names a row, 16 bytes at any aligned address, and gets elements of all of them. Lane `t` receives the 32 bits
-at place t%4 of row t//4 of each matrix, or, transposed, halves t//4 of rows 2*(t%4) and 2*(t%4)+1. So what a register's
-address is as a function of the lane tells whether it is an element of such a matrix, and where its row lies (PTX ISA,
-"Warp-level matrix load instruction: ldmatrix").
+A matrix has eight rows of 16 bytes. Each lane names a row, 16 bytes at any aligned address, and gets elements of all of
+them. Lane `t` receives the 32 bits at place t%4 of row t//4 of each matrix, or, transposed, halves t//4 of rows 2*(t%4)
+and 2*(t%4)+1. So a register's address as a function of the lane decides whether it is an element of such a matrix, and
+where its row lies (PTX ISA, "Warp-level matrix load instruction: ldmatrix").
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ ROWS, WORDS, ROW_BYTES = 8, 4, 16
 
 @frozen
 class MatrixLoad:
-    """Where a lane's row lies in a shared buffer, and whether the matrix is loaded transposed. `axes` number the
-    matrices, the last one fastest.
+    """Address of a lane's row in a shared buffer, and transposition.
+
+    `axes` number the matrices, the last one fastest.
     """
 
     buffer: str
@@ -32,8 +33,9 @@ class MatrixLoad:
 
 
 def matrix_load(node: Pack | Load, axes: Sequence[Var], lane: Var) -> MatrixLoad | None:
-    """Return the load that fills the registers numbered by `axes` at once, None where they form no one, two or four
-    matrices.
+    """Return the load that fills the registers numbered by `axes` at once.
+
+    None where they do not form one, two or four matrices.
     """
     load = node.arg if isinstance(node, Pack) else node
     if (
@@ -71,8 +73,9 @@ def matrix_load(node: Pack | Load, axes: Sequence[Var], lane: Var) -> MatrixLoad
 
 
 def matrix_helpers(qualifier: str) -> dict[str, str]:
-    """Return the helpers of CUDA C++ by name: one, two or four matrices, as they lie or transposed, into words or
-    floats.
+    """Return the helpers of CUDA C++ by name.
+
+    They load one, two or four matrices, plain or transposed, into words or floats.
     """
     found = {}
     for count in (1, 2, 4):

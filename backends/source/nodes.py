@@ -1,4 +1,4 @@
-"""Printing the nodes of a phase: loads and stores one by one or several neighbours at once, accumulations."""
+"""Printer of a phase's nodes: scalar and vector accesses, accumulations."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ from .window_loads import part, pieces
 
 @define
 class NodePrinter(ValuePrinter):
-    """Prints nodes of one phase, each within the loops that whoever asks has opened."""
+    """Printer of one phase's nodes, within loops that its caller opens."""
 
     def vector_axes(self, node: DfgNode, rest: Sequence[Var]) -> tuple[Var, ...]:
-        """Return the variables along which a load or store moves several elements at once: neighbours along one, the
-        registers of fragments that a warp loads together along one or two. Nothing where it moves single elements.
+        """Return the variables along which an access moves several elements.
+
+        They are one for neighbours, and one or two for the registers of fragments that a warp loads together. Empty for
+        single elements.
         """
         if found := self._matrix(node, rest):
             return found.axes
@@ -61,7 +63,7 @@ class NodePrinter(ValuePrinter):
         return () if along is None else (along,)
 
     def _window_pieces(self, node: Load | Store, var: Var) -> Sequence[range]:
-        """Return the accesses that bring a window along a variable, nothing where most elements come one by one."""
+        """Return the vector accesses of a window along a variable, empty where most elements are single."""
         users = self.users.get(node, ())
         if not isinstance(node, Load) or not any(isinstance(u, Window) and var in u.axes for u in users):
             return ()
@@ -82,9 +84,9 @@ class NodePrinter(ValuePrinter):
         return not asynchronous or self._async_vector(node, var)
 
     def _width(self, node: Load | Store, var: Var) -> int:
-        """Return how many elements of a vector along a variable one access moves, 0 where there is no such vector.
+        """Return the elements of one vector access along a variable, 0 where there is none.
 
-        A copy moves bytes, whatever they stand for.
+        A copy moves bytes of any type.
         """
         if not (isinstance(node, Store) and self._is_copy(node)):
             return self.names.width(node.dtype, var.extent)
@@ -93,7 +95,7 @@ class NodePrinter(ValuePrinter):
         return width if width > 1 and width & (width - 1) == 0 and var.extent % width == 0 else 0
 
     def _async_vector(self, node: Load | Store, var: Var) -> bool:
-        """An asynchronous copy moves a vector only where both of its ends do."""
+        """Return whether an asynchronous copy can move a vector, as both of its ends can."""
         if isinstance(node, Load):
             return False
         load = node.value
@@ -105,7 +107,7 @@ class NodePrinter(ValuePrinter):
         )
 
     def vector(self, node: DfgNode, rest: Sequence[Var]) -> None:
-        """Print a load or a store of neighbours along a variable: at once, or as many at once as one access moves."""
+        """Print a load or a store along a variable, as vector accesses."""
         found = self._matrix(node, rest)
         if found is not None and isinstance(node, (Pack, Load)):
             self._matrix_load(node, found)
@@ -133,7 +135,7 @@ class NodePrinter(ValuePrinter):
             self._vector_store(node, start, guards, [self.lane_text(node.value, var, n) for n in lanes])
 
     def _window_load(self, node: Load, var: Var, lanes: range) -> None:
-        """Print the load of some elements of a window, at once where they are several."""
+        """Print the load of some elements of a window, at once where there are several."""
         if len(lanes) == 1:
             value = self.expression(substitute_node(node, {var: lanes.start}, {}))
             self.out.line(f"{self.lane_text(node, var, lanes.start)} = {value};")
@@ -154,7 +156,7 @@ class NodePrinter(ValuePrinter):
             )
             condition = guard_text(guards, self.names.pointers)
             if vectors.guarded and node.space == "global":
-                # All parts of a condition are computed: a compiler makes branches of those that may be left out.
+                # All parts of a condition are computed: a compiler makes branches of conditional ones.
                 self.out.line(vectors.guarded.format(**where, x=name, ok=condition.replace(" && ", " & ")))
             else:
                 self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
@@ -172,7 +174,7 @@ class NodePrinter(ValuePrinter):
         self.out.line(condition + vectors.store.format(**place, values=", ".join(vectors.packed(values))))
 
     def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
-        """Return what the templates of vector accesses ask for."""
+        """Return the values of the templates of vector accesses."""
         vectors = self.names.dialect.vectors[node.dtype.value]
         return {
             "p": self.names.buffer(node.space, node.buffer),
@@ -188,7 +190,7 @@ class NodePrinter(ValuePrinter):
     def _copy(self, node: Store, var: Var | None, lanes: range = range(1)) -> None:
         """Print an asynchronous copy from global to shared memory; a failed guard copies zeros.
 
-        What is too narrow for one is copied by the thread itself, which is done sooner than it need be.
+        An element that is too narrow for one is copied by the thread synchronously.
         """
         load = node.value
         assert isinstance(load, Load)
@@ -203,9 +205,9 @@ class NodePrinter(ValuePrinter):
         nbytes = len(lanes) * node.dtype.size
         template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
         source = self.names.buffer(load.space, load.buffer)
-        if self.names.keeps and (apart := self._unrolled_part(start)) != Index():
-            # Between products, copies add what tells them apart to a pointer that they share, and keep no other number.
-            source, start = f"({source} + ({index_text(start - apart, pointers)}))", apart
+        if self.names.keeps and (unrolled := self._unrolled_part(start)) != Index():
+            # Between products, copies add their unrolled offset to a shared pointer, and need no other register.
+            source, start = f"({source} + ({index_text(start - unrolled, pointers)}))", unrolled
         text = template.format(
             bytes=nbytes,
             cached="_cached" * (self.phase.cached and nbytes == WIDEST_BYTES),
@@ -218,12 +220,12 @@ class NodePrinter(ValuePrinter):
         self.out.line((f"if ({guard_text(outer, pointers)}) " if outer else "") + text)
 
     def _unrolled_part(self, index: Index) -> Index:
-        """Return the part of an index that is known for each turn of the phase's unrolled loops."""
+        """Return the part of an index that is constant in each iteration of the phase's unrolled loops."""
         terms = tuple((primary, factor) for primary, factor in index.terms if primary in self.phase.unrolled)
         return Index(index.const, terms)
 
     def statement(self, node: DfgNode) -> None:
-        """Print a node as a statement, unless the only one that uses it holds its text."""
+        """Print a node as a statement, unless its only user does."""
         if isinstance(node, Store):
             self._store(node)
         elif isinstance(node, WideStore):
@@ -252,7 +254,7 @@ class NodePrinter(ValuePrinter):
             self.texts[node] = name
 
     def absorbed(self, node: Load) -> bool:
-        """Whether what uses a load reads memory itself."""
+        """Return whether the users of a load read memory themselves."""
         users = self.users.get(node, [])
         return self.feeds_copy(node) or (
             bool(users)
@@ -260,7 +262,7 @@ class NodePrinter(ValuePrinter):
         )
 
     def _fragment(self, node: Pack | Load) -> tuple[Var, Var] | None:
-        """Return the variable that numbers the registers of the fragment that a value is of, and that of the lanes."""
+        """Return the variable that numbers the registers of a value's fragment, and that of the lanes."""
         axes = {v: r.lane for r in self.phase.roots if isinstance(r, (AtomAccumulate, Keep)) for v in r.axes if r.lane}
         for user in self.users.get(node, ()):
             if isinstance(user, Keep) and user.lane:
@@ -270,7 +272,7 @@ class NodePrinter(ValuePrinter):
         return next(((v, axes[v]) for v in own_variables(node) if v in axes), None)
 
     def _matrix(self, node: DfgNode, rest: Sequence[Var]) -> MatrixLoad | None:
-        """Return how a warp loads fragments together, None where it cannot, or the dialect has no such load."""
+        """Return a warp's load of fragments, None where it cannot, or the dialect has no such load."""
         if not self.names.dialect.matrix_load or not isinstance(node, (Pack, Load)):
             return None
         found = self._fragment(node)
@@ -296,7 +298,7 @@ class NodePrinter(ValuePrinter):
         )
 
     def _multiply(self, node: AtomAccumulate) -> None:
-        """Print one atom: the registers of its C, in the order of its elements, then those of A and of B."""
+        """Print one matrix instruction: the registers of its C, in the order of its elements, then of A and B."""
         atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
         results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in fragment_places(node, atom)]
         registers = [
@@ -311,7 +313,7 @@ class NodePrinter(ValuePrinter):
         )
 
     def feeds_copy(self, node: Load) -> bool:
-        """Whether a load is the source of asynchronous copies and of nothing else."""
+        """Return whether a load is only the source of asynchronous copies."""
         return all(isinstance(u, Store) and self._is_copy(u) for u in self.users.get(node, [])) and bool(
             self.users.get(node)
         )

@@ -1,10 +1,9 @@
-"""Printing a phase: a folded data-flow graph becomes nests of unrolled loops over register arrays and scalars (section
-6.1).
+"""Printer of a phase: unrolled loop nests over registers (section 6.1).
 
-Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope in which its
-loads, products and accumulations stand together. What one nest makes and another uses is a register array, everything
-else a scalar. Values that are combined in memory have a nest of their own: what they are made of is loaded before the
-first of them goes, for nothing is loaded across an atomic operation.
+Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope with its
+loads, products and accumulations. A value that one nest computes and another uses is a register array, everything else
+a scalar. Atomic updates have a nest of their own: their operands are loaded before the first of them, as no load
+crosses an atomic operation.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
 
-#: Largest body of accumulations, and of loads and stores, that a scope is unrolled to.
+#: Limits of the unrolled statements of a scope: accumulations, loads and stores, and asynchronous copies.
 _UNROLLED_OPERATIONS = 2048
 _UNROLLED_MOVES = 160
 _UNROLLED_FETCHES = 32
@@ -50,7 +49,7 @@ _UNROLLED_FETCHES = 32
 
 @define
 class _Unit:
-    """Nodes that are printed in one nest. `key` says which nodes may join it."""
+    """Nodes of one nest; nodes with the same `key` may join it."""
 
     key: tuple[object, ...]
     nodes: list[DfgNode] = field(factory=list)
@@ -84,7 +83,7 @@ class PhasePrinter:
             self.boxes[node] = self._box(node)
             for operand in operand_nodes(node):
                 self.users.setdefault(operand, []).append(node)
-        # A reduced variable that loads walk as a vector opens no scope: its loads stand before all of its uses.
+        # A reduced variable along which loads are vectors opens no scope: its loads precede all of its uses.
         loads = [n for n in order if isinstance(n, Load) and self.boxes[n]]
         vectors = {v for n in loads for v in self.printer.vector_axes(n, self.boxes[n])}
         self.scopes = frozenset(
@@ -114,14 +113,14 @@ class PhasePrinter:
         return tuple(v for v in self.phase.unrolled if v in own)
 
     def _block(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> None:
-        """Print nodes under the loops already opened: form units, declare what crosses them, print each."""
-        units = self._units(self._hoisted(nodes, opened), opened)
+        """Print nodes under the opened loops: form units, declare values that cross them, print each."""
+        units = self._units(self._hoist(nodes, opened), opened)
         home = {node: unit for unit in units for node in unit.nodes}
         for unit in units:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
             if unit.key[0] == "scope":
-                fixed = self._addressed(unit, home, rest[0])
+                fixed = self._addresses_registers(unit, home, rest[0])
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
@@ -138,9 +137,10 @@ class PhasePrinter:
                     for node in unit.nodes:
                         self.printer.statement(node)
 
-    def _hoisted(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[DfgNode]:
-        """Return nodes with those in front that a scope reads but that are not in it, so that what stands between two
-        parts of a scope does not part them. Nothing passes a fence.
+    def _hoist(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[DfgNode]:
+        """Return nodes with operands of a scope hoisted before it, so that they do not split the scope.
+
+        No node passes a fence.
         """
         found: list[DfgNode] = []
         part: list[DfgNode] = []
@@ -153,23 +153,24 @@ class PhasePrinter:
         return [*found, *self._scopes_last(part, opened)]
 
     def _scopes_last(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> Sequence[DfgNode]:
-        """Return nodes with those in front that a scope reads and that need nothing of it themselves."""
+        """Return nodes with operands of a scope, which do not depend on it, before it."""
         for var in (v for v in self.phase.unrolled if v in self.scopes):
             inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
-            behind, wanted = set[object](inside), set[object]()
+            after, wanted = set[object](inside), set[object]()
             for node in nodes:
-                if any(source in behind for source in _sources(node)):
-                    behind.add(node)
+                if any(source in after for source in _sources(node)):
+                    after.add(node)
             for node in reversed(nodes):
                 if node in inside or node in wanted:
                     wanted.update(_sources(node))
-            early = {n for n in nodes if n in wanted and n not in behind}
+            early = {n for n in nodes if n in wanted and n not in after}
             nodes = [*(n for n in nodes if n in early), *(n for n in nodes if n not in early)]
         return nodes
 
-    def _addressed(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
-        """Whether a scope addresses registers by its variable, which then has to be a number each time: values that it
-        leaves for others, those that others left for it, and those along a row.
+    def _addresses_registers(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
+        """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration.
+
+        It does so for values that it passes to other units, those that it gets from others, and those along a row.
         """
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
@@ -178,7 +179,7 @@ class PhasePrinter:
         return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
-        """Return how often to unroll a scope: compile time and register pressure grow superlinearly with its text."""
+        """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
         operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, AtomAccumulate)))
         moves = sum(
@@ -188,11 +189,11 @@ class PhasePrinter:
         times = min(
             var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves)
         )
-        # Turns that are left over are text of their own; a number that divides few would leave a loop where none was.
+        # A remainder is additional text; a factor with few divisors would leave a loop.
         return next((n for n in range(times, times // 2, -1) if var.extent % n == 0), max(1, times))
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
-        """Whether threads wait for each other in some nodes."""
+        """Return whether threads synchronise in some nodes."""
         return self.names.dialect.atoms_meet and any(isinstance(n, AtomAccumulate) for n in nodes)
 
     def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
@@ -206,7 +207,7 @@ class PhasePrinter:
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
         if isinstance(node, AtomAccumulate) and not (rest and rest[0] in self.scopes):
-            return ("products", node)  # those of other parts add to the same registers, and would wait for these
+            return ("products", node)  # products of other parts add to the same registers, and would wait for these
         if rest and rest[0] in self.scopes:
             only = {*rest} == {*self.printer.vector_axes(node, rest)}
             return ("vector", node) if only else ("scope", rest[0])
@@ -252,7 +253,7 @@ def _inline_always(node: DfgNode) -> bool:
 
 
 def _sources(node: DfgNode) -> list[Value]:
-    """Return the operands that are printed themselves: a window stands for its loads."""
+    """Return the operands that are printed themselves, the loads of windows."""
     return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
 
 

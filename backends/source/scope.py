@@ -1,5 +1,6 @@
-"""The writer of C text and the names a kernel's parts have in it. All names are generated;
-none comes from user text.
+"""Writer of C text, and names of a kernel's parts in it.
+
+All names are generated; none comes from user text.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Writer:
 
     @contextmanager
     def loop(self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None) -> Iterator[None]:
-        """Open a counted loop, to be unrolled `unroll` times (0: whole) where the dialect can ask for it; `meets`:
-        threads wait in it; it ends before `until`.
+        """Open a counted loop with an unroll factor.
+
+        `unroll` is 0 for full unrolling, where the dialect supports it. With `meets`, threads synchronise in it; it
+        ends before `until`.
         """
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
@@ -75,7 +78,10 @@ class Writer:
 
     @contextmanager
     def loops(self, variables: Sequence[Var], meets: bool = False) -> Iterator[None]:
-        """Open nested unrolled loops, a plain block for none; `meets`: threads wait in them."""
+        """Open nested unrolled loops, a plain block for none.
+
+        With `meets`, threads synchronise in them.
+        """
         if not variables:
             yield
             return
@@ -97,14 +103,17 @@ class KernelNames:
 
     @cached_property
     def keeps(self) -> bool:
-        """Whether operands of atoms are kept in registers from one phase to the next."""
+        """Return whether operands of matrix instructions stay in registers between phases."""
         return any(
             isinstance(root, Keep) and root.operand for phase in phases(self.kernel.items) for root in phase.roots
         )
 
     @cached_property
     def along(self) -> frozenset[str]:
-        """The reductions with a value for each element of their rows, which reaches its register alone and once."""
+        """Reductions with a value for each element of their rows.
+
+        Each value is written to its register once.
+        """
         roots = (root for phase in phases(self.kernel.items) for root in phase.roots)
         return frozenset(root.name for root in roots if isinstance(root, LaneReduce) and root.along)
 
@@ -118,13 +127,13 @@ class KernelNames:
         return buffer if space == "shared" else self.pointers[buffer].name
 
     def alignment(self, space: str, buffer: str) -> int:
-        """Return how many bytes a buffer's first element is aligned to."""
+        """Return the alignment of a buffer's first element in bytes."""
         return WIDEST_BYTES if space == "shared" else self.kernel.aligned.get(buffer, 1)
 
     def width(self, dtype: DType, extent: int) -> int:
-        """Return how many of `extent` neighbours one access moves, 0 where they move one by one.
+        """Return the neighbours that one access moves, 0 for single elements.
 
-        A kernel's vectors are as long as its narrowest numbers allow; wider ones take several accesses.
+        A kernel's vectors are as long as its narrowest type allows; wider types take several accesses.
         """
         widest = max(vector_widths(dtype), default=0)
         longest = longest_vector(self.kernel.dtypes.values(), WIDEST_BYTES)
@@ -142,8 +151,9 @@ class KernelNames:
             out.line(f"{self.registers[node.name]}[e] = {identity};")
 
     def lane_reduce(self, out: Writer, node: LaneReduce) -> None:
-        """Print the combination across lanes, by shuffles within a warp where there are any, else as a tree in shared
-        memory.
+        """Print the reduction across lanes.
+
+        It uses shuffles within a warp where the dialect has them, else a tree in shared memory.
         """
         warp = self.dialect.warp
         shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and node.dtype.size in (4, 8)
@@ -154,8 +164,7 @@ class KernelNames:
                 return
             distance = min(node.lanes, warp) // 2
             while distance:
-                # All lanes of the warp must take part, so a shuffle is no operand of what may be evaluated under a
-                # condition.
+                # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
                 other = self.fresh()
                 out.line(
                     f"const {self.dialect.type(node.dtype)} {other} = "
@@ -163,7 +172,7 @@ class KernelNames:
                 )
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2
-        # Scratch has room for a value of each thread, and each warp leaves one of an instance.
+        # Scratch has room for a value of each thread, and each warp stores one of an instance.
         for start in range(0, count if node.lanes > warp else 0, warp):
             self._across_warps(out, node, start, min(warp, count - start))
 
@@ -171,8 +180,8 @@ class KernelNames:
         return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
 
     def _across_warps(self, out: Writer, node: LaneReduce, start: int, count: int) -> None:
-        """Combine one value per warp, of each of `count` instances from `start` on, through shared memory; every thread
-        combines them in the same order.
+        """Combine one value per warp, of `count` instances from `start` on, through shared memory, in one order in
+        every thread.
         """
         warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
         warps, scratch = node.lanes // warp, self.lane_scratch(node.dtype)
@@ -202,6 +211,6 @@ class KernelNames:
         out.line(self.dialect.barrier)
 
     def lane_scratch(self, dtype: DType) -> str:
-        """Return the pointer to the scratch in which lanes exchange values of a type."""
+        """Return the pointer to the lanes' scratch for values of a type."""
         kind = self.dialect.memory_type(dtype)
         return f"(({self.dialect.spaces['shared']}{kind}*)lanes)"

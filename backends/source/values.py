@@ -1,4 +1,4 @@
-"""Printing the values of a phase: as names, as elements of arrays, as expressions."""
+"""Printer of a phase's values: names, array elements, expressions."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
-#: Least bytes of an asynchronous copy.
+#: Smallest asynchronous copy in bytes.
 NARROWEST_COPY = 4
 
 
 @define
 class ValuePrinter:
-    """Prints values of one phase.
+    """Printer of one phase's values.
 
-    `users` are the nodes that read a node, `texts` the names of values that have one, `declared` the boxes of those
-    that are arrays.
+    `users` are the nodes that read a node, `texts` the names of values, `declared` the boxes of array values.
     """
 
     phase: Phase
@@ -57,7 +56,7 @@ class ValuePrinter:
     texts: dict[DfgNode, str] = field(factory=dict)
 
     def declare(self, node: Value, rest: tuple[Var, ...]) -> None:
-        """Declare a value as an array over a box, or as a scalar."""
+        """Declare a value as an array over a box, or a scalar."""
         self.declared[node] = rest
         name = self.names.fresh()
         self.texts[node] = name
@@ -66,7 +65,7 @@ class ValuePrinter:
         self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
     def whole_register(self, node: Pack) -> bool:
-        """Whether the elements of a register lie in memory as they lie in it, and are there together or not at all."""
+        """Return whether a register's elements are adjacent and unguarded in memory."""
         load = node.arg
         if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
             return False
@@ -85,7 +84,7 @@ class ValuePrinter:
         return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
 
     def lane_text(self, node: Value, var: Var, number: int) -> str:
-        """Return a value at a number of a variable."""
+        """Return a value at one value of a variable."""
         if isinstance(node, (Held, IndexNode, Test)):
             return self.expression(substitute_node(node, {var: number}, {}))
         if isinstance(node, Window):
@@ -94,14 +93,15 @@ class ValuePrinter:
         return self.element(node, {var: number})
 
     def text(self, node: Value) -> str:
-        """Return a value by its name where it has one, else as an expression."""
+        """Return a value's name where it has one, else its expression."""
         if isinstance(node, Window) and node.load in self.declared:
             return self.element(node.load, dict(zip(node.axes, node.at, strict=True)))
         return self.element(node, {}) if node in self.texts else self.expression(node)
 
     def element(self, node: Value, at: Mapping[Var, IndexLike]) -> str:
-        """Return a value by its name: an element of its array where it was declared as one; `at` replaces variables of
-        its box.
+        """Return a value by name, or an element of its array.
+
+        `at` replaces variables of its box.
         """
         name, rest = self.texts.get(node, ""), self.declared.get(node, ())
         if not name:
@@ -111,9 +111,9 @@ class ValuePrinter:
         flat = linearise([as_index(at.get(v, v)) for v in rest], row_major(tuple(v.extent for v in rest)))
         return f"{name}[{index_text(flat, self.names.pointers)}]"
 
-    def _converted(self, node: Convert) -> str:
-        """Print a conversion; one to a half type rounds, but for what is rounded where it is stored, and for what never
-        left its accumulator.
+    def _conversion(self, node: Convert) -> str:
+        """Print a conversion; one to a half type rounds, except where the store rounds it, or the value stays in its
+        accumulator.
         """
         text = convert_text(self.text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
         stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
@@ -121,7 +121,7 @@ class ValuePrinter:
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
     def expression(self, node: Value) -> str:
-        """Return a value as an expression of what it is made of."""
+        """Return a value as an expression of its operands."""
         dialect, pointers = self.names.dialect, self.names.pointers
         if isinstance(node, Literal):
             return literal_text(node, dialect)
@@ -137,7 +137,7 @@ class ValuePrinter:
         if isinstance(node, Pack):
             return self._pack_text(node)
         if isinstance(node, Convert):
-            return self._converted(node)
+            return self._conversion(node)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
@@ -148,9 +148,10 @@ class ValuePrinter:
         return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
 
     def _condition(self, guards: Sequence[Guard], many: bool) -> str:
-        """Return whether guards hold. Where a thread loads `many` elements one by one, all parts are computed, unless
-        they look anything up: a compiler makes branches of those that may be left out, and waits behind each for what
-        it loads.
+        """Return the condition of guards.
+
+        Where a thread loads `many` elements one by one, all parts without lookups are computed: a compiler makes
+        branches of conditional ones, and waits for each load after them.
         """
         looks_up = any(True for guard in guards for _ in indirects(guard.index))
         return guard_text(guards, self.names.pointers, "&" if many and not looks_up else "&&")

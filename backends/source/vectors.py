@@ -1,4 +1,4 @@
-"""How neighbours of an element type are loaded and stored at once: a row per element type and dialect."""
+"""Vector accesses of each element type and dialect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attrs import frozen
 class Vectors:
     """Vectors of one element type.
 
-    `type` is the type of what an access moves, of `{words}` parts with `per_word` elements each; `load` and `store` are
-    templates ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements`
-    take the elements out of part `{x}.{c}`, `word` makes a part of as many values. `guarded`, where it is there, loads
-    to {x} from global memory if {ok}: as one instruction, where a compiler may make a branch of a condition, behind
-    which threads wait for each load by itself.
+    `type` is the type of an access, of `{words}` parts with `per_word` elements each; `load` and `store` are templates
+    ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements` extract the
+    elements of part `{x}.{c}`, `word` makes a part of as many values. `guarded`, if present, loads to {x} from global
+    memory if {ok}: as one instruction, as a compiler may make a branch of a condition, after which threads wait for
+    each load separately.
     """
 
     type: str
@@ -28,7 +28,7 @@ class Vectors:
 
     @property
     def per_word(self) -> int:
-        """Elements that a part holds."""
+        """Elements of a part."""
         return len(self.elements)
 
     def parts(self, width: int) -> Sequence[str]:
@@ -40,12 +40,12 @@ class Vectors:
         return self.type.format(words=width // self.per_word)
 
     def element(self, name: str, number: int) -> str:
-        """Return the value of an element of a vector that has a name."""
+        """Return the value of an element of a named vector."""
         word, place = divmod(number, self.per_word)
         return self.elements[place].format(x=name, c=self.names[word])
 
     def packed(self, values: Sequence[str]) -> list[str]:
-        """Return the parts that hold some values."""
+        """Return the parts with some values."""
         return [self.word.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
 
 
@@ -53,7 +53,7 @@ _CUDA_LOAD = "*reinterpret_cast<const {vector}*>(&{p}[{i}])"
 _CUDA_STORE = "*reinterpret_cast<{vector}*>(&{p}[{i}]) = make_{vector}({values});"
 _OPENCL_LOAD = "*(const {space}{vector}*)(&{p}[{i}])"
 _OPENCL_STORE = "*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});"
-_NUMBERED = tuple(f"s{n}" for n in range(8))
+_COMPONENTS = tuple(f"s{n}" for n in range(8))
 
 
 def _cuda_halves(name: str) -> Vectors:
@@ -76,7 +76,7 @@ OPENCL_VECTORS: Mapping[str, Vectors] = {
         "float{words}",
         "vload_half{words}(0, &{p}[{i}])",
         "vstore_half{words}(({vector})({values}), 0, &{p}[{i}]);",
-        names=_NUMBERED,
+        names=_COMPONENTS,
     ),
     "bf16": Vectors(
         "ushort{words}",
@@ -84,6 +84,6 @@ OPENCL_VECTORS: Mapping[str, Vectors] = {
         _OPENCL_STORE,
         ("cuts_from_bf16({x}.{c})",),
         "cuts_to_bf16({0})",
-        _NUMBERED,
+        _COMPONENTS,
     ),
 }

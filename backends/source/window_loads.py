@@ -1,7 +1,8 @@
-"""Loads of windows as vectors: what neighbouring outputs share begins anywhere, and is as long as taps and outputs make
-it, but most of it lies in whole vectors.
+"""Vector loads of windows that neighbouring outputs share.
 
-    x[8*t + w - 3] over w < 14     ->     w = 0 .. 2 by itself, 3 .. 6 and 7 .. 10 as vectors, 11 .. 13 by itself
+A window may begin at any element and have any length, but most of it is in aligned vectors.
+
+    x[8*t + w - 3] over w < 14     ->     w = 0 .. 2 singly, 3 .. 6 and 7 .. 10 as vectors, 11 .. 13 singly
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from ...ir import Load, Var, as_index, substitute, substitute_guards, vector_add
 
 
 def pieces(load: Load, var: Var, aligned: int) -> Sequence[range]:
-    """Return which elements along a variable one access moves each time, where the buffer is aligned to some bytes:
-    vectors as long as they are aligned, and in range together.
+    """Return the elements of each access along a variable.
+
+    Vectors are as long as the buffer's alignment in bytes allows, and in range together.
     """
     widths = [n for n in vector_widths(load.dtype) if aligned % (n * load.dtype.size) == 0]
     found: list[range] = []
@@ -26,7 +28,7 @@ def pieces(load: Load, var: Var, aligned: int) -> Sequence[range]:
 
 
 def part(load: Load, var: Var, lanes: range) -> tuple[Load, Var]:
-    """Return a load over some of its elements along a variable, and the variable that counts these."""
+    """Return a load of some elements along a variable, with its variable."""
     lane = Var(var.name, len(lanes))
     here = {var: as_index(lane) + lanes.start}
     address, guards = substitute(load.address, here), substitute_guards(load.guards, here)
@@ -34,6 +36,6 @@ def part(load: Load, var: Var, lanes: range) -> tuple[Load, Var]:
 
 
 def _moves(load: Load, var: Var, start: int, width: int) -> bool:
-    """Whether one access may move some elements."""
+    """Return whether one access may move some elements."""
     found, lane = part(load, var, range(start, start + width))
     return vector_address(found.address, lane) is not None and vector_guards(found.guards, lane) is not None

@@ -1,4 +1,4 @@
-"""Graph to graph: rewrites to a canonical form, gradients, losses, guards of indices."""
+"""Graph passes: canonical form, gradients, losses, index checks."""
 
 from .attach_loss import with_loss
 from .base import Pass, remembered_passes, run_passes

@@ -1,4 +1,4 @@
-"""Appends a loss to a graph that predicts: the target becomes an input, the loss an output.
+"""Appends a loss to a predicting graph, with its target as input.
 
 output %logits: f32[8, 10]     ->     input %target: i64[8]; output %loss: f32[] = cross_entropy(%logits, %target)
 """
@@ -23,10 +23,11 @@ def with_loss(
     registry: Registry | None = None,
     **attributes: Attribute,
 ) -> Graph:
-    """Return the graph with a loss of one of its values, by default its only output; the loss becomes the first output.
+    """Return the graph with a loss of a value as first output.
 
-    Any operation will do whose first operand is the prediction and whose second, the target, has dims that the first
-    one names.
+    The value is the only output by default.
+
+    The operation's first operand is the prediction, and its second the target, whose dims the first one names.
 
     Raises `UsageError` where the prediction is no value of the graph, or is not named and there is not one output.
     """

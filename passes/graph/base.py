@@ -1,4 +1,4 @@
-"""What a pass is, and running a list of them with the verifier at the seams."""
+"""Interface of a graph pass; runs passes with verification after each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Protocol, TypeAlias
 
 from ...ir import CutsError, Graph, Infer, PassError, naming_faults, parts_of, raise_all, retold, violations
 
-#: Called with a pass's name and the graph it made.
+#: Called with a pass's name and its result.
 AfterPass: TypeAlias = Callable[[str, Graph], None]
-#: What passes made of graphs, which are kept so that no other one gets the identity of one that is gone.
-_Made: TypeAlias = "dict[tuple[int, Pass], tuple[Graph, Graph]]"
-_MADE: ContextVar[_Made | None] = ContextVar("_MADE", default=None)
+#: Results of passes, with their operands, so that no other graph gets the identity of a deleted one.
+_Results: TypeAlias = "dict[tuple[int, Pass], tuple[Graph, Graph]]"
+_RESULTS: ContextVar[_Results | None] = ContextVar("_MADE", default=None)
 
 
 class Pass(Protocol):
-    """A rewriting of graphs that keeps what they compute."""
+    """Rewriting of graphs that preserves their results."""
 
     @property
     def name(self) -> str:
-        """The kebab-case name that the command line knows the pass by."""
+        """Kebab-case name of the pass on the command line."""
 
     def run(self, graph: Graph) -> Graph:
         """Return the rewritten graph."""
@@ -29,28 +29,29 @@ class Pass(Protocol):
 
 @contextmanager
 def remembered_passes() -> Iterator[None]:
-    """Let passes be run once on each graph in a block: one compilation asks several times, for the name of the model,
-    for its plan, and for plans that compete with that.
+    """Context manager that memoises passes on equal graphs.
+
+    One compilation needs their results for the name of the model, for its plan, and for candidate plans.
     """
-    token = None if _MADE.get() is not None else _MADE.set({})
+    token = None if _RESULTS.get() is not None else _RESULTS.set({})
     try:
         yield
     finally:
         if token is not None:
-            _MADE.reset(token)
+            _RESULTS.reset(token)
 
 
 def run_passes(
     graph: Graph, passes: Iterable[Pass], after: AfterPass | None = None, infer: Infer | None = None
 ) -> Graph:
-    """Run passes in order; `infer` turns on verification after each, `after` sees each result.
+    """Run passes in order; `infer` enables verification, `after` gets each result.
 
     Raises `PassError`, which names the pass, where one fails or breaks the graph.
     """
     for step in passes:
         try:
             with naming_faults(f"pass '{step.name}'"):
-                graph = _made(step, graph)
+                graph = _run_memoised(step, graph)
         except PassError:
             raise
         except CutsError as error:
@@ -62,9 +63,8 @@ def run_passes(
     return graph
 
 
-def _made(step: Pass, graph: Graph) -> Graph:
-    """Return what a pass makes of a graph."""
-    made = _MADE.get()
+def _run_memoised(step: Pass, graph: Graph) -> Graph:
+    made = _RESULTS.get()
     if made is None:
         return step.run(graph)
     key = id(graph), step

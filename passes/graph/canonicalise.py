@@ -1,4 +1,4 @@
-"""Brings a graph into canonical form: the graph passes, in order, until none of them changes anything.
+"""Canonical form of a graph: graph passes repeated to a fixed point.
 
 Each pass may open the way for others: a folded constant makes a reshape of weights disappear, which makes two filters
 equal. They only remove or merge nodes, so the number of rounds is bounded by the number of nodes; in practice it is two
@@ -33,7 +33,7 @@ def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
         TurnConstants(instances),
         MergeCommon(instances),
         ComposeMovement(instances),
-        DropRepetition(instances),  # behind it, as chains of movements end in one
+        DropRepetition(instances),  # afterwards, as chains of movements end in one
         FoldAffine(instances),  # last: movements between an operation and its scale are gone
     )
 

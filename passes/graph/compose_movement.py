@@ -1,4 +1,4 @@
-"""Composes adjacent data movements and conversions into one operation, or into none.
+"""Composes adjacent data movements and conversions into one operation, or none.
 
     %a: f32[2, 3, 4] = reshape(%x) {shape = [2, 3, 4]}      ->     %y: f32[4, 6] = reshape(%x) {shape = [4, 6]}
     %y: f32[4, 6] = reshape(%a) {shape = [4, 6]}
@@ -8,7 +8,7 @@ substitution of their index maps. The composition is expressed by an operation t
 attributes or with attributes composed like permutations. A proposal is taken only if its index map is equal to the
 composition, so a wrong one costs time and nothing else.
 
-A movement that reads one whole part of a join is that part: it waits for nobody who makes another.
+A movement that reads one whole part of a join is that part, and depends on no other operand of the join.
 
     %j: f32[4, 3] = concat(%a, %b) {axis = 0}
     %y: f32[2, 3] = slice(%j) {starts = [2], ends = [4], axes = [0]}     ->     %b
@@ -46,8 +46,9 @@ from .rewrite import prune, replace_value
 
 @frozen
 class IndexMap:
-    """What a movement computes: the element at coordinates `d0, d1, ...` of its result is `body`,
-    which holds one read.
+    """Index map of a movement.
+
+    The element at coordinates `d0, d1, ...` of its result is `body`, which holds one read.
     """
 
     body: Expr
@@ -56,13 +57,13 @@ class IndexMap:
 
 @frozen
 class ComposeMovement:
-    """Compose a movement with the movement that it reads; the one passed over is dropped when nothing else reads it."""
+    """Compose a movement with its predecessor; drop one without other readers."""
 
     name: ClassVar[str] = "compose-movement"
     instances: Instances
 
     def run(self, graph: Graph) -> Graph:
-        """Return the graph with chains of movements as short as they can be written."""
+        """Return the graph with the shortest chains of movements."""
         position, producers = 0, graph.producer()
         while position < len(graph.nodes):
             shorter = self._shorten(graph, graph.nodes[position], producers)
@@ -70,7 +71,7 @@ class ComposeMovement:
                 position += 1
                 continue
             before, graph = len(graph.nodes), prune(shorter)
-            # What stands in front of a movement that became shorter reads what it read before.
+            # Movements before a shortened one are unchanged.
             position, producers = max(0, position - (before - len(graph.nodes))), graph.producer()
         return graph
 
@@ -95,13 +96,13 @@ class ComposeMovement:
         return None
 
     def _move(self, node: Node, graph: Graph) -> IndexMap | None:
-        """Return what a node with one operand moves, or None where it is no movement."""
+        """Return the index map of a node with one operand, or None where it is no movement."""
         if len(node.inputs) != 1 or len(node.operands) != 1 or len(node.outputs) != 1:
             return None
         return read_move(self.instances.of_node(node, graph).program)
 
     def _part(self, join: Node, move: IndexMap, graph: Graph) -> str | None:
-        """Return the operand of a node that a movement of its result brings back as it was, or None."""
+        """Return the operand of a node that a movement of its result restores, or None."""
         program = self.instances.of_node(join, graph).program
         if len(program.outputs) != 1 or not 1 < len(join.inputs) == len(program.inputs):
             return None
@@ -110,7 +111,7 @@ class ComposeMovement:
         return part if part is not None and graph.types[part] == move.result else None
 
     def _means(self, node: Node, source: TensorType, wanted: IndexMap) -> bool:
-        """Whether a proposed node computes the composition."""
+        """Return whether a proposed node computes the composition."""
         try:
             move = read_move(self.instances.of(node, [source]).program)
         except CutsError:
@@ -123,7 +124,7 @@ def _coordinates(type_: TensorType) -> tuple[Index, ...]:
 
 
 def read_move(program: Program) -> IndexMap | None:
-    """Return what a program moves, or None where it does something else."""
+    """Return a program's index map, or None where it is no movement."""
     if len(program.statements) != 1 or len(program.outputs) != 1:
         return None
     statement = program.statements[0]
@@ -143,7 +144,7 @@ def read_move(program: Program) -> IndexMap | None:
 
 
 def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
-    """Return what the axes of a written index are, given its value: `v + 4*u`, with v below 4, makes `v = i % 4` and `u
+    """Return the axes of a written index, given its value: `v + 4*u`, with v below 4, makes `v = i % 4` and `u
     = i // 4`.
     """
     step = 1
@@ -170,7 +171,10 @@ def compose(first: IndexMap, second: IndexMap, source: TensorType) -> IndexMap:
 
 
 def joined_part(program: Program, move: IndexMap) -> int | None:
-    """Return the place among a program's inputs of the one that it writes, unchanged, just where a movement reads."""
+    """Return the input that a program writes, unchanged, where a movement reads.
+
+    It is a position among the program's inputs.
+    """
     if not isinstance(move.body, Read) or move.body.guards:
         return None
     single: dict[Var, IndexLike] = {Var(f"d{n}", 1): 0 for n in range(len(move.result.shape))}
@@ -187,7 +191,7 @@ def joined_part(program: Program, move: IndexMap) -> int | None:
 
 
 def _axes_of(indices: Sequence[Index]) -> dict[Var, IndexLike] | None:
-    """Return which coordinate each axis is of a tensor that is read as it lies; None of one that is not."""
+    """Return the coordinate of each axis of a tensor that is read in its layout; else None."""
     values: dict[Var, IndexLike] = {}
     for number, index in enumerate(indices):
         (primary, factor), *rest = index.terms or ((None, 1),)
@@ -210,7 +214,7 @@ def _simplify_casts(expr: Expr, dtype: DType) -> Expr:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of one element type is a value of another, so that a round trip changes nothing."""
+    """Return whether every value of one element type is a value of another, so that a round trip changes nothing."""
     if wide is narrow:
         return True
     if wide is DType.BOOL or narrow is DType.BOOL:

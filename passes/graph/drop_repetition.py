@@ -1,12 +1,13 @@
-"""Lets what repeats its operand by itself read what is repeated.
+"""Broadcast sinking: readers that broadcast read the source of a broadcast.
 
     %r: f32[128, 768, 2304] = expand(%w) {shape = [128, 768, 2304]}   ->   %y: f32[128, 16, 2304] = matmul(%x, %w)
     %y: f32[128, 16, 2304] = matmul(%x, %r)
 
-A tensor that is repeated along axes is the same numbers at many places. A declaration that broadcasts reads them where
-they are, so a proposal is the same node with the movement's operand: it is taken only if its statements are those that
-it had, with the movement's index map in the place of each read. Then a kernel sees that rows of all repetitions meet
-one matrix, and a gradient is one sum over all of them, not one tensor a repetition and their sum behind it.
+A tensor that is repeated along axes has the same numbers at many places. A declaration that broadcasts can read the
+source itself, so a proposal is the same node with the movement's operand. It is accepted only if its statements are the
+original ones, with the movement's index map substituted into each read. Then a kernel multiplies the rows of all
+repetitions by one matrix, and a gradient is one sum over all of them instead of a tensor for each repetition and their
+sum.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from .rewrite import prune
 
 @frozen
 class DropRepetition:
-    """Let broadcasting readers read the source of a repetition; values that nothing reads then are dropped."""
+    """Sink broadcasts into readers that broadcast; drop values without readers."""
 
     name: ClassVar[str] = "drop-repetition"
     instances: Instances
 
     def run(self, graph: Graph) -> Graph:
-        """Return the graph without repetitions that their readers can do without."""
+        """Return the graph without broadcasts that their readers can absorb."""
         found = self.shorten(graph)
         return graph if found is graph else prune(found)
 
     def shorten(self, graph: Graph) -> Graph:
-        """Return the graph with every value that it had."""
-        repeated = self._repeated(graph)
+        """Return the graph with sunk broadcasts and all of its values."""
+        repeated = self._broadcast_sources(graph)
         nodes = tuple(self._without(node, graph, repeated) for node in graph.nodes) if repeated else graph.nodes
         return graph if nodes == graph.nodes else self.shorten(evolve(graph, nodes=nodes))
 
-    def _repeated(self, graph: Graph) -> Mapping[str, tuple[str, IndexMap]]:
-        """Return for each value that repeats a smaller one that value and the movement, over all movements between."""
+    def _broadcast_sources(self, graph: Graph) -> Mapping[str, tuple[str, IndexMap]]:
+        """Return the source of each broadcast value, and the composed movement."""
         found: dict[str, tuple[str, IndexMap]] = {}
         for node in graph.nodes:
             if len(node.operands) != 1 or len(node.inputs) != 1 or len(node.outputs) != 1:
@@ -59,7 +60,7 @@ class DropRepetition:
         return found
 
     def _without(self, node: Node, graph: Graph, repeated: Mapping[str, tuple[str, IndexMap]]) -> Node:
-        """Return a node with operands as they were before they were repeated, where it then means the same."""
+        """Return a node with operands from before broadcasts, where its meaning is the same."""
         for place, value in enumerate(node.inputs):
             if value is None or value not in repeated:
                 continue
@@ -70,7 +71,7 @@ class DropRepetition:
         return node
 
     def _same(self, node: Node, short: Node, place: int, move: IndexMap, graph: Graph) -> bool:
-        """Whether a node means the same where one operand is read before it is repeated."""
+        """Return whether a node has the same meaning with one operand from before its broadcast."""
         before = self.instances.of_node(node, graph)
         try:
             after = self.instances.of_node(short, graph)
@@ -80,11 +81,11 @@ class DropRepetition:
         if formal is None or (before.inputs, before.outputs) != (after.inputs, after.outputs):
             return False
         types = before.output_types == after.output_types
-        return types and _moved(before, formal, move) == after.program.statements
+        return types and _read_source(before, formal, move) == after.program.statements
 
 
-def _moved(instance: Instance, operand: str, move: IndexMap) -> tuple[Statement, ...]:
-    """Return the statements of an instance with an operand read where it is repeated from."""
+def _read_source(instance: Instance, operand: str, move: IndexMap) -> tuple[Statement, ...]:
+    """Return the statements of an instance with an operand read at its source."""
 
     def leaf(read: Expr) -> Expr:
         if not isinstance(read, Read) or read.tensor != operand:

@@ -1,4 +1,4 @@
-"""Folds a scale and shift per channel into the constant parameters of the operation before it.
+"""Folds channel scales and shifts into constant parameters of the producer.
 
     %c: f32[1, 8, 4, 4] = conv(%x, %w)
     %y: f32[1, 8, 4, 4] = batch_norm(%c, %s, %b, %m, %v)
@@ -46,7 +46,7 @@ _ONE, _ZERO = Const(1.0, DType.F64), Const(0.0, DType.F64)
 
 @frozen
 class _Affine:
-    """`scale * x + shift` along dim `dim` of x, or everywhere alike where `dim` is None."""
+    """`scale * x + shift` along dim `dim` of x, or a uniform one where `dim` is None."""
 
     dim: int | None
     scale: Values
@@ -55,8 +55,8 @@ class _Affine:
 
 @frozen
 class _Target:
-    """A way to absorb the affine map: the node's operands and meaning, the dim per parameter,
-    and where the shift goes.
+    """Way to absorb the affine map: the node's operands and program, the dim of each parameter, and the operand of the
+    shift.
     """
 
     inputs: tuple[str | None, ...]
@@ -67,7 +67,7 @@ class _Target:
 
 @frozen
 class FoldAffine:
-    """Fold every affine consumer (batch norm) into its producer (convolution) where that has no other reader."""
+    """Fold affine consumers (batch norm) into producers (convolution) without other readers."""
 
     name: ClassVar[str] = "fold-affine"
     instances: Instances
@@ -110,7 +110,7 @@ class FoldAffine:
         return None
 
     def _affine(self, graph: Graph, node: Node, value: str) -> _Affine | None:
-        """Return what a node does to one operand, if that is a scale and a shift along one dim, else None."""
+        """Return the scale and shift along one dim that a node applies to an operand, else None."""
         if len(node.outputs) != 1 or graph.types[node.outputs[0]] != graph.types[value]:
             return None
         if any(v != value and v not in graph.constants for v in node.operands):

@@ -1,4 +1,4 @@
-"""Computes nodes whose inputs are all constants, with the float64 reference, rounding once to the declared type.
+"""Folds nodes of constant inputs with the float64 reference, rounded once.
 
     const %a: f32[2] = [1.0, 4.0]         ->     const %b: f32[2] = [1.0, 2.0]
     %b: f32[2] = sqrt(%a)                        %y: f32[2] = add(%x, %b)
@@ -24,7 +24,7 @@ from .rewrite import prune
 
 @frozen
 class FoldConstants:
-    """Evaluate constant nodes of up to `max_elements` results and `max_steps` steps of their statements."""
+    """Evaluate constant nodes up to `max_elements` results and `max_steps` steps."""
 
     name: ClassVar[str] = "fold-constants"
     instances: Instances
@@ -68,11 +68,11 @@ class FoldConstants:
 
 
 def _only_moves(program: Program) -> bool:
-    """Whether values stay as they are, none of them wider than those that are computed with."""
+    """Return whether values are only moved, none of a type wider than the folding's."""
     kinds = {type_.dtype for type_ in program.tensors.values()}
     return DType.F64 not in kinds and all(isinstance(s.body, Read) and s.is_pointwise for s in program.statements)
 
 
 def _steps(program: Program) -> int:
-    """Return how many times the bodies of a program's statements are evaluated."""
+    """Return the number of evaluations of a program's statement bodies."""
     return sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements)

@@ -1,10 +1,10 @@
-"""The backward pass: from a graph to the graph that also computes gradients of one of its values.
+"""Backward pass: extends a graph by the gradients of one value.
 
-Nodes are taken in reverse. Each gives its operands the gradients that its declaration states, or that are derived from
-it; a value that several nodes read gets the sum. What is kept and what is computed again follows one rule: a value of
-the graph (what a node takes or makes) is kept where a gradient needs it, and what lies inside an operation (the mean in
-a layer norm) is computed again by the gradient that needs it, which fuses with it. A recurrence is the exception: its
-turns wait for one another, so what lies inside it becomes further results of its node, which the gradient reads.
+Nodes are visited in reverse. Each gives its operands the gradients that its declaration states, or that are derived
+from it; a value that several nodes read gets the sum. Rematerialisation follows one rule: a value of the graph (an
+operand or result of a node) is stored where a gradient needs it, and an intermediate of an operation (the mean in a
+layer norm) is computed again by the gradient that needs it, which fuses with it. A recurrence is the exception: its
+iterations are sequential, so its intermediates become further results of its node, which the gradient reads.
 
     %h = relu(%x)            %h = relu(%x)
     %y = matmul(%h, %w)  ->  %y = matmul(%h, %w)
@@ -26,7 +26,7 @@ from .rewrite import fresh_name
 
 @frozen
 class Differentiated:
-    """A graph with its backward pass; `gradients` names the gradient of each value asked for."""
+    """Graph with its backward pass; `gradients` names each requested gradient."""
 
     graph: Graph
     gradients: Mapping[str, str]
@@ -41,10 +41,12 @@ def differentiate_graph(
     partial: bool = False,
     given: str | None = None,
 ) -> Differentiated:
-    """Extend a graph by the gradients of `loss`, a value of one element, with respect to inputs, constants or other
-    values. Where a value of the graph is `given` as its gradient, `loss` may have any shape.
+    """Extend a graph by the gradients of `loss` with respect to values.
 
-    A value without a gradient is an error that says why; with `partial` it is left out.
+    The loss is a value of one element; the others are inputs, constants or other values. Where a value of the graph is
+    `given` as its gradient, `loss` may have any shape.
+
+    A value without a gradient is an error with its reason; with `partial` it is left out.
     """
     return _Backward(graph, gradients, loss, tuple(wrt), partial, given).run()
 
@@ -65,7 +67,7 @@ class _Backward:
     values: set[str] = field(factory=set)  # names of values
     blocked: dict[str, str] = field(factory=dict)  # node -> why nothing flows through it
     constants: dict[str, Array] = field(factory=dict)
-    keeping: dict[str, Node] = field(factory=dict)  # nodes with further results, in the place of others
+    keeping: dict[str, Node] = field(factory=dict)  # nodes with further results, which replace others
 
     def run(self) -> Differentiated:
         graph = self.graph
@@ -120,7 +122,7 @@ class _Backward:
         return name
 
     def _varying(self) -> set[str]:
-        """Return the values that depend on what is asked for, integers included."""
+        """Return the values that depend on the requested ones, integers included."""
         found = set(self.wrt)
         for node in self.graph.nodes:
             if found.intersection(node.operands):
@@ -158,11 +160,11 @@ class _Backward:
         self._operands(node, steps, wanted, names)
 
     def _keep(self, node: Node, formal: Node, names: Mapping[str, str]) -> dict[str, str]:
-        """Give a node further results; return their names by those that the operation has for them."""
+        """Give a node further results; return their names by the operation's names."""
         inside = formal.outputs[len(node.outputs) :]
         found = {name: self._fresh(f"{node.name}.{name}") for name in inside}
         inputs = tuple(v if v is None else names[v] for v in formal.inputs)
-        outputs = (*node.outputs, *found.values())  # what the node brought along declares the other operation
+        outputs = (*node.outputs, *found.values())  # the node's own declaration is that of the other operation
         made = evolve(node, op=formal.op, inputs=inputs, outputs=outputs, attributes={}, declaration="")
         instance = self.gradients.instance(made, [None if v is None else self.types[v] for v in inputs], {})
         self.types.update(zip(made.outputs, instance.output_types, strict=True))
@@ -171,7 +173,7 @@ class _Backward:
 
     def _operands(self, node: Node, steps: Sequence[Node], wanted: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Add the nodes that compute the gradients of a node's operands; `wanted` maps formal names to values."""
-        made: dict[str, str] = {}  # apart from the operands, one of which may be called as the gradient of another is
+        made: dict[str, str] = {}  # separate from the operands, as an operand may have the name of another's gradient
         own = {f"d{formal}": f"{value}.grad" for formal, value in wanted.items()}
         for step in steps:
             outputs = tuple(self._fresh(own.get(o, f"{node.name}.{o}")) for o in step.outputs)
@@ -225,7 +227,7 @@ class _Backward:
     # ---- why there is no gradient
 
     def _reason(self, value: str) -> str:
-        """Say where the way from a value to the loss is cut."""
+        """Return the reason why no gradient flows from the loss to a value."""
         reached = {value}
         text = f"no gradient of {quote(self.loss)} with respect to {quote(value)}: "
         for node in self.graph.nodes:

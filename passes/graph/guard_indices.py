@@ -1,6 +1,6 @@
-"""Debug mode: a graph that also says whether every integer it uses as an index lies in range.
+"""Debug mode: a graph with range checks of all integer indices.
 
-Each operation that looks up places in a tensor of integers gets a node beside it, of an operation that
+Each operation that indexes by a tensor of integers gets a further node, of an operation that
 `ops/index_checks` derives from its declaration; the results of these nodes are outputs, which the runtime reads after a
 run. Constants are checked at once.
 
@@ -23,7 +23,7 @@ from .rewrite import fresh_name
 
 @frozen
 class Checked:
-    """A graph with checks among its outputs, and the vocabulary that it needs."""
+    """Graph with index checks among its outputs, and its extended vocabulary."""
 
     graph: Graph
     registry: Registry
@@ -31,13 +31,13 @@ class Checked:
 
 
 def check_indices(graph: Graph, registry: Registry) -> Checked:
-    """Return the graph with a check of every index that comes from data."""
+    """Return the graph with a check of every index from data."""
     return _Checker(graph, registry, dict(graph.types), {node.name for node in graph.nodes}).run()
 
 
 @define
 class _Checker:
-    """The graph, and what it is extended to."""
+    """Graph and its extension."""
 
     graph: Graph
     registry: Registry
@@ -58,7 +58,7 @@ class _Checker:
         )
 
     def _check(self, node: Node) -> None:
-        """Add the node that checks another one's indices, where that has some."""
+        """Add the node that checks another one's indices, if it has any."""
         constants = self.graph.constants
         operands = [None if v is None else self.types[v] for v in node.inputs]
         known = {n: constants[v] for n, v in enumerate(node.inputs) if v is not None and v in constants}
@@ -88,13 +88,19 @@ class _Checker:
         self.taken.add(name)
         self.nodes.append(
             Node(
-                name, self._declared(node.op, program), inputs, tuple(results.values()), {}, node.origin, span=node.span
+                name,
+                self._declare_check(node.op, program),
+                inputs,
+                tuple(results.values()),
+                {},
+                node.origin,
+                span=node.span,
             )
         )
         self.checks += checks
 
-    def _declared(self, op: str, program: Program) -> str:
-        """Return the name of the operation that a check is; equal ones are one."""
+    def _declare_check(self, op: str, program: Program) -> str:
+        """Return the name of a check's operation; equal ones are declared once."""
         name = f"{op}_indices_{hashlib.sha256(declare('check', '', program).encode()).hexdigest()[:10]}"
         if name not in self.registry:
             text = declare(name, f"the first index of {op} that is out of range, if any", program)

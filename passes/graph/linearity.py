@@ -1,8 +1,9 @@
-"""How a program depends on some of its tensors: affine in one of them, or linear in several along one axis of the
-result.
+"""Linearity analysis: affine in one tensor, or linear in several.
 
-Both are read off the statements, so they hold for any declared operation. They are what folding a per-channel scale and
-shift into constant parameters needs to know.
+The latter is along one axis of the result.
+
+Both follow from the statements, so they hold for any declared operation. Folding a per-channel scale and shift into
+constant parameters uses them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def _mentions(expr: Expr, tensor: str) -> bool:
 
 
 def affine_parts(expr: Expr, tensor: str, one: Const, zero: Const) -> Parts | None:
-    """Return `(a, b)` with `expr == a * read + b` for the reads of `tensor`, neither mentioning it, or None."""
+    """Return `(a, b)` of an affine expression, or None.
+
+    `expr == a * read + b` for all reads of `tensor`, and neither mentions `tensor`.
+    """
     if not _mentions(expr, tensor):
         return zero, expr
     if isinstance(expr, Read):
@@ -47,19 +51,19 @@ def affine_parts(expr: Expr, tensor: str, one: Const, zero: Const) -> Parts | No
 
 @define
 class _Walk:
-    """One analysis; `found` collects, per parameter, the dims that every read indexes with the axis in question."""
+    """Analysis of one program; `found` collects the dims of each parameter that the axis indexes in every read."""
 
     program: Program
     parameters: Collection[str]
     found: dict[str, set[int]] = field(factory=dict)
 
     def tensor(self, name: str, dim: int | None) -> int | None:
-        """Return the degree of a computed tensor in the parameters: 0, 1, or None for anything else."""
+        """Return a tensor's degree in the parameters: 0, 1, or None."""
         degrees = {self.statement(s, dim) for s in self.program.producers(name)}
         return degrees.pop() if len(degrees) == 1 else None
 
     def statement(self, statement: Statement, dim: int | None) -> int | None:
-        """Return the degree of what a statement writes: sums keep it, whether of what it reads or of what arrives."""
+        """Return the degree of a statement's result; sums preserve it."""
         degree = self.expr(statement.body, None if dim is None else statement.write[dim])
         return degree if {statement.combine, statement.into} <= {None, "sum"} or degree == 0 else None
 
@@ -87,11 +91,11 @@ class _Walk:
             return 0
         if axis is None or not self.depends(read.tensor):
             return self.tensor(read.tensor, None)
-        # Any dim that carries the axis will do; the first is the only one but for square diagonals.
+        # Any dim with the axis suffices; there is more than one only for square diagonals.
         return self.tensor(read.tensor, min(dims)) if dims and not read.guards else None
 
     def depends(self, name: str) -> bool:
-        """Whether a computed tensor mentions a parameter at all."""
+        """Return whether a computed tensor mentions a parameter."""
         names = {t for s in self.program.producers(name) for t in s.tensors_read}
         return any(
             n in self.parameters or (n not in self.program.inputs and n != name and self.depends(n)) for n in names
@@ -115,14 +119,15 @@ def _degree_of_call(expr: Call, degrees: list[int]) -> int | None:
 
 
 def linear_dims(program: Program, parameters: Collection[str], dim: int | None) -> dict[str, int | None] | None:
-    """Return, per parameter, the dim that runs with dim `dim` of the only result, if the result is linear in all of
-    them jointly.
+    """Return each parameter's dim that runs with `dim` of the result.
+
+    None where the result is not linear in all parameters jointly.
 
     Scaling every parameter along its dim then scales the result along `dim`. With `dim` None the dims are None too: a
     scale of everything.
     """
     if any(s.step is not None for s in program.statements):
-        return None  # a state is no linear function of what its turns share
+        return None  # a state is no linear function of a parameter that its steps share
     walk_ = _Walk(program, parameters)
     if walk_.tensor(program.outputs[0], dim) != 1 or set(walk_.found) != set(parameters):
         return None
@@ -130,8 +135,9 @@ def linear_dims(program: Program, parameters: Collection[str], dim: int | None) 
 
 
 def additive_slots(program: Program) -> Iterator[tuple[str, int, float]]:
-    """Yield `(tensor, dim, factor)` for each input that is added to the only result along one dim, times a constant
-    factor.
+    """Yield `(tensor, dim, factor)` for each input added to the result.
+
+    It is added along one dim, times a constant factor.
     """
     statements = program.producers(program.outputs[0])
     if len(statements) != 1 or not statements[0].is_pointwise:

@@ -1,4 +1,4 @@
-"""Merges nodes that compute the same from the same values, and constants with equal contents.
+"""Common subexpression elimination (CSE) of equal nodes and equal constants.
 
     %a: f32[4] = relu(%x)                 ->     %a: f32[4] = relu(%x)
     %b: f32[4] = relu(%x)                        %y: f32[4] = add(%a, %a)
@@ -20,14 +20,15 @@ from ...ir import Array, Graph, attributes_key
 from ...ops.language import Instances
 from .rewrite import prune, rename_inputs
 
-#: Elements at either end of an array that are compared before all are.
+#: Elements at either end of an array that are compared first.
 SKETCHED = 8
 
 
 @frozen
 class MergeCommon:
-    """Replace later duplicates of a node by the first; a duplicate that defines an output of the graph stays when the
-    first does too.
+    """Let readers of later duplicates read the first; outputs keep their definitions.
+
+    A duplicate that defines an output of the graph stays when the first does too.
     """
 
     name: ClassVar[str] = "merge-common"
@@ -55,9 +56,9 @@ def _equal_constants(graph: Graph) -> dict[str, str]:
     first: dict[object, str] = {}
     renamed: dict[str, str] = {}
     sketches = {name: (str(graph.types[name]), _sketch(array)) for name, array in graph.constants.items()}
-    alike = Counter(sketches.values())
+    counts = Counter(sketches.values())
     for name, array in graph.constants.items():
-        if alike[sketches[name]] == 1:  # most are: all bits of large weights take a while to read
+        if counts[sketches[name]] == 1:  # most are unique, and hashing all bits of large weights takes long
             continue
         key = (sketches[name][0], _digest(array))
         if key in first and name not in graph.outputs:

@@ -1,4 +1,4 @@
-"""Stores a graph's f32 values in a half type, as a precision policy says.
+"""Precision policy: stores a graph's f32 values in a half type.
 
 Every value of f32 between nodes becomes one of the half type, with casts where a node needs or yields f32:
 
@@ -7,14 +7,14 @@ Every value of f32 between nodes becomes one of the half type, with casts where 
     output %z                             %b: f32[8, 4] = cast(%y) {to = "f32"}
                                           %z: f32[8, 4] = softmax(%b)
 
-Which nodes keep f32 is read off their declarations. Contractions take and yield the half type. Sums and products that
-are none (norms, softmax, losses), results that outgrow a half type (`exp`, `pow`, ...) and roots, whose operands are
-variances, are computed from f32 to f32. What a sum or such a function yields stays f32 until a contraction reads it;
-what is divided by a sum again is stored in the half type. All else, movements and what is computed element by element,
-is in f32 where an operand is. Kernels compute in f32 in any case, and round where a value is stored.
+Declarations decide which nodes keep f32. Contractions take and yield the half type. Other sums and products (norms,
+softmax, losses), results that outgrow a half type (`exp`, `pow`, ...) and roots, whose operands are variances, are
+computed from f32 to f32. The result of a sum or such a function stays f32 until a contraction reads it; a quotient by a
+sum is stored in the half type. All else, movements and pointwise operations, is in f32 where an operand is. Kernels
+compute in f32 in any case, and round where a value is stored.
 
-Inputs and outputs of the graph keep their types; constants are converted here, and what is finite stays so. What a
-declaration does not allow in the half type stays as it is.
+Inputs and outputs of the graph keep their types; constants are converted here, and finite numbers stay finite. Operands
+for which a declaration does not allow the half type keep their type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .rewrite import prune
 
 @frozen
 class LowerPrecision:
-    """Write a precision policy into the types of a graph; strict f32 changes nothing."""
+    """Apply a precision policy to a graph's types; strict f32 changes nothing."""
 
     name: ClassVar[str] = "precision"
     instances: Instances
@@ -60,7 +60,7 @@ class LowerPrecision:
 
 
 def is_contraction(statement: Statement) -> bool:
-    """Whether a statement adds up products of elements of different tensors."""
+    """Return whether a statement sums products of elements of different tensors."""
     if statement.combine != "sum":
         return False
     read = [frozenset(r.tensor for r in reads(factor)) for factor in factors(statement.body)]
@@ -68,20 +68,20 @@ def is_contraction(statement: Statement) -> bool:
 
 
 def needs_f32(statement: Statement) -> bool:
-    """Whether a half type has too few digits or too little range for what a statement computes with."""
+    """Return whether a half type is too narrow for a statement's computation."""
     inside = any(isinstance(n, Call) and FUNCTIONS[n.fn].precise == "inside" for n in walk(statement.body))
     return inside or outgrows(statement)
 
 
 def outgrows(statement: Statement) -> bool:
-    """Whether the results of a statement need more digits or range than its operands have."""
+    """Return whether results need more digits or range than operands."""
     body = statement.body
     precise = isinstance(body, Call) and FUNCTIONS[body.fn].precise == "result"
     return statement.combine in ("sum", "prod") or precise
 
 
 def _precise_results(node: Node, instance: Instance) -> set[str]:
-    """Return the results that need f32 of a node that was computed in it: all, unless it only had to compute in it."""
+    """Return the results of a node computed in f32 that need f32: all, unless only its computation needs it."""
     statements = instance.program.statements
     wide = {s.target for s in statements if outgrows(s)} if any(map(needs_f32, statements)) else {*instance.outputs}
     return {value for formal, value in zip(instance.outputs, node.outputs, strict=False) if formal in wide}
@@ -89,8 +89,9 @@ def _precise_results(node: Node, instance: Instance) -> set[str]:
 
 @define
 class _Rewriter:
-    """The graph as it was, and what it becomes: `forms` names each value of f32 in the types that it has by now,
-    `precise` are those that stay f32 where they are not multiplied in a contraction.
+    """Graph and its rewritten form.
+
+    `forms` names each f32 value in the types that it has, `precise` are those that stay f32 outside of contractions.
     """
 
     graph: Graph
@@ -119,7 +120,7 @@ class _Rewriter:
         return self.graph.types[value].dtype is DType.F32
 
     def _node(self, node: Node) -> None:
-        """Add a node in the half type where it may be, else in its own."""
+        """Add a node in the half type where that is allowed, else in its own."""
         instance = self.instances.of_node(node, self.graph)
         dtype = self._dtype(node, instance.program.statements)
         inputs = tuple(v if v is None or not self._is_f32(v) else self._form(v, dtype) for v in node.inputs)
@@ -142,8 +143,8 @@ class _Rewriter:
         return DType.F32 if any(map(needs_f32, statements)) or self.precise & set(node.operands) else self.half
 
     def _allows_half(self, node: Node) -> bool:
-        """Whether a node's declaration has a meaning for operands of the half type, with results of it or as before."""
-        operands = [None if v is None else self._narrowed(v) for v in node.inputs]
+        """Return whether a node's declaration accepts operands of the half type, with half or unchanged results."""
+        operands = [None if v is None else self._half_type(v) for v in node.inputs]
         try:
             types = self.instances.infer(node, operands)
         except CutsError:
@@ -154,7 +155,7 @@ class _Rewriter:
             for new, old in zip(types, before, strict=False)
         )
 
-    def _narrowed(self, value: str) -> TensorType:
+    def _half_type(self, value: str) -> TensorType:
         type_ = self.graph.types[value]
         return evolve(type_, dtype=self.half) if type_.dtype is DType.F32 else type_
 
@@ -193,7 +194,10 @@ class _Rewriter:
 
 
 def converted(array: Array, dtype: DType) -> Array:
-    """Return numbers in a half type, to the nearest; what is finite stays finite (a mask of the lowest number)."""
+    """Return numbers rounded to a half type; finite ones stay finite.
+
+    A mask of the lowest number is an example.
+    """
     limit = np.float32(dtype.element.largest)
     with np.errstate(all="ignore"):
         return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype.numpy)

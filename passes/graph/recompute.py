@@ -1,4 +1,4 @@
-"""Computes again, in front of its later readers, what would take too much memory to keep until then.
+"""Rematerialisation: computes values again before later readers, to save memory.
 
     %h = relu(%x)                              %h = relu(%x)
     %y = matmul(%h, %w)                        %y = matmul(%h, %w)
@@ -6,10 +6,10 @@
     %w.grad = matmul_grad(%h, %y.grad)         %h.again = relu(%x)
                                                %w.grad = matmul_grad(%h.again, %y.grad)
 
-Where the values that are alive together take more than the memory that there is, the one is given up that costs the
-fewest bytes to be read and written again for each byte that it frees there, until the rest fits. A value can be
-computed again where its node works element by element, but for sums of a row or a channel, which are small and are
-kept; from operands that are alive by then, or that can be computed again themselves.
+Where the live values take more than the available memory, the value is rematerialised that costs the fewest bytes of
+traffic for each byte that it frees, until the rest fits. A value can be rematerialised where its node is pointwise,
+except for sums of a row or a channel, which are small and are stored. Its operands are live at that node, or can be
+rematerialised themselves.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from attrs import define, evolve, field, frozen
 from ...ir import Graph, Node, PassError, fresh_name
 from ...ops.language import Instances
 
-#: A value is small beside another one that has so many times its bytes.
+#: Ratio of bytes above which the smaller of two values counts as small.
 SMALL = 16
-#: Most nodes that are computed again to get one value.
+#: Limit of the nodes that are computed again for one value.
 LONGEST = 4
 
 
 @frozen
 class Again:
-    """A value to be computed again in front of the node at `place`: by copies of `nodes`, by their places in order.
-    It moves so many bytes, and frees others.
+    """Rematerialisation of a value before the node at `place`.
+
+    It copies `nodes`, by their positions in order, moves `moved` bytes, and frees others.
     """
 
     value: str
@@ -43,15 +44,15 @@ class Again:
 
     @property
     def price(self) -> float:
-        """Bytes that are moved for each that is freed."""
+        """Bytes moved for each byte freed."""
         return self.moved / self.freed
 
 
 @define
 class KeepOrCompute:
-    """Compute values again where the graph would need more than `memory` bytes at once.
+    """Rematerialise values where the graph needs more than `memory` bytes at once.
 
-    `moved` is the bytes that this reads and writes, `peaks` the most bytes that are alive, before and after.
+    `moved` is the added memory traffic in bytes, `peaks` the peak bytes of live values, before and after.
     """
 
     name: ClassVar[str] = "recompute"
@@ -64,7 +65,7 @@ class KeepOrCompute:
     def run(self, graph: Graph) -> Graph:
         """Return the graph that fits.
 
-        Raises `PassError` where there is nothing left to compute again.
+        Raises `PassError` where no value is left to rematerialise.
         """
         life = _Lives(graph, self.instances)
         before = life.peak[1]
@@ -86,13 +87,13 @@ class KeepOrCompute:
 
 @define
 class _Lives:
-    """Which values are alive at which node."""
+    """Live ranges of values."""
 
     graph: Graph
     instances: Instances
     makers: dict[str, int] = field(factory=dict)
     uses: dict[str, list[int]] = field(factory=dict)
-    peak: tuple[int, int] = (0, 0)  # the node with most bytes alive, and those
+    peak: tuple[int, int] = (0, 0)  # the node with the most live bytes, and their number
 
     def __attrs_post_init__(self) -> None:
         graph, end = self.graph, len(self.graph.nodes)
@@ -110,11 +111,11 @@ class _Lives:
         self.peak = int(alive.argmax()), int(alive.max())
 
     def last(self, value: str) -> int:
-        """The place of the last reader."""
+        """Position of the last reader."""
         return self.uses.get(value, [self.makers.get(value, 0)])[-1]
 
     def choices(self) -> list[Again]:
-        """Return what could be computed again behind the node with most bytes alive."""
+        """Return the possible rematerialisations after the peak."""
         return [choice for value in self.makers if (choice := self._choice(value)) is not None]
 
     def _choice(self, value: str) -> Again | None:
@@ -126,13 +127,15 @@ class _Lives:
             return None
         nodes: dict[int, None] = {}
         leaves: dict[str, None] = {}
-        if not self._copied(value, later, nbytes, nodes, leaves) or len(nodes) > LONGEST:
+        if not self._collect_copies(value, later, nbytes, nodes, leaves) or len(nodes) > LONGEST:
             return None
         moved = nbytes + sum(self.graph.types[leaf].nbytes for leaf in leaves)
         return Again(value, later, tuple(sorted(nodes)), moved, nbytes)
 
-    def _copied(self, value: str, later: int, nbytes: int, nodes: dict[int, None], leaves: dict[str, None]) -> bool:
-        """Collect the nodes that make a value again, and the values that are read; say whether there is a way."""
+    def _collect_copies(
+        self, value: str, later: int, nbytes: int, nodes: dict[int, None], leaves: dict[str, None]
+    ) -> bool:
+        """Collect the nodes that compute a value again and the values they read; return whether that is possible."""
         place = self.makers[value]
         if place in nodes:
             return True
@@ -143,18 +146,18 @@ class _Lives:
         for operand in node.operands:
             if self._there(operand, later, nbytes):
                 leaves[operand] = None
-            elif operand not in self.makers or not self._copied(operand, later, nbytes, nodes, leaves):
+            elif operand not in self.makers or not self._collect_copies(operand, later, nbytes, nodes, leaves):
                 return False
         return True
 
     def _there(self, value: str, later: int, nbytes: int) -> bool:
-        """Whether a value is alive at a node, or small enough to be kept until then."""
+        """Return whether a value is live at a node, or small enough to be stored until then."""
         if value in self.graph.constants or self.graph.types[value].nbytes * SMALL <= nbytes:
             return True
         return self.last(value) >= later
 
     def _light(self, node: Node, value: str) -> bool:
-        """Whether a node works element by element, but for sums that are small beside the value."""
+        """Return whether a node is pointwise, except for sums that are small beside the value."""
         instance = self.instances.of_node(node, self.graph)
         size = self.graph.types[value].size
         tensors: Mapping[str, object] = instance.program.tensors
@@ -165,7 +168,7 @@ class _Lives:
 
 
 def _with_copies(graph: Graph, again: Again) -> Graph:
-    """Return a graph in which later readers of a value read a copy of it, which is computed in front of the first."""
+    """Return a graph whose later readers of a value read a copy, computed before the first of them."""
     types, renamed = dict(graph.types), dict[str, str]()
     names = {node.name for node in graph.nodes}
     copies = []

@@ -17,7 +17,7 @@ from .rewrite import prune
 
 @frozen
 class RemoveDeadCode:
-    """Remove values that no output depends on; the graph's inputs stay, since they are its signature."""
+    """Keep only dependencies of the outputs; inputs stay as the signature."""
 
     name: ClassVar[str] = "remove-dead-code"
 

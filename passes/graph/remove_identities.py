@@ -1,9 +1,9 @@
-"""Removes nodes that copy their input: identities, dropout at inference, reshapes to the same shape, casts to the same
-type.
+"""Removes nodes that copy their input.
 
-An output is a copy when its program says so: every statement that writes it is one unguarded read of one input at the
-place written, and the types are equal. Nothing depends on the name of the operation. A node whose other outputs are no
-copies stays for these.
+Examples are identities, dropout at inference, reshapes to the same shape, casts to the same type.
+
+An output is a copy when every statement that writes it is one unguarded read of one input at the written place, and the
+types are equal. Nothing depends on the name of the operation. A node whose other outputs are no copies stays for these.
 
     %a: f32[4] = relu(%x)                 ->     %y: f32[4] = relu(%x)
     %y: f32[4] = dropout(%a)                     output %y
@@ -23,7 +23,10 @@ from .rewrite import copied_in_place, prune, rename_inputs, replace_value
 
 @frozen
 class RemoveIdentities:
-    """Replace each copied value by its source; a copy stays where it gives an input or another output a second name."""
+    """Replace copies by their sources; named outputs stay.
+
+    A copy stays where it gives an input or another output a second name.
+    """
 
     name: ClassVar[str] = "remove-identities"
     instances: Instances

@@ -1,6 +1,4 @@
-"""Small steps that graph passes share: replacing values, dropping what nothing needs, fresh names, reading programs of
-nodes.
-"""
+"""Helpers of graph passes: replacing values, pruning, fresh names."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ def rename_inputs(node: Node, renamed: Mapping[str, str]) -> Node:
 
 
 def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
-    """Let `new` stand wherever `old` was read and drop `old`'s definition, or return None where an output's name
-    forbids it.
+    """Replace `old` by `new` in all readers and drop its definition.
+
+    Returns None where an output's name forbids it.
 
     An output of the graph keeps its name: the node that makes `new` makes it under the name `old`, unless `new` has a
     name to keep itself.
@@ -55,7 +54,7 @@ def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str
 
 
 def copied_in_place(program: Program) -> dict[str, str]:
-    """Map the outputs of a program that copy an input element by element, in place, to that input."""
+    """Map outputs that copy an input element by element to that input."""
     sources: dict[str, set[str | None]] = {}
     for statement in program.statements:
         body = statement.body

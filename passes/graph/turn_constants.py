@@ -1,10 +1,9 @@
-"""Turns constants that an attribute has read with their axes in another order, so that the attribute can be left out.
+"""Transposes constants so that attributes like `trans_b` can be left out.
 
     %y: f32[1, 8] = gemm(%x, %w) {trans_b = true}     ->     %y: f32[1, 8] = gemm(%x, %w.turned)
 
-Exporters say the same product either way; afterwards it is one graph, and what was found for the one is found for the
-other. Which attributes say no more than that is read off the programs: with the attribute left out and the constant's
-axes in another order the operation's program is the same one.
+Exporters write the same product either way; afterwards both are one graph, with one tuning result. An attribute can be
+left out if without it, and with the constant's axes in another order, the operation's program is the same.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from ...ir import CutsError, Expr, Graph, Node, Program, Read, TensorType, rebui
 from ...ops.language import Instances
 from .rewrite import fresh_name, prune, with_constants
 
-#: Most axes of a constant that is turned: each order of them is tried.
+#: Limit of the axes of a transposed constant, as each permutation is tried.
 MOST_AXES = 4
 
 
 @frozen
 class TurnConstants:
-    """Transpose constants of up to `max_elements` in place of a transposing attribute."""
+    """Transpose constants of up to `max_elements` instead of a true attribute."""
 
     name: ClassVar[str] = "turn-constants"
     instances: Instances
@@ -35,15 +34,15 @@ class TurnConstants:
     def run(self, graph: Graph) -> Graph:
         """Return the graph without such attributes."""
         for position in range(len(graph.nodes)):
-            while (found := next(self._turned(node := graph.nodes[position], graph), None)) is not None:
+            while (found := next(self._transpositions(node := graph.nodes[position], graph), None)) is not None:
                 attribute, place, order = found
                 value = node.inputs[place]
                 assert value is not None, "a constant is turned"
                 name = fresh_name(graph.types, f"{value}.turned")
                 inputs = (*node.inputs[:place], name, *node.inputs[place + 1 :])
                 left = {k: v for k, v in node.attributes.items() if k != attribute}
-                turned = np.ascontiguousarray(np.transpose(graph.constants[value], order))
-                graph = with_constants(graph, {name: turned}, {name: _type_of(graph.types[value], order)})
+                permute = np.ascontiguousarray(np.transpose(graph.constants[value], order))
+                graph = with_constants(graph, {name: permute}, {name: _type_of(graph.types[value], order)})
                 nodes = (
                     *graph.nodes[:position],
                     evolve(node, inputs=inputs, attributes=left),
@@ -52,8 +51,8 @@ class TurnConstants:
                 graph = evolve(graph, nodes=nodes)
         return prune(graph)
 
-    def _turned(self, node: Node, graph: Graph) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-        """Yield attributes of a node that can be left out, with the operand to turn and the order of its axes."""
+    def _transpositions(self, node: Node, graph: Graph) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+        """Yield removable attributes of a node, with the operand to transpose and its permutation."""
         said = [name for name, value in node.attributes.items() if value is True]
         places = [
             p
@@ -89,7 +88,7 @@ def _type_of(type_: TensorType, order: tuple[int, ...]) -> TensorType:
 def _with_turned(program: Program, name: str, order: tuple[int, ...]) -> Program:
     """Return a program that reads one input with its axes in another order."""
 
-    def turned(leaf: Expr) -> Expr:
+    def permute(leaf: Expr) -> Expr:
         if not isinstance(leaf, Read) or leaf.tensor != name:
             return leaf
         return evolve(leaf, indices=tuple(leaf.indices[axis] for axis in order))
@@ -97,5 +96,5 @@ def _with_turned(program: Program, name: str, order: tuple[int, ...]) -> Program
     return evolve(
         program,
         tensors={**program.tensors, name: _type_of(program.tensors[name], order)},
-        statements=tuple(evolve(s, body=rebuild(s.body, turned)) for s in program.statements),
+        statements=tuple(evolve(s, body=rebuild(s.body, permute)) for s in program.statements),
     )

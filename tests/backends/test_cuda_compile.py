@@ -133,7 +133,7 @@ def fake(log: str = "", code: bytes = b"cubin") -> tuple[Toolchain, list[str]]:
 
 def use(monkeypatch: pytest.MonkeyPatch, *tools: Toolchain) -> None:
     """Let these be the compilers of this machine."""
-    monkeypatch.setattr(cuda_compile, "_found", lambda: iter(tools))
+    monkeypatch.setattr(cuda_compile, "_find_toolchains", lambda: iter(tools))
 
 
 def test_logs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

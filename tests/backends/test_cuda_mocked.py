@@ -300,7 +300,7 @@ def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.Mo
         raise DriverError("an illegal memory access was encountered")
 
     with pytest.raises(BackendError, match=r"a kernel failed on Fake GPU: an illegal.*start a new process"):
-        session.device._checked(fail)  # type: ignore[attr-defined]
+        session.device._check_device(fail)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_100", "sm_91"])

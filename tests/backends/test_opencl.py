@@ -186,7 +186,7 @@ OTHER = platform("A vendor", "OpenCL 3.0")
 def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
     """Return the platform that is chosen among some; those of `WRONG` compile kernels wrongly."""
     monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
-    monkeypatch.setattr(opencl, "_sound", lambda device: device.name != WRONG.get_devices()[0].name)
+    monkeypatch.setattr(opencl, "_is_sound", lambda device: device.name != WRONG.get_devices()[0].name)
     monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)
     return choose_device().platform
 

@@ -19,7 +19,7 @@ def test_a_version_is_that_of_its_sources() -> None:
 
 def test_sources_that_change_under_a_process_make_a_version_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = digest()
-    monkeypatch.setattr(this_version, "_BEGUN", 0.0)
+    monkeypatch.setattr(this_version, "_START_TIME", 0.0)
     assert len({before, digest(), digest()}) == 3
     monkeypatch.setattr(time, "time", lambda: 1.0)
     assert digest() == before, "a file of the future says that clocks differ"

@@ -42,7 +42,7 @@ BUGS = (
     Bug("movement", "nodes with different attributes merge", "passes.graph.merge_common:MergeCommon.run",
         "attributes_key(attributes)", "tuple(sorted(attributes))"),
     Bug("movement", "constants of equal type merge", "passes.graph.merge_common:_equal_constants",
-        "        if alike[sketches[name]] == 1:  # most are: all bits of large weights take a while to read\n"
+        "        if counts[sketches[name]] == 1:  # most are unique, and hashing all bits of large weights takes long\n"
         "            continue\n        key = (sketches[name][0], _digest(array))",
         "        key = (sketches[name][0], array.size)"),
     Bug("table", "a table's least value is not added back", "passes.lowering.tabulate:_replace_terms",

@@ -156,9 +156,9 @@ def test_no_declaration_is_waited_for_before_a_first_plan_is_made(monkeypatch: p
         return ahead(self, fragments)
 
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
-    planned = first_plans._planned
+    planned = first_plans._plan_graph
     begun: list[float] = []
-    monkeypatch.setattr(first_plans, "_planned", lambda *plan: begun.append(clock()) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: begun.append(clock()) or planned(*plan))
     found_in(20.0, clock)
     (moment, count), *_ = asked
     assert count > 1
@@ -173,7 +173,7 @@ def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
     plan, which is the answer where time is short, would wait for workers.
     """
     asked: list[str] = []
-    ahead, planned = MeasuredSelector.plan_ahead, first_plans._planned
+    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_graph
 
     def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
@@ -181,7 +181,7 @@ def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
 
     first: list[list[str]] = []
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
-    monkeypatch.setattr(first_plans, "_planned", lambda *plan: first.append([*asked]) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
     assert asked == ["long", "small"]  # each of them once
@@ -191,7 +191,7 @@ def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
 def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its groups would be what they were when time was over: nothing fused."""
     clock = FakeClock()
-    run, compared = ChooseAlgorithms.run, first_plans._compared
+    run, compared = ChooseAlgorithms.run, first_plans._compare_algorithms
 
     def chosen(step: ChooseAlgorithms, graph: Graph) -> Graph:
         clock.pass_by(1000.0 if late == "algorithms" else 0.0)
@@ -209,7 +209,7 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
 
     monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
     monkeypatch.setattr(ChooseAlgorithms, "run", chosen)
-    monkeypatch.setattr(first_plans, "_compared", measured)
+    monkeypatch.setattr(first_plans, "_compare_algorithms", measured)
     found, selector = found_in(60.0, clock)
     assert selector.made is not None
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
