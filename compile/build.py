@@ -48,8 +48,9 @@ def build(
     `options` has all of `mode`, `precision`, `budget` and `debug`: give it, or them. `precision` names the policy by
     which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
 
-    With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest one,
-    and nothing is written for it.
+    With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
+    names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
+    one, and nothing is written for it.
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN

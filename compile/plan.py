@@ -55,7 +55,7 @@ from .overflow import first_overflow
 class CompiledPlan:
     """Plan with the means to run, verify, save and load it.
 
-    `kept` is the cache folder that holds it.
+    `cache_folder` is the folder that holds it.
 
     It is re-entrant: threads that call `run` wait for one another, and the result of a run does not change later.
     Threads that run concurrently each open a `Session` of `plan`. `state` has the buffers that a program writes; they
