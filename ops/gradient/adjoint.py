@@ -37,8 +37,9 @@ LONGEST_WRITTEN_OUT = 64
 class Adjoint:
     """Gradients of operands of a program, as a program.
 
-    Its inputs are operands and results of the original program by their names, and gradients of results: `result_gradients` maps results to these. `operand_gradients` maps operands to their gradients among the outputs. `forward`, where there is one, is the
-    original program with further results, and these are inputs, too.
+    Its inputs are operands and results of the original program by their names, and gradients of results:
+    `result_gradients` maps results to these. `operand_gradients` maps operands to their gradients among the outputs.
+    `forward`, where there is one, is the original program with further results, and these are inputs, too.
     """
 
     program: Program
