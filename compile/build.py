@@ -86,8 +86,8 @@ def build_staged(
 
     The model is a file or a protocol buffer.
 
-    Those run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are compiled
-    when they first run.
+    Such operations run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are
+    compiled when they first run.
     """
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target

@@ -1,8 +1,8 @@
 """Plan selection: benchmarks candidate plans end to end and returns the fastest.
 
 Kernels are timed one by one with cold caches; in a plan they follow one another. The sum of kernel times therefore
-selects the plans that are worth a comparison, and end-to-end time decides between those whose results agree
-(`agreement`).
+selects the plans that are worth a comparison, and end-to-end time decides between
+those whose results agree (`PlanValidator`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def trusted(rival: Rival) -> bool:
 class Plans:
     """Plans that `make` makes of candidates, timed on the selector's target.
 
-    `agreement` validates them.
+    `validator` validates them.
     """
 
     selector: MeasuredSelector

@@ -1,8 +1,7 @@
 """Finds the value that overflows the half type of a precision policy.
 
-A fused kernel shows only its results, which are NaN or infinite by then. So the graph that the
-policy makes of the model is evaluated in double precision, where nothing overflows, and its values are looked at in the
-order in which they are computed.
+A fused kernel shows only its results, which are NaN or infinite by then. So the graph that the policy makes of the
+model is evaluated in double precision, where nothing overflows, and its values are checked in order of computation.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Footprint:
 
 
 def full_tile(statement: Statement) -> dict[Var, int]:
-    """Return the tile that is the whole statement."""
+    """Return the tile that covers the whole statement."""
     return {axis: axis.extent for axis in (*statement.axes, *statement.reduce)}
 
 

@@ -258,7 +258,7 @@ class _Pairs:
         return sorted(self.found[pair])
 
     def replace(self, number: int, pair: Pair, fresh: int, sign: float) -> None:
-        """Let one operand stand for a pair in a sum."""
+        """Replace a pair in a sum by one operand."""
         terms = self.sums[number]
         for gone in dict.fromkeys(_pairs_of(terms, pair[:2])):
             del self.found[gone][number]

@@ -297,7 +297,7 @@ def _rows(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
 
 
 def _safe_names(tensors: Iterable[str]) -> dict[str, str]:
-    """Return a name for each tensor that means nothing else in the language."""
+    """Return an unreserved name for each tensor."""
     found: dict[str, str] = {}
     for tensor in tensors:
         name = re.sub(r"[^A-Za-z0-9_]", "_", tensor)

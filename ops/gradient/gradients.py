@@ -56,8 +56,8 @@ class Gradients:
     ) -> tuple[Node, tuple[Node, ...]] | None:
         """Return the operation with saved intermediates as further results.
 
-        The result also has the steps of `steps` that read these. It is None where nothing is to be saved, which is so
-        without a recurrence.
+        The result also has the steps of `steps` that read these. It is None where nothing is to be saved, as without a
+        recurrence.
 
         `taken` are the results that the graph has; they come first.
         """

@@ -1,8 +1,8 @@
 """Inversion of a read's access map: the iterations that read an element.
 
-A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint asks the other way round: for an element
-`j` of `x`, all `v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum
-runs over them), with the conditions under which such `v` exist:
+A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint needs the inverse: for an element `j` of
+`x`, all `v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum runs
+over them), with the conditions under which such `v` exist:
 
     x[n, c, 2*o + r]      n = j0, c = j1, r = 2*q + j2 % 2, o = j2 // 2 - q     q free; no tap of a stride in vain
     x[i // 4, i % 4]      i = 4*j0 + j1                                         reshape

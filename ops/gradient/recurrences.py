@@ -62,7 +62,7 @@ class Recurrences(StatementTerms):
             self._at_rows(name, tensor, parts[tensor], before, as_index(before), 0)
 
     def _seed_rows(self, name: str, tensor: str, first: int, count: int) -> None:
-        """Let a new tensor hold the gradient of some rows of a tensor."""
+        """Store the gradient of some rows of a tensor in a new tensor."""
         rows, *rest = self.axes_of(tensor)
         self.tensors[name] = TensorType(self.tensors[tensor].dtype, (count, *self.tensors[tensor].shape[1:]))
         self.seeds[tensor] = (rows, *rest), Read(name, (as_index(rows) - first, *map(as_index, rest)))

@@ -59,7 +59,7 @@ def _ranges(term: Term, axis: Var) -> Iterator[tuple[int, int]]:
 
 
 def _within(term: Term, axis: Var, start: int, end: int) -> Term:
-    """Return a term over a range of an axis, without the guards that hold there."""
+    """Return a term over a range of an axis, without guards that always hold there."""
     part = Var(axis.name, end - start)
     moved = {axis: as_index(part) + start}
 

@@ -41,7 +41,7 @@ MOST_APART = 2
 def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
     """Emit the statements of an assignment, or of a repeated block.
 
-    A block is emitted for each value of its variable in turn, or once for all in a loop.
+    A block is emitted for each value of its variable, or once as a loop.
 
     Raises `NotALoop` where loops were requested and it is none.
     """

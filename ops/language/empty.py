@@ -1,9 +1,9 @@
 """Programs over no elements.
 
-A dim may be 0. A statement over an empty range, or into a tensor without elements, writes nothing and goes; a reduction
-over nothing is its identity (the sum is 0, the product 1, the greatest element the least value there is), a position in
-nothing an error; a read outside of an empty tensor is its fill value. The remaining statements have no empty range and
-read no empty tensor, so the passes need no special cases.
+A dim may be 0. A statement over an empty range, or into a tensor without elements, writes nothing and is removed; a
+reduction over nothing is its identity (the sum is 0, the product 1, the greatest element the least value there is), a
+position in nothing an error; a read outside of an empty tensor is its fill value. The remaining statements have no
+empty range and read no empty tensor, so the passes need no special cases.
 
     y[i] = sum over (r < 0) of x[i, r]    ->    y[i] = 0
 """

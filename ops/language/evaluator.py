@@ -138,7 +138,7 @@ class ExpressionEvaluator(Workspace):
             self.scope[name] = value
 
     def turns(self, bound: s.Expression) -> range:
-        """Return the values that a repetition takes in turn.
+        """Return the iteration values of a repetition.
 
         Raises `SpecError` for more than the language allows of repetitions that are no loops.
         """

@@ -133,8 +133,8 @@ def _sinkable(looped: Sequence[Statement]) -> list[Statement]:
 
 @frozen
 class _Loop:
-    """Statements of an iteration, rewritten over parts that move with the step; `hoisted` has the others that depend
-    on it.
+    """Statements of an iteration, rewritten over parts that move with the step; `hoisted` has the others that depend on
+    it.
     """
 
     step: Var
