@@ -43,7 +43,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that `import cuts.ir` costs only what it needs."""
+    """Import a public name at its first use, so that `import cuts.ir` loads only its own modules."""
     if name not in _HOME:
         raise AttributeError(f"module 'cuts' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name], __name__), name)

@@ -1,4 +1,7 @@
-"""The way from a model to a plan that runs: what `cuts.build`, the command line and other compilers call."""
+"""Entry points that compile a model to a plan.
+
+`cuts.build`, the command line and other compilers call them.
+"""
 
 from .build import build, build_staged, load
 from .driver import build_graph, compile_model

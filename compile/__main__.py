@@ -1,4 +1,7 @@
-"""`python -m cuts.compile MODEL`: `cuts compile MODEL`; the other commands are understood too."""
+"""Entry point of `python -m cuts.compile MODEL`, as `cuts compile MODEL`.
+
+The other commands work too.
+"""
 
 import sys
 

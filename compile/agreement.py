@@ -1,10 +1,10 @@
-"""Whether plans that may ship compute the same: every kernel was checked by itself, the plan that they make was not.
+"""Plan validation: compares results of plans that may ship.
 
-Two groups that share a workspace, buffers that overlap, launches out of order: none of that is seen in a kernel. So
-plans that are timed as wholes run on the same random inputs too, and all that they leave is compared, within what
-rounding explains in both of them. Where they differ, operations one by one decide: a *plain* plan, in which nothing is
-fused, divided or launched together. A plan that is not held against another one is compared with the float64 reference
-where that takes milliseconds, else with the plain plan where there is time to make it.
+Each kernel is checked when it is measured; a plan can still be wrong: groups that share a workspace, buffers that
+overlap, launches out of order. Plans that are timed end to end therefore run on the same random inputs, and all their
+results are compared, within the rounding error of both. Where they differ, an unfused plan (*plain* plan: one operation
+per kernel, nothing divided or launched concurrently) decides. A plan without a competitor is compared with the float64
+reference where that takes milliseconds, else with the plain plan where the budget has time to make it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from .plan_cache import keep_wrong
 from .telling_inputs import WAYS, WHOLE, input_scales, moved, others, some, step_of, telling_inputs, tells
 
 _LOG = logging.getLogger("cuts.compile")
-#: Most operations of a graph that the float64 reference computes meanwhile: a tenth of a second.
+#: Most operations of a graph for a comparison with the float64 reference: a tenth of a second.
 SMALL = 30_000_000
-#: Most operations for which the reference is asked too where a plan differs from operations one by one: half a minute,
-#: which nobody waits for unless something is wrong already.
+#: Most operations for the float64 reference as arbiter where a plan differs from the unfused plan: half a minute.
 LONG = 10_000_000_000
-#: How often the plain plan runs on inputs that were moved, where plans differ by more than rounding explains at once.
+#: Runs of the plain plan on perturbed inputs, where plans differ by more than rounding explains.
 MOVES = 2
-#: Seconds that comparing two plans takes for each byte, and for each tensor, of what they read and leave: numbers are
-#: drawn, copied to the device twice for each plan, and copied back (on a busy host the training step of DeepSpeech2,
-#: 663 MB in 262 tensors, took 9.5 s, that of DenseNet-121, 167 MB in 1,940, 6.8).
+#: Seconds of a comparison of two plans for each byte, and for each tensor, of their inputs and results: numbers are
+#: drawn, copied to the device twice for each plan, and copied back (on a busy host: 9.5 s for 663 MB in 262 tensors,
+#: 6.8 s for 167 MB in 1,940).
 PER_BYTE, PER_TENSOR = 1.3e-8, 2.5e-3
-#: What the outputs of a run are, by name.
+#: Outputs of a run, by name.
 Outputs = Mapping[str, Array]
-#: What costs a comparison and nothing else: no device, or no memory for what plans leave.
+#: Errors that only prevent a comparison: no device, or no memory for the results.
 UNABLE = (CutsError, MemoryError)
 
 
 @define(eq=False)
 class Agreement:
-    """Which plans of a graph are right. `make` makes the plain one, once it is needed; `spare` says whether there is
-    time for that where nothing is suspected.
+    """Validator of the plans of a graph.
+
+    `make` makes the plain plan on first need; `spare` returns whether the budget has time for that where nothing is
+    suspected.
     """
 
     graph: Graph
@@ -62,8 +63,10 @@ class Agreement:
     _notes: dict[int, str] = field(factory=dict, init=False)
 
     def trusted(self, plans: Sequence[CompiledPlan]) -> list[bool]:
-        """Return of plans which ones may ship: all where they agree, else those that the plain plan agrees with. Where
-        that cannot be made, nothing tells which are right, which is said.
+        """Return for each plan whether it may ship.
+
+        All may where they agree, else those that agree with the plain plan. Where that cannot be made, none is
+        rejected, and a note says so.
         """
         known = [self._verdicts.get(id(plan)) for plan in plans]
         if any(verdict is not None and not verdict[1] for verdict in known):
@@ -77,7 +80,7 @@ class Agreement:
             self._agreed.update((id(plan), plan) for plan in plans)
             return [True for _ in plans]
         try:
-            return [self._judged(plan) for plan in plans]
+            return [self._judge(plan) for plan in plans]
         except UNABLE as error:
             text = f"plans of {quote(self.graph.name)} differ, and nothing tells which is right: {wrong[0].text}"
             text = f"{text}; {_why(error)}"
@@ -85,18 +88,20 @@ class Agreement:
             return [True for _ in plans]
 
     def _differing(self, plans: Sequence[CompiledPlan]) -> list[Comparison]:
-        """Return where plans differ by more than explains rounding, and what moved inputs do to each of them."""
+        """Return where plans differ by more than rounding explains, given the effect of perturbed inputs on each."""
         inputs, outputs = self._outputs(plans)
         (plan, first), *rest = zip(plans, outputs, strict=True)
-        wrong = [r for other, found in rest for r in _compared(other, found, plan, first) if not r.ok]
+        wrong = [r for other, found in rest for r in _compare_plans(other, found, plan, first) if not r.ok]
         if not wrong:
             return []
-        lost = [_lost(each, inputs, found) for each, found in zip(plans, outputs, strict=True)]
-        return _unexplained(wrong, {name: min(each[name] for each in lost) for name in first})
+        lost = [_perturbation_effects(each, inputs, found) for each, found in zip(plans, outputs, strict=True)]
+        return _failed_comparisons(wrong, {name: min(each[name] for each in lost) for name in first})
 
     def is_right(self, plan: CompiledPlan) -> bool:
-        """Whether a plan may ship that is not compared with others: unless it was found to be wrong. It is not looked
-        at where its device is not here, or where there is no time to make another one.
+        """Return whether a plan without a competitor may ship.
+
+        It may unless it was found to be wrong. It is not checked where its device is missing, or where the budget has
+        no time for another plan.
         """
         verdict = self._verdicts.get(id(plan))
         if verdict is not None:
@@ -104,7 +109,7 @@ class Agreement:
         try:
             if self._work <= SMALL or self.spare():
                 _ = plan.session  # without a device there is no need for another plan
-                return self._judged(plan)
+                return self._judge(plan)
             reason = "no time was left to make one; 'cuts verify PLAN' compares it with the reference"
         except UNABLE as error:
             reason = _why(error)
@@ -115,26 +120,29 @@ class Agreement:
         return True
 
     def note(self, plan: CompiledPlan) -> str:
-        """Return why a plan that ships was not compared, as a sentence; nothing where it was."""
+        """Return why a shipped plan was not compared, as a sentence.
+
+        The text is empty where it was.
+        """
         return self._notes.get(id(plan), "")
 
     @cached_property
     def seconds(self) -> float:
-        """About the seconds that it takes to compare two plans that agree."""
+        """Return the estimated seconds of a comparison of two plans that agree."""
         ends = (*self.graph.inputs, *self.graph.outputs)
         return PER_BYTE * sum(self.graph.types[value].nbytes for value in ends) + PER_TENSOR * len(ends)
 
     @cached_property
     def _work(self) -> int:
-        """About how many operations the reference takes to compute the graph; every element of a result is one."""
+        """Return the estimated operations of the reference for the graph; each element of a result is one."""
         instances, types = self.spec.instances, self.graph.types
         programs = (instances.of_node(node, self.graph).program for node in self.graph.nodes)
         moved = sum(types[value].size for node in self.graph.nodes for value in node.outputs)
         return moved + sum(program_costs(program).flops for program in programs)
 
-    def _judged(self, plan: CompiledPlan) -> bool:
-        """Whether a plan agrees with operations one by one, or with the reference, which is asked first where that
-        takes no time; it is said where it does not.
+    def _judge(self, plan: CompiledPlan) -> bool:
+        """Return whether a plan agrees with the unfused plan, or with the reference, which comes first where it is
+        fast; log a disagreement.
         """
         verdict = self._verdicts.get(id(plan))
         if verdict is not None:
@@ -151,7 +159,7 @@ class Agreement:
         return not wrong
 
     def _as_reference(self, plan: CompiledPlan) -> bool:
-        """Whether a plan agrees with the reference; it does not where there is no room for that."""
+        """Return whether a plan agrees with the reference; false where the host has no memory for it."""
         inputs, _ = self._outputs([plan])
         try:
             plan.require_room(reference=True)
@@ -163,23 +171,27 @@ class Agreement:
             return False
 
     def _differences(self, plan: CompiledPlan) -> tuple[Comparison, ...]:
-        """Return where a plan differs from the plain one by more than explains rounding, and what rounding does to the
-        function: how far the plain plan moves where what it reads is moved as much.
+        """Return where a plan differs from the plain one by more than rounding explains. The condition of the function
+        counts: the change of the plain plan's results under equally perturbed inputs.
         """
         plain = self._plain = self._plain or self.make()
         inputs, (found, right) = self._outputs([plan, plain])
-        meant = {name: _as_far_as_finite(right[name], found[name]) for name in right}
-        wrong = [result for result in _compared(plan, found, plain, meant) if not result.ok]
-        return tuple(_unexplained(wrong, _lost(plain, inputs, right, constants=True))) if wrong else ()
+        meant = {name: _replace_overflow(right[name], found[name]) for name in right}
+        wrong = [result for result in _compare_plans(plan, found, plain, meant) if not result.ok]
+        return (
+            tuple(_failed_comparisons(wrong, _perturbation_effects(plain, inputs, right, constants=True)))
+            if wrong
+            else ()
+        )
 
     def _outputs(self, plans: Sequence[CompiledPlan]) -> tuple[dict[str, Array], list[Outputs]]:
-        """Return inputs, and what plans compute of them: the first inputs of which that tells most."""
+        """Return inputs, and the results of plans on them: the first draw with informative results."""
         if self._scales is None:
             self._scales = input_scales(self.graph, self.spec.instances)
         best, most = None, -1
         for way in WAYS:
             inputs = telling_inputs({name: self.graph.types[name] for name in self.graph.inputs}, self._scales, way)
-            found = [_computed(plan.session, inputs) for plan in plans]
+            found = [_run_plan(plan.session, inputs) for plan in plans]
             telling = sum(map(tells, found))
             if telling > most:
                 best, most = (inputs, found), telling
@@ -189,14 +201,16 @@ class Agreement:
         return best
 
 
-def _computed(session: Session, inputs: Mapping[str, Array]) -> Outputs:
-    """Return what a plan leaves of inputs; others go first, so that what it does not write is not right by luck."""
+def _run_plan(session: Session, inputs: Mapping[str, Array]) -> Outputs:
+    """Return a plan's results on inputs. A run on permuted inputs goes first, so that an unwritten element is not
+    right by accident.
+    """
     session.run_on(others(inputs), (), ())
     return session.run_on(inputs, (), session.plan.outputs)
 
 
-def _compared(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
-    """Compare what two plans leave: rounding explains what it does in the one and in the other."""
+def _compare_plans(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
+    """Compare the results of two plans, within the rounding error of both."""
     own, its, step = plan.tolerances(), other.tolerances(), step_of(found)
     return tuple(_comparison(name, found[name], right[name], step, own[name] + its[name]) for name in plan.plan.outputs)
 
@@ -208,19 +222,19 @@ def _comparison(name: str, found: Array, right: Array, step: int, allowed: float
     return evolve(result, worst=f"{result.worst} of every {step}th element in order")
 
 
-def _as_far_as_finite(right: Array, found: Array) -> Array:
-    """Return what is right with what was found where only that is finite. The plain plan stores every value, and what a
-    half type cannot hold there other plans may hold; nor does one end of a function's domain tell of all of it.
+def _replace_overflow(right: Array, found: Array) -> Array:
+    """Return the expected values, with the found ones where only these are finite. The plain plan stores every value
+    in its type, and a half type may overflow there; other plans need not.
     """
     if right.dtype.kind in "biu" or np.isfinite(right).all():
         return right
     return np.where(~np.isfinite(right) & np.isfinite(found), found, right)
 
 
-def _lost(plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, constants: bool = False) -> dict[str, float]:
-    """Return how far outputs move where inputs, and constants if asked, move by what rounding explains in what is
-    computed.
-    """
+def _perturbation_effects(
+    plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, constants: bool = False
+) -> dict[str, float]:
+    """Return the change of outputs when inputs (with `constants`, constants too) change by their rounding error."""
     by = max(plan.tolerances().values(), default=0.0)
     found, session, fixed = dict.fromkeys(right, 0.0), plan.session, plan.plan.constants
     for seed in range(MOVES):
@@ -228,13 +242,13 @@ def _lost(plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, const
             session = Session(evolve(plan.plan, constants=moved(fixed, by, seed)))
         away = session.run_on(moved(inputs, by, seed + MOVES), (), session.plan.outputs)
         for name, known in found.items():
-            there, here = _as_far_as_finite(away[name], right[name]), _as_far_as_finite(right[name], away[name])
+            there, here = _replace_overflow(away[name], right[name]), _replace_overflow(right[name], away[name])
             found[name] = max(known, _comparison(name, there, here, step_of(right)).error)
     return found
 
 
-def _unexplained(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list[Comparison]:
-    """Return what is wrong even where both of two plans lose so much."""
+def _failed_comparisons(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list[Comparison]:
+    """Return the comparisons that fail even within the error of both plans."""
     allowed = (evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in wrong)
     return [result for result in allowed if not result.ok]
 

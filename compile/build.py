@@ -1,4 +1,4 @@
-"""The library's calls: a model in, a plan out; and a plan's folder opened."""
+"""Public entry points: compile a model to a plan, open a plan."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def build(
     debug: bool = False,
     options: CompileOptions | None = None,
 ) -> CompiledPlan:
-    """Compile a model for a target; `shapes` fix dynamic dimensions, `spec` names files that declare further
-    operations.
+    """Compile a model for a target.
+
+    `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
-    PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand in the place of `args`.
+    PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
     `options` has all of `mode`, `precision`, `budget` and `debug`: give it, or them. `precision` names the policy by
     which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
-    names the tensor, the position, the value and what was expected. Without it such an index counts as the nearest one,
-    and nothing is written for it.
+    names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
+    one, and nothing is written for it.
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
@@ -81,10 +82,12 @@ def build_staged(
     spec: Sequence[str | os.PathLike[str]] = (),
     options: CompileOptions | None = None,
 ) -> StagedPlan:
-    """Compile an ONNX model (a file or a protocol buffer) around the operations that the vocabulary lacks.
+    """Compile an ONNX model around operations that the vocabulary lacks.
 
-    Those run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are compiled
-    when they first run.
+    The model is a file or a protocol buffer.
+
+    Such operations run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are
+    compiled when they first run.
     """
     vocabulary = load_spec(spec)
     machine = find_target(target) if isinstance(target, str) else target
@@ -99,7 +102,9 @@ def build_staged(
 def load(
     folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
 ) -> CompiledPlan | StagedPlan:
-    """Open a plan's folder. A plan is code: load only what you would also run.
+    """Open a plan's folder.
+
+    A plan is code: load only plans from a trusted source.
 
     `functions` are those that `cuts.build_staged` was given, where it was.
     """

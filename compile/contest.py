@@ -1,8 +1,8 @@
-"""Whole plans against one another, so that no search is regretted: the fastest ships.
+"""Plan selection: benchmarks candidate plans end to end and returns the fastest.
 
-Kernels are timed one by one, with caches emptied before each; in a plan they follow one another. So sums tell which
-plans are worth to be held against each other, and the clock of the whole decides between them, where they compute the
-same (`agreement`).
+Kernels are timed one by one with cold caches; in a plan they follow one another. The sum of kernel times therefore
+selects the plans that are worth a comparison, and end-to-end time decides between
+those whose results agree (`PlanValidator`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..search import DecidedGraph, Findings, MeasuredSelector, machine_of
 from .agreement import Agreement
 from .plan import CompiledPlan
 
-#: How much longer the kernels of a plan may take, one by one, where it might be faster than another as a whole.
+#: Largest ratio of kernel-time sums at which a plan may still be faster end to end.
 NEAR = 1.05
-#: Runs of each of two plans that are timed in turns, how often they take turns, and the fewest runs that tell anything.
+#: Runs of each of two plans per round, rounds, and the fewest runs of a valid timing.
 RUNS, TURNS, LEAST = 10, 3, 3
-#: Seconds in which two plans are timed, at least.
+#: Shortest timing of two plans, in seconds.
 SHORT = 0.5
-#: Returns the seconds that two compilations take as wholes; nothing where that cannot be said.
+#: Return the end-to-end seconds of two compilations; None where they cannot be timed.
 Wholes: TypeAlias = "Callable[[Rival, Rival], tuple[float, float] | None]"
-#: Returns whether a compilation may ship, by what it computes.
+#: Return whether a compilation may ship, by its results.
 Right: TypeAlias = "Callable[[Rival], bool]"
 
 
 @frozen(eq=False)
 class Rival:
-    """A compilation by measured times, what the search then held, and what there is to keep of it."""
+    """Candidate plan: a compilation, its search findings and its decision record."""
 
     compiled: CompiledGraph
     findings: Findings
@@ -42,18 +42,25 @@ class Rival:
 
     @property
     def seconds(self) -> float:
-        """What its kernels take, one by one."""
+        """Sum of its kernel times."""
         return self.decided.seconds
 
     @property
     def guessed(self) -> bool:
-        """Whether some of its kernels were never timed, so that the sum is partly the model's word."""
+        """Return whether the cost model estimated some kernel times.
+
+        Such kernels were never measured.
+        """
         return any(choice.seconds is None for choice in self.findings.choices)
 
 
 def better(first: Rival, second: Rival, wholes: Wholes, tie: float) -> Rival:
-    """Return the one that is faster as a whole, the first within a tie. Where wholes cannot be timed, return the one
-    that was timed kernel by kernel if the other was not, else the one with the smaller sum.
+    """Return the candidate that is faster end to end.
+
+    The first wins within a tie.
+
+    Where end-to-end times are missing, a fully measured candidate wins over a partly estimated one, else the smaller
+    sum.
     """
     times = wholes(first, second)
     if times is None and first.guessed != second.guessed:
@@ -63,18 +70,21 @@ def better(first: Rival, second: Rival, wholes: Wholes, tie: float) -> Rival:
 
 
 def by_sums(first: Rival, second: Rival) -> None:
-    """Time nothing: on a processor, which others use too, sums of kernels say as much."""
+    """Time nothing.
+
+    On a shared CPU, sums of kernel times are as reliable."""
 
 
 def trusted(rival: Rival) -> bool:
-    """Take a plan's word for what it computes: none is run."""
+    """Accept a plan without a run."""
     return True
 
 
 @define(eq=False)
 class Plans:
-    """The plans that `make` made of rivals, and whole runs of them on the device of the selector's target; `agreement`
-    says which of them are right.
+    """Plans that `make` makes of candidates, timed on the selector's target.
+
+    `validator` validates them.
     """
 
     selector: MeasuredSelector
@@ -83,14 +93,18 @@ class Plans:
     _made: dict[int, tuple[CompiledGraph, CompiledPlan]] = field(factory=dict, init=False)
 
     def of(self, compiled: CompiledGraph) -> CompiledPlan:
-        """Return the plan of a compilation, whose findings the selector holds; it is made once."""
+        """Return the plan of a candidate, made once.
+
+        The selector holds the findings of the candidate.
+        """
         if id(compiled) not in self._made:
             self._made[id(compiled)] = compiled, self.make(compiled)
         return self._made[id(compiled)][1]
 
     def wholes(self, first: Rival, second: Rival) -> tuple[float, float] | None:
-        """Return the seconds of a run of each, infinity for one that is wrong; nothing where no time is left for it, or
-        the device has no room.
+        """Return the seconds of a run of each candidate.
+
+        An invalid one has infinity. The result is None where no time is left, or the device lacks memory.
         """
         budget, needed = self.selector.budget, SHORT + self.agreement.seconds
         if not budget.has(needed):
@@ -99,7 +113,7 @@ class Plans:
         return times_of_right(plans, budget, self.agreement) if budget.has(needed) else None
 
     def is_right(self, rival: Rival) -> bool:
-        """Whether a rival computes what it should, as far as there is time to tell."""
+        """Return whether a candidate's results are right, within the time left."""
         plan = self._of(rival)
         with self.selector.budget.stage("agreement"):
             return self.agreement.is_right(plan)
@@ -110,9 +124,10 @@ class Plans:
 
 
 def calling_or_not(plans: Sequence[CompiledPlan], selector: MeasuredSelector, agreement: Agreement) -> CompiledPlan:
-    """Return the first of two plans, which calls libraries, unless the second, which calls none, is faster, or the only
-    one that is right, or that can be opened. How their wholes compared is kept, so that they are not timed again where
-    they are made again.
+    """Return the valid and faster one of two plans.
+
+    The first calls libraries, the second does not; the first wins unless the second is faster, or the only valid one,
+    or the only one that opens. The result is recorded, so that a later compilation does not time them again.
     """
     database, name = selector.tuner.resources.database, _pair_name(plans, selector)
     ratio = database.cost(name)
@@ -127,7 +142,7 @@ def calling_or_not(plans: Sequence[CompiledPlan], selector: MeasuredSelector, ag
 
 
 def _opens(plan: CompiledPlan) -> bool:
-    """Whether a plan can be opened here: a routine may find no room that a kernel needs not."""
+    """Return whether a plan can be opened here: a library routine may need memory that a kernel does not."""
     try:
         _ = plan.session
     except BackendError:
@@ -136,15 +151,16 @@ def _opens(plan: CompiledPlan) -> bool:
 
 
 def _pair_name(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> str:
-    """Return under which name it is kept how the wholes of two plans compare; names of kernels say what they do."""
+    """Return the key under which the comparison of two plans is cached; names of kernels identify their content."""
     kernels = [[plan.kernels[step.kernel] for step in plan.plan.steps] for plan in plans]
     launched = [f"{kernel.name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
     return f"wholes {cache_key([*launched, repr(sorted(machine_of(selector.target).items()))])}"
 
 
 def times_of_right(plans: Sequence[CompiledPlan], budget: Budget, agreement: Agreement) -> tuple[float, float] | None:
-    """Return the seconds of a run of each of two plans, infinity for one that is wrong; nothing where they cannot be
-    timed.
+    """Return the seconds of a run of each of two plans.
+
+    An invalid one has infinity. The result is None where they cannot be timed.
     """
     times = in_turns(plans, budget)
     if times is None:
@@ -155,8 +171,9 @@ def times_of_right(plans: Sequence[CompiledPlan], budget: Budget, agreement: Agr
 
 
 def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, float] | None:
-    """Return the seconds of a run of each of two plans, timed in turns, with as many runs as there is time for; nothing
-    where the device cannot hold or run them.
+    """Return the seconds of a run of two plans, timed alternately.
+
+    The budget limits the number of runs. The result is None where the device cannot hold or run them.
     """
     try:
         runs = _runs(plans, budget) if budget.limited else RUNS
@@ -168,7 +185,7 @@ def in_turns(plans: Sequence[CompiledPlan], budget: Budget) -> tuple[float, floa
 
 
 def _runs(plans: Sequence[CompiledPlan], budget: Budget) -> int:
-    """Return how often both plans can be run in each turn until the budget ends."""
+    """Return how often both plans can run in each round until the budget ends."""
     once = sum(plan.session.time_compute(warmup=1, repeats=1).typical for plan in plans)
     left = max(SHORT, budget.seconds - budget.elapsed)
     return max(LEAST, min(RUNS, int(left / (TURNS * once)) - 2)) if once > 0.0 else RUNS

@@ -1,4 +1,4 @@
-"""From a graph to a plan: the one place where passes, printers and the search meet."""
+"""Compilation driver: runs passes, search and code printers on a graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ from .plan_cache import PlanCache
 
 
 def check_precision(name: str, target: Target) -> None:
-    """Raise `UsageError` where kernels for a target cannot follow a precision policy; say which they can."""
+    """Raise `UsageError` where a target's kernels cannot follow a precision policy.
+
+    The message lists the policies that they can follow.
+    """
     able = precisions_of(target)
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision '{name}'", hint=f"precisions are: {', '.join(PRECISIONS)}")
@@ -57,7 +60,7 @@ def precisions_of(target: Target) -> tuple[PrecisionName, ...]:
 
 
 def _can_follow(policy: Precision, target: Target) -> bool:
-    """Whether a target has what a policy needs: kernels, and matrix instructions for its math mode."""
+    """Return whether a target has the features of a policy: kernels, and matrix instructions for its math mode."""
     if target.dialect == "reference":
         return policy.name == "fp32"
     return not policy.math or _format(policy.name) in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
@@ -71,7 +74,8 @@ def _format(policy: str) -> str:
 def compile_model(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledGraph:
-    """Run the passes on a graph: the one place where passes and printers meet.
+    """Run the passes on a graph, without making a plan.
+
     A `selector` lets measured times decide.
 
     Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after, or
@@ -100,8 +104,10 @@ def compile_model(
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:
-    """Compile a graph to a plan. Where a `selector` measures, the plan of an earlier search to the end is found again;
-    without one, what a search on such a machine decided is taken over.
+    """Compile a graph to a plan.
+
+    Where a `selector` measures, the cached plan of a finished search is reused. Without one, the decisions of a search
+    on such a machine are replayed.
     """
     check_precision(options.precision, target)
     if not isinstance(selector, MeasuredSelector):
@@ -123,7 +129,7 @@ def build_graph(
         with selector.budget.stage(ROUTINES):
             return with_libraries(compiled, selector, last) if options.mode == "mixed" else compiled
 
-    def raced(compiled: CompiledGraph, replaced: CompiledGraph) -> CompiledPlan:
+    def select_plan(compiled: CompiledGraph, replaced: CompiledGraph) -> CompiledPlan:
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
@@ -132,7 +138,7 @@ def build_graph(
 
     def plan(compiled: CompiledGraph) -> CompiledPlan:
         calling[id(compiled)] = call_libraries(compiled)
-        return raced(compiled, calling[id(compiled)])
+        return select_plan(compiled, calling[id(compiled)])
 
     plans = Plans(selector, plan, agreement)
     compiled = compile_measured(
@@ -147,7 +153,7 @@ def build_graph(
     whole = plans.of(compiled)
     replaced = call_libraries(compiled, last=True)
     if replaced.kernels != calling[id(compiled)].kernels:
-        whole = raced(compiled, replaced)
+        whole = select_plan(compiled, replaced)
     if note := agreement.note(whole):
         selector.uncompared.append(note + _of_kernels(selector))
     made = chained_or_branched(whole, selector, agreement, options.memory)
@@ -157,7 +163,7 @@ def build_graph(
 
 
 def _of_kernels(selector: MeasuredSelector) -> str:
-    """Return how many kernels of a plan that was not compared were never run and checked either, as words."""
+    """Return a text with the number of kernels of an uncompared plan that were never run and checked."""
     unseen, every = sum(choice.seconds is None for choice in selector.choices), len(selector.choices)
     return f"; {unseen} of its {every} kernels were never run" if unseen else ""
 
@@ -165,7 +171,7 @@ def _of_kernels(selector: MeasuredSelector) -> str:
 def _without_measurements(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None
 ) -> CompiledPlan:
-    """Return the plan that a search on such a machine decided, else that of the model, or of a `selector`."""
+    """Return the plan by a cached decision record of such a machine, else by the cost model or a `selector`."""
     options = evolve(options, begun=options.begin())
     if selector is None and is_known(graph, spec, target, options):
         found = _from_known(graph, spec, target, options)
@@ -177,14 +183,17 @@ def _without_measurements(
 
 
 def plain_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
-    """Return the plan of the operations one by one: nothing in it is measured, fused, divided or launched together."""
+    """Return the unfused plan: one operation per kernel.
+
+    Nothing in it is measured, divided or launched concurrently.
+    """
     alone = CompileOptions("no-fusion", precision=options.precision, plain=True)
     return plan_of(compile_model(graph, spec, target, alone), graph, spec, target, options.precision)
 
 
 def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan | None:
-    """Return the plan that earlier results make, without measuring anything; nothing where some do not hold. It calls
-    no library, as nobody asked for times.
+    """Return the plan by earlier results, without a measurement; None where some do not hold. It calls no library, as
+    no times were requested.
     """
     settings = Settings(libraries=False)
     with tuning_session(target, budget=options.begin(), frozen=True, guesses=True, settings=settings) as selector:

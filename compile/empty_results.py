@@ -1,4 +1,7 @@
-"""A warning where a window is larger than what it moves over: legal, and almost never what was meant."""
+"""Warning about windows that are larger than their input.
+
+They are legal, and almost never intended.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from .loading import Spec
 
 
 def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
-    """Warn of every node that adds something up, of operands with elements, and yet has a result without any.
+    """Warn of every reduction over operands with elements whose result has none.
 
-    Data movement may well select nothing; a reduction to no elements is a window that does not fit.
+    Data movement may select nothing; a reduction to no elements is a window that does not fit.
     """
     for node in graph.nodes:
         empty = [name for name in node.outputs if not graph.types[name].size]
@@ -27,5 +30,5 @@ def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
 
 
 def _reduces(expression: syntax.Expression) -> bool:
-    """Whether there is a reduction in an expression."""
+    """Return whether an expression has a reduction."""
     return isinstance(expression, syntax.Reduction) or any(map(_reduces, children(expression)))

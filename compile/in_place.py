@@ -1,4 +1,4 @@
-"""Plans as programs that run in the memory of another library, for PyTorch's doors."""
+"""Plans as programs over external buffers, for PyTorch's entry points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class InPlaceProgram:
-    """A plan, and the device that it is to run on.
+    """Plan, and the device that it is to run on.
 
     Once it is open over shared memory, the device has the only copy of its large constants: `share` must find them
     where it is opened again.
@@ -30,7 +30,10 @@ class InPlaceProgram:
         self.chains = chains
 
     def open(self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None) -> InPlaceSession:
-        """Open the plan in memory that `allocate` and `share` give; `held` are inputs that seldom move."""
+        """Open the plan in external memory.
+
+        `allocate` and `share` provide it; `held` are inputs that seldom move.
+        """
         session = InPlaceSession(self.plan, self.chains, held, allocate, share, self.images)
         if share is not None:
             self.images.release()
@@ -39,25 +42,26 @@ class InPlaceProgram:
 
 @frozen(eq=False)
 class OneProgram:
-    """A choice among one."""
+    """Choice of a single program."""
 
     program: TensorProgram | ArrayFunction
 
     def choose(self) -> TensorProgram | ArrayFunction:
-        """Return it."""
+        """Return the program."""
         return self.program
 
 
 def program_of(made: CompiledPlan, ordinal: int) -> TensorProgram | ArrayFunction:
-    """Return a plan as a program on the device of that number; as a function of arrays where the device has a memory of
-    its own that PyTorch does not know.
+    """Return a plan as a program on the device with a number.
+
+    It is a function of arrays where the device has memory that PyTorch does not manage.
     """
     chains = open_chains(made.target, ordinal)
     return made.run if chains is None else InPlaceProgram(made.plan, chains)
 
 
 def target_of(device: Any) -> tuple[Target, int]:
-    """Return what a graph on a device of PyTorch is compiled for, and the number of the device."""
+    """Return the target for a PyTorch device, and the device number."""
     return find_target("cuda" if device.type == "cuda" else "opencl"), device.index or 0
 
 

@@ -1,4 +1,7 @@
-"""What earlier searches, and packs, decided about a graph: taken over where it is final, never given up for worse."""
+"""Cached decisions: reuses decision records of earlier searches and packs.
+
+A final record is replayed; a search result ships only where it is not slower.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,19 @@ from ..search import DecidedGraph, MeasuredSelector, Question, decisions_text, k
 from .contest import NEAR, Right, Rival, Wholes, better, by_sums, trusted
 from .loading import Spec
 
-#: Where a choice comes from that was measured as its kernel is made today, and the part of a known plan's kernels that
-#: may be made otherwise: what was decided by the times of others is a hint. (Of an earlier version's pack 32 to 60 % of
-#: a plan's kernels held; two plans of it took 4 and 9 % longer than those of searches that knew nothing.)
+#: Source of a choice that was measured with the present code of its kernel, and the largest share of a cached plan's
+#: kernels that may have changed: beyond it the decisions are hints. (Packs of an earlier version kept 32 to 60 % of a
+#: plan's kernels; two such plans were 4 and 9 % slower than those of a new search.)
 HELD, OTHERWISE = "database", 0.25
-#: How many times as long as a known plan takes to be made a budget has to be, so that a search goes first, which may
-#: make that plan better.
+#: Smallest ratio of the budget to the build time of a cached plan at which a search goes first, to improve that plan.
 AMPLE = 8
-#: Most points of each group by which a plan is decided again, and what must be left of the budget for it, of what is
-#: used up: most kernels are known by then. The passes take as long as before.
+#: Largest numbers of candidate schedules per group in a repeated decision, and the remaining budget that one needs, as
+#: a share of the used one: most kernels are cached by then, and the passes take as long as before.
 LONGER, PART = (12, 40), 0.5
-#: Runs the passes as options say.
+#: Runs the passes with given options.
 Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
 
-#: Canonical forms of graphs that are still there, by identity: a compilation asks several times.
+#: Canonical forms of live graphs by identity: a compilation needs each several times.
 _CANONICAL: dict[int, tuple[weakref.ref[Graph], Spec, Graph]] = {}
 
 
@@ -56,13 +58,15 @@ def compile_measured(
     wholes: Wholes = by_sums,
     is_right: Right = trusted,
 ) -> CompiledGraph:
-    """Compile a graph by measured times; `run` does. What is known of it and final is taken over without a search.
+    """Compile a graph by measured times.
 
-    What a search finds is held against what was known, and against the plan that fuses nothing, where these may be
-    faster; `wholes` times them. The fastest that `is_right` is returned, with the selector as it was then, and kept;
-    its kernels are audited where that is asked for, which changes nothing of it.
+    `run` runs the passes. Final cached decisions are replayed without a search.
 
-    Raises `NumericsError` where none is.
+    A search result is compared with the cached plan and with the unfused plan, where these may be faster; `wholes`
+    times them. The fastest plan that `is_right` accepts is returned, with the selector in the state of that plan, and
+    cached. Its kernels are audited on request, which does not change it.
+
+    Raises `NumericsError` where no plan is right.
     """
     found = run(options) if watched(options) else _fastest(graph, spec, options, selector, run, wholes, is_right)
     selector.look_closer()
@@ -78,7 +82,7 @@ def _fastest(
     wholes: Wholes,
     is_right: Right,
 ) -> CompiledGraph:
-    """Return the fastest plan of a graph that is right: what is known of it, or what a search finds."""
+    """Return the fastest valid plan of a graph, cached or from a search."""
     database = selector.tuner.resources.database
     if selector.further or not database.may_know(graph.name):
         selector.tuner.begin()  # workers take seconds to start
@@ -87,8 +91,8 @@ def _fastest(
     known = exact or question.nearest(database.answers())
     if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
         answers = (known, database.offered_answer(question.key))
-        known, found = _first_that_holds(answers, selector, lambda: run(options))
-        if found is not None and not selector.tuner.frozen and not is_right(_rival(found, question, selector)):
+        known, found = _first_replayable(answers, selector, lambda: run(options))
+        if found is not None and not selector.tuner.frozen and not is_right(_candidate(found, question, selector)):
             database.drop_answer(question.key)
             found = exact = None
         if found is not None:
@@ -100,22 +104,25 @@ def _fastest(
             return found
     before, known = None, exact
     if known is not None and not selector.budget.has(AMPLE * selector.again(len(known.problems))):
-        before = _before(known, question, selector, lambda: run(options))
+        before = _cached_plan(known, question, selector, lambda: run(options))
     selector.rivalled = known is not None and before is None
     found = run(options)
     if selector.tuner.frozen or selector.made is None:
         return found
-    best = _rival(found, question, selector)
+    best = _candidate(found, question, selector)
     contenders = [best]
     if before is not None:
         contenders.append(before)
         best, known = better(best, before, wholes, selector.settings.tie), None
-    others = (_rivals(best, known, question, options, selector, run), _again(best, question, options, selector, run))
+    others = (
+        _challengers(best, known, question, options, selector, run),
+        _refined_plans(best, question, options, selector, run),
+    )
     for rival in chain(*others):
         contenders.append(rival)
         best = better(best, rival, wholes, selector.settings.tie)
     contenders.sort(key=lambda rival: rival is not best)
-    best = _first_right(contenders, is_right, lambda: _unfused(question, options, selector, run))
+    best = _first_right(contenders, is_right, lambda: _unfused_plan(question, options, selector, run))
     selector.findings, selector.answer = best.findings, best.decided
     database.keep_answer(best.decided)
     _keep_choices(selector)
@@ -123,8 +130,8 @@ def _fastest(
 
 
 def _keep_choices(selector: MeasuredSelector) -> None:
-    """Let the schedules of the plan that ships be what is found again: a rival that lost as a whole may have kernels
-    that are faster by themselves.
+    """Save the schedules of the shipped plan as the result: a slower candidate plan may have kernels that are faster
+    alone.
     """
     database = selector.tuner.resources.database
     for problem, choice in zip(selector.problems, selector.choices, strict=True):
@@ -138,7 +145,7 @@ def _keep_choices(selector: MeasuredSelector) -> None:
 
 
 def _first_right(contenders: Sequence[Rival], is_right: Right, unfused: Callable[[], Rival]) -> Rival:
-    """Return the first contender that is right; where none is, the plan that fuses nothing.
+    """Return the first valid candidate; where none is, the unfused plan.
 
     Raises `NumericsError` where that is wrong too.
     """
@@ -154,22 +161,22 @@ def _first_right(contenders: Sequence[Rival], is_right: Right, unfused: Callable
     )
 
 
-def _unfused(question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run) -> Rival:
-    return _rival(run(evolve(options, mode="no-fusion")), question, selector)
+def _unfused_plan(question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run) -> Rival:
+    return _candidate(run(evolve(options, mode="no-fusion")), question, selector)
 
 
-def _before(
+def _cached_plan(
     known: DecidedGraph, question: Question, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
 ) -> Rival | None:
-    """Return the plan that is known, made while workers start and without a measurement: where time is short it is the
-    answer that there is in any case. Nothing where this version forms other groups.
+    """Return the cached plan, made without a measurement while workers start: the fallback where time is short. None
+    where this version forms other groups.
     """
     with selector.unmeasured():
-        found = _told(known, selector, run)
-        return None if found is None else _as_known(known, _rival(found, question, selector), selector)
+        found = _replay(known, selector, run)
+        return None if found is None else _as_record(known, _candidate(found, question, selector), selector)
 
 
-def _rivals(
+def _challengers(
     fresh: Rival,
     known: DecidedGraph | None,
     question: Question,
@@ -177,25 +184,25 @@ def _rivals(
     selector: MeasuredSelector,
     run: Run,
 ) -> Iterator[Rival]:
-    """Yield what may be faster than what a search found: what was known before, and what nothing is fused in. What was
-    known, and not timed beside the other for want of time, must be faster kernel by kernel.
+    """Yield plans that may be faster than the search result: the cached one and the unfused one. A cached plan that
+    could not be timed end to end for want of time must be faster kernel by kernel.
     """
-    apart, budget = selector.apart, selector.budget
+    separate, budget = selector.apart, selector.budget
     close = known is not None and (known.seconds < NEAR * fresh.seconds or fresh.guessed)
     room = budget.has(selector.again(len(fresh.compiled.kernels)))
     if known is not None and close and (room or known.seconds < fresh.seconds or fresh.guessed):
-        before = _told(known, selector, lambda: run(options))
+        before = _replay(known, selector, lambda: run(options))
         if before is not None:
-            yield _as_known(known, _rival(before, question, selector), selector)
-    if options.mode == "mixed" and apart < NEAR * fresh.seconds and not budget.over() and room:
-        yield _unfused(question, options, selector, run)
+            yield _as_record(known, _candidate(before, question, selector), selector)
+    if options.mode == "mixed" and separate < NEAR * fresh.seconds and not budget.over() and room:
+        yield _unfused_plan(question, options, selector, run)
 
 
-def _again(
+def _refined_plans(
     fresh: Rival, question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run
 ) -> Iterator[Rival]:
-    """Yield what is decided where groups are compared by longer and longer searches, as long as the budget has time and
-    they decide otherwise: a short search says of a group what it takes to some per cent.
+    """Yield plans of repeated decisions, with longer and longer searches for each group, as long as the budget has
+    time and the decisions change: a short search estimates a group to some per cent.
     """
     decided = {fresh.decided.decisions}
     budget, target, planned = selector.budget, selector.target, selector.planned
@@ -204,19 +211,19 @@ def _again(
         if not able or not selector.complete or budget.left() < max(PART * budget.elapsed, planned):
             return
         with selector.deciding_again(points):
-            rival = _rival(run(options), question, selector)
+            rival = _candidate(run(options), question, selector)
         if rival.decided.decisions in decided:
             return
         decided.add(rival.decided.decisions)
         yield evolve(rival, decided=evolve(rival.decided, finished=not rival.guessed))
 
 
-def _rival(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> Rival:
+def _candidate(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> Rival:
     return Rival(compiled, selector.findings, _answer(question, selector))
 
 
-def _as_known(known: DecidedGraph, rival: Rival, selector: MeasuredSelector) -> Rival:
-    """Return a plan as what is known of it; where some of that does not hold any more, as what it is now."""
+def _as_record(known: DecidedGraph, rival: Rival, selector: MeasuredSelector) -> Rival:
+    """Return a cached plan as its decision record, updated where some of it does not hold."""
     if _all_holds(known, selector):
         return evolve(rival, decided=_timed_now(known, selector))
     return evolve(rival, decided=evolve(rival.decided, finished=rival.decided.finished and not rival.guessed))
@@ -225,8 +232,8 @@ def _as_known(known: DecidedGraph, rival: Rival, selector: MeasuredSelector) -> 
 def _answer_now(
     known: DecidedGraph | None, exact: DecidedGraph | None, question: Question, selector: MeasuredSelector
 ) -> DecidedGraph:
-    """Return what there is to keep of a plan that was known: where it was of this very graph, and all of it holds, only
-    what its kernels take may be news.
+    """Return the record to save for a cached plan. Where it was of this very graph and all of it holds, only its
+    kernel times change.
     """
     if known is not None and known is exact and _all_holds(known, selector):
         return _timed_now(known, selector)
@@ -234,8 +241,8 @@ def _answer_now(
 
 
 def _timed_now(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
-    """Return what is known of a graph, which still holds, with what its kernels take as they are made today; where some
-    of these were never timed, as it is.
+    """Return a cached record that still holds with kernel times of the present code; unchanged where some kernels were
+    never timed.
     """
     if any(choice.seconds is None for choice in selector.choices):
         return known
@@ -243,24 +250,27 @@ def _timed_now(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
 
 
 def _all_holds(known: DecidedGraph, selector: MeasuredSelector) -> bool:
-    """Whether a compilation that was told what is known decided nothing else."""
+    """Return whether a replay of cached decisions decided nothing else."""
     return selector.made == known.read()
 
 
 def is_known(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:
-    """Whether a compilation without a search can take over what a search decided: for a GPU, where results are kept."""
+    """Return whether a compilation can replay cached decisions without a search.
+
+    It can for a GPU, where results are cached.
+    """
     if not target.lockstep or target.on_host or watched(options) or options.debug or cache_root() is None:
         return False
     return known_answer(question_about(graph, spec, target, options), target) is not None
 
 
 def watched(options: CompileOptions) -> bool:
-    """Whether the passes are wanted for what they print."""
+    """Return whether the passes run for their printed output."""
     return bool(options.print_after or options.dump or options.stop_after)
 
 
 def question_about(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> Question:
-    """Return what is asked about a graph before anything is searched."""
+    """Return the key of a graph's decision record, made before a search."""
     canonical = canonical_form(graph, spec)
     policy = PRECISIONS[options.precision]
     nodes = node_marks(LowerPrecision(spec.instances, policy).run(canonical), spec.instances)
@@ -268,21 +278,24 @@ def question_about(graph: Graph, spec: Spec, target: Target, options: CompileOpt
 
 
 def canonical_form(graph: Graph, spec: Spec) -> Graph:
-    """Return what a model is whichever exporter wrote it: canonical, with the attributes that nodes leave out."""
+    """Return the exporter-independent form of a model.
+
+    It is canonical, and has all attributes, defaults included.
+    """
     key = id(graph)
     kept = _CANONICAL.get(key)
     if kept is not None and kept[0]() is graph and kept[1] is spec:
         return kept[2]
     instances = spec.instances
     canonical = Canonicalise(instances).run(graph)
-    nodes = (evolve(node, attributes=_said(instances.of_node(node, canonical))) for node in canonical.nodes)
+    nodes = (evolve(node, attributes=_attribute_values(instances.of_node(node, canonical))) for node in canonical.nodes)
     canonical = evolve(canonical, nodes=tuple(nodes))
     _CANONICAL[key] = weakref.ref(graph, lambda _: _CANONICAL.pop(key, None)), spec, canonical
     return canonical
 
 
-def _said(instance: Instance) -> dict[str, Attribute]:
-    """Return what a node's attributes are, said or not; what is not there is left out, an element type is its name."""
+def _attribute_values(instance: Instance) -> dict[str, Attribute]:
+    """Return a node's attributes, defaults included; absent ones are left out, an element type is its name."""
     return {
         name: value.value if isinstance(value, DType) else value
         for name, value in instance.attributes.items()
@@ -290,42 +303,42 @@ def _said(instance: Instance) -> dict[str, Attribute]:
     }
 
 
-def _first_that_holds(
+def _first_replayable(
     answers: Sequence[DecidedGraph | None], selector: MeasuredSelector, run: Callable[[], CompiledGraph]
 ) -> tuple[DecidedGraph | None, CompiledGraph | None]:
-    """Return the first answer that can be taken over, with what is then compiled. Where nothing may be searched, the
-    first will do even if its kernels are made otherwise, should there be no better one.
+    """Return the first record that can be replayed, with its compilation. Where no search is allowed, the first with
+    changed kernels is the fallback.
     """
     frozen, given = selector.tuner.frozen, [answer for answer in answers if answer is not None]
     for answer in given if len(given) > 1 or not frozen else ():
-        if (found := _taken_over(answer, selector, run)) is not None:
+        if (found := _replay_final(answer, selector, run)) is not None:
             return answer, found
     for answer in given if frozen else ():
-        if (found := _told(answer, selector, run)) is not None:
+        if (found := _replay(answer, selector, run)) is not None:
             return answer, found
     return None, None
 
 
-def _taken_over(
+def _replay_final(
     known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
 ) -> CompiledGraph | None:
-    """Compile as a search to the end decided; nothing where this version forms other groups, or makes so many of the
-    kernels otherwise that what it would decide is another matter.
+    """Replay the decisions of a finished search; None where this version forms other groups, or has changed so many of
+    the kernels that the decisions no longer apply.
     """
     frozen = selector.tuner.frozen
     with nullcontext() if frozen else selector.unmeasured():
-        found = _told(known, selector, run)
+        found = _replay(known, selector, run)
     if found is None:
         return None
     missing = [p for p, c in zip(selector.problems, selector.choices, strict=True) if c.origin != HELD]
     otherwise = sum(bool(selector.tuner.resources.database.hints(problem)) for problem in missing)
     if otherwise > OTHERWISE * (len(selector.problems) - len(missing) + otherwise):
         return None
-    return found if frozen or not missing else _told(known, selector, run)
+    return found if frozen or not missing else _replay(known, selector, run)
 
 
-def _told(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:
-    """Compile as was decided before; nothing where this version forms other groups."""
+def _replay(known: DecidedGraph, selector: MeasuredSelector, run: Callable[[], CompiledGraph]) -> CompiledGraph | None:
+    """Replay a decision record; None where this version forms other groups."""
     selector.decisions = known.read()
     try:
         return None if selector.decisions is None else run()

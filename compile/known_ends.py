@@ -1,5 +1,6 @@
-"""Which plan a graph has that PyTorch captured, and what goes in and comes out of it: kept, by all that is known of the
-graph before it is read.
+"""Graph-signature cache.
+
+Caches, per fingerprint of a captured FX graph, its signature (inputs and outputs) and the key of its compiled plan.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ if TYPE_CHECKING:
 
 @frozen
 class KnownEnds:
-    """The ends of a captured graph, the inputs that became constants, and the name of its kept plan."""
+    """Signature of a captured graph, inputs that became constants, and plan key."""
 
     ends: Ends
     frozen: tuple[int, ...]
     plan: str
 
     def found(self, compiled: Choice) -> Found:
-        """Return this with what runs the plan."""
+        """Return the signature with the program that runs the plan."""
         from ..frontends.torch import Found
 
         return Found(self.ends, self.frozen, compiled)
 
 
 def find_ends(facts: Iterable[str | bytes]) -> KnownEnds | None:
-    """Return what is kept of a graph of which these facts are known."""
+    """Return the cached signature for a graph's fingerprint facts."""
     text = KernelStore.open("door").get(cache_key(facts))
     return None if text is None else _read(json.loads(text))
 
 
 def keep_ends(facts: Iterable[str | bytes], found: Found, plan: str) -> None:
-    """Keep what goes in and comes out of a graph, and the name of its plan."""
-    KernelStore.open("door").put(cache_key(facts), json.dumps(_written(found, plan)).encode())
+    """Cache a graph's signature and the key of its plan."""
+    KernelStore.open("door").put(cache_key(facts), json.dumps(_to_record(found, plan)).encode())
 
 
-def _written(found: Found, plan: str) -> dict[str, Any]:
+def _to_record(found: Found, plan: str) -> dict[str, Any]:
     ends = found.ends
     return {
         "inputs": ends.inputs,

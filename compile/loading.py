@@ -1,4 +1,4 @@
-"""What a compilation starts from: the vocabulary, and a model in any of the forms that are read."""
+"""Loading of the vocabulary, and of models in all supported formats."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 @frozen
 class Spec:
-    """The vocabulary of one compilation: the built-in one and the user's declarations,
-    whose texts travel with the plan.
+    """Vocabulary of one compilation: the built-in one and the user's declarations.
+
+    The texts of these travel with the plan.
     """
 
     registry: Registry
@@ -55,7 +56,7 @@ class Spec:
 
     @property
     def instances(self) -> Instances:
-        """What has been asked of the vocabulary, whoever asked."""
+        """Instances of the vocabulary, shared by all callers."""
         return self.registry.instances
 
     @property
@@ -65,9 +66,9 @@ class Spec:
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
-    """Read the user's `.cuts` files (or folders of them) on top of the built-in vocabulary.
+    """Add the user's `.cuts` files or folders to the built-in vocabulary.
 
-    Raises `UsageError` where a file cannot be read, or one file is given in the place of a list.
+    Raises `UsageError` where a file cannot be read, or one file is given instead of a list.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise UsageError(
@@ -86,7 +87,7 @@ def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
 
 
 def spec_of_texts(texts: Mapping[str, str]) -> Spec:
-    """Return the vocabulary that declarations in text form make with the built-in one."""
+    """Return the built-in vocabulary, extended by declarations in text form."""
     registry = Registry.builtin()
     return Spec(
         registry.extend(*(Source(name, text) for name, text in texts.items())) if texts else registry, dict(texts)
@@ -94,7 +95,10 @@ def spec_of_texts(texts: Mapping[str, str]) -> Spec:
 
 
 def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
-    """Return the vocabulary with the declarations that became operators of PyTorch, which its models may call."""
+    """Return the vocabulary with the declarations that became PyTorch operators.
+
+    PyTorch models may call these.
+    """
     file = isinstance(model, (str, os.PathLike)) and os.fspath(model).lower().endswith(".pt2")
     archive = file and "torch" in sys.modules  # where PyTorch was not imported, there are none
     if not archive and not isinstance(model, (TorchModule, ExportedProgram)):
@@ -107,13 +111,15 @@ def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
     return spec if texts == spec.texts else spec_of_texts(texts)
 
 
-@seldom_collected()  # what is read stays, and each search would look at all of it again
+@seldom_collected()  # the graph stays alive, so collections would only traverse it again
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
-    """Return the graph of a model: a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported
-    program of PyTorch, a module with example inputs `args`, or the path of a file.
+    """Return the graph of a model in any supported format.
+
+    The model is a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported program of
+    PyTorch, a module with example inputs `args`, or the path of a file.
 
     A file is graph.json (`-` reads it from standard input), an ONNX model, or a `.pt2` of torch.export. Raises
-    `UsageError` for example inputs of what is no module.
+    `UsageError` for example inputs of an object that is no module.
     """
     infer = spec.instances.infer
     _check_shapes(shapes or {})
@@ -124,7 +130,7 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args:
     if isinstance(model, Graph):
         return _with_shapes(model, spec, shapes or {})
     if not isinstance(model, (str, os.PathLike)):
-        return _load_onnx(_checked(model), spec, shapes or {})
+        return _load_onnx(_check_model(model), spec, shapes or {})
     path = os.fspath(model)
     if path.lower().endswith(".onnx"):
         return _load_onnx(path, spec, shapes or {})
@@ -150,8 +156,8 @@ def _check_shapes(shapes: Shapes) -> None:
             )
 
 
-def _checked(model: object) -> Any:
-    """Return a model in memory; refuse what is none, which a caller without a type checker may pass."""
+def _check_model(model: object) -> Any:
+    """Return a model in memory; raise for other objects, which an untyped caller may pass."""
     if isinstance(model, (bytes, Message)):
         return model
     raise UsageError(

@@ -1,4 +1,4 @@
-"""The compiler as a backend of ONNX: `onnx.backend.test.BackendTest(cuts.compile.onnx_backend.CutsBackend, __name__)`.
+"""ONNX backend of the compiler: `onnx.backend.test.BackendTest(cuts.compile.onnx_backend.CutsBackend, __name__)`.
 
 `CUTS_ONNX_TARGET` names the target (default `opencl`).
 """
@@ -18,7 +18,10 @@ def target_name() -> str:
 
 
 class CutsBackend(ReferenceBackend):
-    """ONNX's backend interface on generated kernels; functions of ONNX's interface are methods of the class."""
+    """Backend interface of ONNX on generated kernels.
+
+    ONNX requires the functions of the interface as methods of the class.
+    """
 
     @classmethod
     def compile_graph(cls, graph: Graph) -> Runner:
@@ -27,5 +30,8 @@ class CutsBackend(ReferenceBackend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on a device of this kind: "CUDA" where the target is one, else "CPU"."""
+        """Return whether models run on a kind of device.
+
+        The kind is "CUDA" where the target is CUDA, else "CPU".
+        """
         return device.split(":")[0] == ("CUDA" if target_name().startswith("cuda") else "CPU")

@@ -1,8 +1,7 @@
-"""Which value of a model outgrows the half type that a precision policy stores it in.
+"""Finds the value that overflows the half type of a precision policy.
 
-A kernel that fuses several operations shows only what it writes, which is no number by then. So the graph that the
-policy makes of the model is evaluated in double precision, where nothing overflows, and its values are looked at in the
-order in which they are computed.
+A fused kernel shows only its results, which are NaN or infinite by then. So the graph that the policy makes of the
+model is evaluated in double precision, where nothing overflows, and its values are checked in order of computation.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from .loading import spec_of_texts
 
 
 def first_overflow(model: PlannedModel, inputs: Mapping[str, Array]) -> str:
-    """Describe the first value that is finite in double precision and infinite in the type of its own; return an empty
-    text where there is none.
+    """Describe the first value that overflows its type.
+
+    The value is finite in double precision.
+
+    The text is empty where there is none.
     """
     stored = PRECISIONS[model.precision].stored
     if stored is DType.F32:
@@ -31,7 +33,7 @@ def first_overflow(model: PlannedModel, inputs: Mapping[str, Array]) -> str:
     registry = spec_of_texts(model.specs).registry
     graph = run_passes(model.graph, graph_passes(registry, model.precision))
     convert, _ = registry.instances.conversion
-    # A conversion rounds in double precision too, so what it is given says what it should yield.
+    # A conversion rounds in double precision too, so its operand has the expected value.
     meant = {node.outputs[0]: node.operands[0] for node in graph.nodes if node.op == convert}
     narrow = tuple(v for node in graph.nodes for v in node.outputs if graph.types[v].dtype is stored)
     wanted = tuple(dict.fromkeys(meant.get(v, v) for v in narrow))

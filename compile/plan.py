@@ -1,4 +1,7 @@
-"""A plan with the means to run, check, save and read it, and how what the passes made of a graph becomes one."""
+"""Compiled plan with its operations: run, verify, save and load.
+
+`plan_of` assembles one from the result of the passes.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,13 @@ from .overflow import first_overflow
 
 
 class CompiledPlan:
-    """A plan and the means to run, check, save and read it; `kept` is a folder that it is kept in.
+    """Plan with the means to run, verify, save and load it.
 
-    It is re-entrant: threads that call `run` wait for one another, and what a run returned stays as it is. Threads that
-    shall run side by side each open a `Session` of `plan` of their own. `state` has the buffers that a program
-    writes, kept between runs.
+    `cache_folder` is the folder that holds it.
+
+    It is re-entrant: threads that call `run` wait for one another, and the result of a run does not change later.
+    Threads that run concurrently each open a `Session` of `plan`. `state` has the buffers that a program writes; they
+    persist between runs.
     """
 
     def __init__(
@@ -71,12 +76,12 @@ class CompiledPlan:
 
     @property
     def kernels(self) -> tuple[Any, ...]:
-        """The kernels: source, geometry and what the compiler chose for each."""
+        """Kernels: source, geometry and schedule of each."""
         return self.plan.kernels
 
     @property
     def target(self) -> Target:
-        """What the plan was compiled for."""
+        """Target that the plan was compiled for."""
         return self.plan.target
 
     @property
@@ -95,7 +100,7 @@ class CompiledPlan:
         return {name: self.plan.types[name] for name in self.plan.interface.caller_outputs(self.plan.outputs)}
 
     def __repr__(self) -> str:
-        """Return what goes in, what comes out, how many kernels there are, and the target."""
+        """Return inputs, outputs, the number of kernels, and the target."""
         given, found = (", ".join(f"{n}: {t}" for n, t in types.items()) for types in (self.inputs, self.outputs))
         steps = len(self.plan.steps)
         size = f"{len(self.kernels)} kernels in {steps} steps" if self.target.dialect != "reference" else "no kernels"
@@ -103,11 +108,11 @@ class CompiledPlan:
 
     @property
     def parts(self) -> tuple[CompiledPlan, ...]:
-        """What is compiled together: all of it."""
+        """Parts that are compiled together: the whole plan."""
         return (self,)
 
     def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
-        """Yield what is compiled together, with its own inputs."""
+        """Yield each part that is compiled together, with its inputs."""
         yield self, inputs
 
     @property
@@ -153,7 +158,10 @@ class CompiledPlan:
             return self._host_state
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
-        """Run the plan: arrays in by name (NumPy, DLPack, `__cuda_array_interface__`), a dict of arrays out."""
+        """Run the plan on arrays by name; return a dict of arrays.
+
+        Inputs may be NumPy arrays, or support DLPack or `__cuda_array_interface__`.
+        """
         if self.plan.target.dialect == "reference":
             return self._run_on_host(inputs)
         return self.session.run(inputs, on_device=on_device)
@@ -169,9 +177,11 @@ class CompiledPlan:
         return interface.results({name: found[name] for name in self.outputs})
 
     def require_room(self, reference: bool = False) -> None:
-        """Raise `BackendError` where the device, or the host, has no room for a run (or for the float64 `reference`).
+        """Raise `BackendError` where device or host lacks memory for a run.
 
-        The host needs the inputs and, for the reference, in float64 at least what one operation reads and writes.
+        With `reference`, the memory of the float64 reference counts.
+
+        The host needs the inputs and, for the reference, in float64 at least the operands and results of one operation.
         """
         nbytes = sum(type_.nbytes for type_ in self.inputs.values())
         if reference or self.target.dialect == "reference":
@@ -204,7 +214,10 @@ class CompiledPlan:
         return {**{tensor.input: now[name] for name, tensor in state.items()}, **inputs}
 
     def reference_values(self, inputs: Mapping[str, object], kind: npt.DTypeLike = np.float64) -> dict[str, Any]:
-        """Compute every value of the model like `reference`, intermediates included; floats in the precision `kind`."""
+        """Compute every value of the model, intermediates included, like `reference`.
+
+        Floats have the precision `kind`.
+        """
         model = self._model()
         arrays = self._all_inputs(inputs)
         values = tuple(value for node in model.graph.nodes for value in node.outputs)
@@ -216,15 +229,15 @@ class CompiledPlan:
         return random_inputs(self.plan.types, tuple(self.inputs), seed)
 
     def own_operations(self) -> tuple[str, ...]:
-        """Return the operations of the model that are the user's own declarations, in order."""
+        """Return the user-declared operations of the model, in order."""
         model = self._model()
         own = spec_of_texts(model.specs).own
         return tuple(dict.fromkeys(node.op for node in model.graph.nodes if node.op in own))
 
     def tolerances(self) -> dict[str, float]:
-        """Return the relative error that rounding explains, for every value of the model."""
+        """Return the relative rounding error for every value of the model."""
         model = self._model()
-        used = {str(name) for group in self.plan.groups for name in _listed(group.get("algorithms"))}
+        used = {str(name) for group in self.plan.groups for name in _as_list(group.get("algorithms"))}
         collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
         policy = PRECISIONS[model.precision]
         products = MATH_MODES[policy.math].epsilon if policy.math else 0.0
@@ -238,7 +251,9 @@ class CompiledPlan:
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
     ) -> tuple[Comparison, ...]:
-        """Run and compare every output with an oracle: the float64 reference, unless its values are given.
+        """Run and compare every output with an oracle.
+
+        The oracle is the float64 reference, unless its values are given.
 
         State that the run leaves is compared with that of the reference; the state of the plan stays as it is.
 
@@ -256,7 +271,7 @@ class CompiledPlan:
                 f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}"
             )
         results = tuple(compare(name, found[name], expected[name], allowed[name]) for name in names)
-        return results if all(result.ok for result in results) else self._conditioned(results, given)
+        return results if all(result.ok for result in results) else self._apply_condition(results, given)
 
     def _run_stateless(self, inputs: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
         """Run on all inputs, those of state too; leave the state as it is."""
@@ -265,32 +280,37 @@ class CompiledPlan:
         on_host = self.plan.target.dialect == "reference"
         return self._reference(inputs) if on_host else self.session.run_on(inputs, (), names)
 
-    def _conditioned(self, results: tuple[Comparison, ...], inputs: Mapping[str, object]) -> tuple[Comparison, ...]:
+    def _apply_condition(self, results: tuple[Comparison, ...], inputs: Mapping[str, object]) -> tuple[Comparison, ...]:
         """Return comparisons whose tolerance follows the condition of the function."""
         allowed = self.conditioned_tolerances(inputs)
         return tuple(evolve(r, tolerance=max(r.tolerance, allowed.get(r.tensor, 0.0))) for r in results)
 
     def conditioned_tolerances(self, inputs: Mapping[str, object]) -> dict[str, float]:
-        """Return the relative error that rounding and the condition of the function explain, for every value of the
-        model.
+        """Return tolerances that account for rounding and the function's condition.
 
-        A function may lose digits by itself: a cosine of 4,096 radians does in single precision, however it is
-        computed. What it loses is how far its declaration evaluated in single precision, operation by operation, is
-        from itself in double precision. A kernel may lose as much in each of two ways of rounding, so twice of it is
-        rounding.
+        There is a relative error for every value of the model.
+
+        The function itself may lose digits: a cosine of 4,096 radians does in single precision, in every
+        implementation. The loss is the difference between the declaration evaluated in single precision, operation by
+        operation, and in double precision. A kernel may lose as much in each of two ways of rounding, so twice the loss
+        is accepted.
         """
         single, double = (self.reference_values(inputs, kind) for kind in (np.float32, np.float64))
         lost = {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
         return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
 
     def first_overflow(self, inputs: Mapping[str, object]) -> str:
-        """Describe the first value, in the order of computation, that the half type of the precision policy cannot
-        hold; return an empty text where each fits.
+        """Describe the first value that overflows the policy's half type.
+
+        Values come in the order of computation. The text is empty where each fits.
         """
         return first_overflow(self._model(), self._all_inputs(inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the plan's folder, whole or not at all: a copy of the one that it is kept in, where there is one."""
+        """Write the plan's folder atomically.
+
+        It is a copy of the cached folder, where there is one.
+        """
         if self.kept is None or not copy_plan(self.kept, folder):
             save_plan(self.plan, folder)
 
@@ -307,7 +327,7 @@ def _coarsest(stored: DType, narrowest: DType) -> DType:
     return narrowest if stored is DType.F32 else max(stored, narrowest, key=epsilon)
 
 
-def _listed(value: object) -> Sequence[object]:
+def _as_list(value: object) -> Sequence[object]:
     """Return a record's list; nothing where there is none."""
     return value if isinstance(value, (list, tuple)) else ()
 
@@ -315,7 +335,10 @@ def _listed(value: object) -> Sequence[object]:
 def plan_of(
     compiled: CompiledGraph, graph: Graph, spec: Spec, target: Target, precision: PrecisionName = "fp32"
 ) -> CompiledPlan:
-    """Turn what the passes made of a graph into a plan, with cubins where this machine can make them."""
+    """Assemble a plan from the passes' result.
+
+    The plan has cubins where this machine can compile them.
+    """
     cubins = compile_binaries(compiled, target)
     model = PlannedModel(graph, spec.texts, precision)
     plan = make_plan(compiled, target, model, tuple(cubin.code for cubin in cubins))
@@ -323,7 +346,7 @@ def plan_of(
 
 
 def within(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
-    """Return a plan that takes no more than so many bytes on the device.
+    """Return a plan that fits into a device memory limit in bytes.
 
     Raises `PlanError` where it takes more.
     """
@@ -337,7 +360,10 @@ def within(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
 
 
 def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
-    """Compile CUDA kernels to cubins where this machine has a compiler; nothing for other targets or without one."""
+    """Compile CUDA kernels to cubins where this machine has a compiler.
+
+    The result is empty for other targets or without one.
+    """
     if target.dialect != "cuda" or not toolchains():
         return ()
     return compile_kernels(compiled.kernels, target.arch)

@@ -1,8 +1,10 @@
-"""Plans of models, kept so that the same model needs no second search and no second compilation: those that were tuned
-to the end, and those of PyTorch's door, which a later process asks for with the same wishes.
+"""Plan cache: a model that was compiled before needs no second search.
 
-A plan is found by everything it was made from: the graph with its weights, the declarations, the target, the machine,
-the settings of the search, and this very version of the compiler. The newest plans are kept, up to a size.
+It holds plans of finished searches, and plans of the PyTorch entry point, which a later process requests with the same
+options.
+
+The key covers everything that a plan is made from: the graph with its weights, the declarations, the target, the
+machine, the settings of the search, and the compiler's version. The newest plans stay, up to a size.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from ..search import MeasuredSelector, machine_of
 from .loading import Spec
 from .plan import CompiledPlan, compile_binaries
 
-#: Bytes of all kept plans together.
+#: Bytes of all cached plans together.
 LIMIT = 4 << 30
 
 
 @frozen
 class PlanCache:
-    """Where the plan of one search is kept."""
+    """Location of one search's cached plan."""
 
     folder: Path
     key: str
@@ -42,8 +44,9 @@ class PlanCache:
     def of(
         cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
     ) -> PlanCache | None:
-        """Return where a search's plan is kept; None where caching is off, or where the passes are wanted for what they
-        print.
+        """Return the location of a search's plan.
+
+        None where caching is off, or where the passes run for their printed output.
         """
         folder = _folder()
         watched = selector.audit or options.print_after or options.dump
@@ -55,15 +58,19 @@ class PlanCache:
     def of_wishes(
         cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, *wishes: object
     ) -> PlanCache | None:
-        """Return where the plan of what somebody asked for is kept, budget included, whether its search came to an end
-        or not; None where caching is off.
+        """Return the location of the plan for given options, budget included.
+
+        The search may be finished or not. None where caching is off.
         """
         folder = _folder()
         asked = (options.mode, options.precision, *map(repr, (options.debug, options.budget, options.memory, *wishes)))
         return None if folder is None else cls(folder, cache_key([*_facts(graph, spec, target), *asked]), target)
 
     def find(self) -> CompiledPlan | None:
-        """Return the kept plan; one that is damaged or of another version is deleted."""
+        """Return the cached plan.
+
+        One that is damaged or of another version is deleted.
+        """
         place = self.folder / self.key
         if not place.exists():
             return None
@@ -76,7 +83,7 @@ class PlanCache:
             return None
 
     def keep(self, made: CompiledPlan) -> None:
-        """Keep a plan, and drop the oldest ones beyond the limit."""
+        """Save a plan, and delete the oldest ones beyond the limit."""
         save_plan(made.plan, self.folder / self.key)
         made.kept = self.folder / self.key
         _trim(self.folder)
@@ -90,7 +97,7 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
 
 
 def _facts(graph: Graph, spec: Spec, target: Target) -> Iterator[str | bytes]:
-    """Yield what every plan depends on."""
+    """Yield the facts that every plan depends on."""
     yield from target_facts(target)
     yield print_graph(graph)
     yield repr(sorted(spec.texts.items()))
@@ -98,21 +105,22 @@ def _facts(graph: Graph, spec: Spec, target: Target) -> Iterator[str | bytes]:
 
 
 def target_facts(target: Target) -> Iterator[str]:
-    """Yield what every plan for a target depends on, whatever it computes."""
+    """Yield the facts that every plan for a target depends on."""
     yield compiler_digest()
     yield repr(target)
     yield repr(sorted(machine_of(target).items()))
 
 
 def find_plan(name: str, target: Target) -> CompiledPlan | None:
-    """Return the plan that is kept under a name."""
+    """Return the plan that is cached under a name."""
     folder = _folder()
     return None if folder is None else PlanCache(folder, name, target).find()
 
 
 def keep_wrong(made: CompiledPlan) -> Path | None:
-    """Keep a plan that computes wrong results apart, for whoever looks for the reason; return its folder, nothing where
-    it cannot be kept.
+    """Save a plan with wrong results in a separate folder, for diagnosis.
+
+    Returns that folder; None where it cannot be saved.
     """
     folder = _folder()
     if folder is None:
@@ -127,7 +135,7 @@ def keep_wrong(made: CompiledPlan) -> Path | None:
 
 
 def _weights(graph: Graph) -> Iterator[str | bytes]:
-    """Yield what tells weights from others; digests of hundreds of megabytes are computed by all cores."""
+    """Yield the facts that identify weights; all cores compute digests of hundreds of megabytes."""
     state = {f"state {name}": tensor.initial for name, tensor in graph.interface.state.items()}
     named = sorted({**graph.constants, **state}.items())
     with ThreadPoolExecutor(cores()) as pool:
@@ -146,7 +154,7 @@ def _folder() -> Path | None:
 
 
 def _plans(folder: Path) -> list[Path]:
-    """Return the kept plans, the newest first; other processes add and delete some meanwhile."""
+    """Return the cached plans, the newest first; other processes may add and delete some meanwhile."""
     found = []
     for path in folder.iterdir():
         try:
@@ -171,14 +179,14 @@ def _trim(folder: Path) -> None:
 
 
 def plans_info() -> dict[str, int]:
-    """Return how many plans are kept, and their bytes."""
+    """Return the number of cached plans, and their bytes."""
     folder = _folder()
     plans = [] if folder is None else _plans(folder)
     return {"plans": len(plans), "bytes": sum(map(_size, plans))}
 
 
 def clear_plans() -> int:
-    """Delete all kept plans and return how many there were."""
+    """Delete all cached plans and return their number."""
     folder = _folder()
     plans = [] if folder is None else _plans(folder)
     for plan in plans:

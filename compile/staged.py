@@ -1,4 +1,7 @@
-"""Models with operations outside the vocabulary: everything else is compiled, and one warning lists what is not."""
+"""Models with operations outside the vocabulary.
+
+Everything else is compiled, and one warning lists the operations that are not.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ Compile = Callable[[Graph], CompiledPlan]
 
 @frozen
 class _Runner:
-    """A part's plan as what runs it."""
+    """Runner of a part's plan."""
 
     plan: CompiledPlan
 
@@ -44,7 +47,8 @@ class _Runner:
 
 
 class StagedPlan:
-    """A model in stages: plans of its parts, and nodes that run uncompiled between them.
+    """Model in stages: plans of its parts, and uncompiled nodes between them.
+
     Parts are compiled when they first run.
     """
 
@@ -61,7 +65,7 @@ class StagedPlan:
         self._alone = RLock()  # parts are compiled, and kept, while they run
 
     def __repr__(self) -> str:
-        """Return what goes in, what runs uncompiled, and the target."""
+        """Return inputs, uncompiled operations, and the target."""
         given = ", ".join(f"{name}: {type_}" for name, type_ in (self._types or {}).items()) or "..."
         return f"StagedPlan({self.name!r}: ({given}), {', '.join(self.foreign)} uncompiled, for {self.target.name})"
 
@@ -79,7 +83,10 @@ class StagedPlan:
 
     @property
     def parts(self) -> tuple[CompiledPlan, ...]:
-        """The plans of the parts that are compiled so far, in the order of the model."""
+        """Plans of the parts that are compiled so far.
+
+        They are in the order of the model.
+        """
         return tuple(
             prepared.run.plan
             for kept in self.stages.compiled.values()
@@ -89,12 +96,13 @@ class StagedPlan:
 
     @property
     def complete(self) -> bool:
-        """Whether no search was ended by its budget."""
+        """Return whether every search finished within its budget."""
         return all(part.complete for part in self.parts)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the outputs by name; inputs may have other shapes than the plan was made for,
-        which compiles parts anew.
+        """Return the outputs by name.
+
+        Inputs may have other shapes than the plan was made for, which compiles parts anew.
         """
         check_names(tuple(self.stages.inputs), inputs)
         with self._alone:
@@ -103,13 +111,14 @@ class StagedPlan:
         return found
 
     def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compile all parts for the shapes that a run with these inputs gives them;
-        without a device, values are the reference's.
+        """Compile all parts for the shapes of a run with these inputs.
+
+        Without a device, values are the reference's.
         """
         return self.stages.run(inputs, _execute_anywhere)
 
     def warn(self) -> None:
-        """Tell `notice` what runs uncompiled, once."""
+        """Report the uncompiled operations to `notice`, once."""
         text = self.stages.warning
         if text and text != self._noticed:
             self._noticed = text
@@ -120,7 +129,7 @@ class StagedPlan:
         return random_inputs(self.inputs, tuple(self.inputs), seed)
 
     def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
-        """Run, and yield the plan of every part with the inputs that it got."""
+        """Run, and yield the plan of every part with its inputs."""
         found: list[tuple[CompiledPlan, Mapping[str, Any]]] = []
 
         def note(prepared: Prepared, arrays: Mapping[str, Array]) -> Mapping[str, Any]:
@@ -135,11 +144,13 @@ class StagedPlan:
     def verify(
         self, inputs: Mapping[str, Any] | None = None, oracle: Mapping[str, Any] | None = None
     ) -> tuple[Comparison, ...]:
-        """Run and compare: every part with the float64 reference on the operands that it got, or the outputs with an
-        oracle's values.
+        """Run and compare every part with the float64 reference.
 
-        What is foreign has no reference but itself, and may turn a rounding into another result; so parts are compared
-        one by one.
+        Each part is evaluated on the operands that it got. With an oracle's values, the outputs are compared with these
+        instead.
+
+        A foreign operation has no reference but itself, and may turn a rounding into another result; so parts are
+        compared one by one.
 
         Raises `GraphError` where the oracle lacks an output.
         """
@@ -155,11 +166,14 @@ class StagedPlan:
         return tuple(compare(name, value, oracle[name], 2 * self.tolerance()) for name, value in found.items())
 
     def tolerance(self) -> float:
-        """Return the relative error that rounding explains, were every foreign operation to pass on what it gets."""
+        """Return the relative rounding error, with foreign operations as identities."""
         return sum(max(part.tolerances().values(), default=0.0) for part in self.parts)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the plan's folder, whole or not at all; parts that have not run yet are compiled when they do."""
+        """Write the plan's folder atomically.
+
+        Parts that have not run yet are compiled when they do.
+        """
         stages = self.stages
         graph = type(stages.model.graph)()
         graph.CopyFrom(stages.model.graph)
@@ -167,11 +181,11 @@ class StagedPlan:
         record = StagedRecord(
             self.name, self.target, self.inputs, graph.SerializeToString(), stages.model.opsets, stages.weights,
             tuple(sorted(stages.borders.opaque)), tuple(sorted(stages.functions)), self.spec.texts,
-            tuple(self._planned()),
+            tuple(self._planned_parts()),
         )  # fmt: skip
         save_staged(record, folder)
 
-    def _planned(self) -> Iterator[PlannedPart]:
+    def _planned_parts(self) -> Iterator[PlannedPart]:
         for key, kept in self.stages.compiled.items():
             for prepared in kept:
                 if isinstance(prepared.run, _Runner):
@@ -224,8 +238,9 @@ def open_staged(
     compile_graph: Callable[[Graph, Spec, Target], CompiledPlan],
     functions: Mapping[str, Function] | None = None,
 ) -> StagedPlan:
-    """Open the folder of a model in stages; `compile_graph` makes the plans of parts for shapes that the folder has
-    none for.
+    """Open the folder of a model in stages.
+
+    `compile_graph` makes the plans of parts for shapes that the folder lacks.
 
     Raises `PlanError` where a function is missing that the plan needs, and `BackendError` where the package onnx is.
     """

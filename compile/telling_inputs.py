@@ -1,8 +1,9 @@
-"""Random inputs of a whole network that tell something of it: what it computes is finite, and no constant.
+"""Validation inputs: random inputs of a network with informative results.
 
-Standard normal numbers all the way make sums of products grow from layer to layer, where weights are inputs too, as
-those of a training step are; logarithms and roots are no numbers on half of them. So inputs that products are summed of
-are scaled by how many there are, and where outputs tell nothing all the same, they are drawn in another way.
+Informative results are finite and not constant. Sums of products of standard normal numbers grow from layer to layer
+where weights are inputs too, as those of a training step are; logarithms and roots are NaN on half of them. So inputs
+of sums of products are scaled by the number of their terms, and where outputs are not informative all the same, another
+distribution is tried.
 """
 
 from __future__ import annotations
@@ -20,44 +21,49 @@ from ..passes.graph import is_contraction
 
 #: Random numbers of a tensor repeat after this many: a prime, so that no stride of it meets the same numbers again.
 PERIOD = 4_194_301
-#: How far from zero positive numbers are at least.
+#: Smallest distance of positive numbers from zero.
 AWAY = 0.5
-#: Elements of all outputs that are looked at, a second's work; where there are more, a part of each that is not small.
+#: Largest number of output elements that are compared, a second's work; beyond it a sample of each large output is.
 MOST, WHOLE = 1 << 23, 1 << 16
-#: Part of an output's values that have to be finite for it to tell something.
+#: Smallest finite share of an informative output's values.
 FINITE = 0.5
 
 
 @frozen
 class Drawing:
-    """A way to draw numbers: normal ones, for inputs of up to so many dims positive ones, times a factor."""
+    """Distribution of random inputs.
+
+    Numbers are normal; inputs of at most `positive` dims are positive; `factor` multiplies all.
+    """
 
     positive: float = -1
     factor: float = 1.0
 
     def scale(self, scale: float) -> float:
-        """Return what numbers are multiplied by that have a scale: sums of positive ones grow with their number, not
-        with its square root.
+        """Return the factor of numbers with a given scale.
+
+        Sums of positive numbers grow with their count, others with its square root.
         """
         return self.factor * (scale**2 if self.positive == inf else scale)
 
 
-#: The ways in the order in which they are tried. Positive vectors have roots and logarithms, as variances have to;
-#: where all numbers are positive there are no poles, and small ones outgrow no half type.
+#: Distributions in the order in which they are tried. Positive vectors have roots and logarithms, as variances must;
+#: all-positive inputs avoid poles, and small ones do not overflow half types.
 WAYS = (Drawing(), Drawing(1), Drawing(inf), Drawing(factor=0.125), Drawing(1, 0.125))
 
 
 def telling_inputs(types: Mapping[str, TensorType], scales: Mapping[str, float], way: Drawing) -> dict[str, Array]:
-    """Return numbers for each input, others for each, the same ones every time; integers are 0 or 1, which index
-    anything.
+    """Return deterministic random numbers for each input.
+
+    Inputs differ from one another; integers are 0 or 1, which are valid indices everywhere.
     """
     return {
-        name: _drawn(type_, way.scale(scales.get(name, 1.0)), len(type_.shape) <= way.positive, number)
+        name: _draw(type_, way.scale(scales.get(name, 1.0)), len(type_.shape) <= way.positive, number)
         for number, (name, type_) in enumerate(types.items())
     }
 
 
-def _drawn(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
+def _draw(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
     generator, count = np.random.default_rng(seed), min(type_.size, PERIOD)
     if not type_.dtype.is_float:
         return np.resize(generator.integers(0, 2, count).astype(type_.dtype.numpy), type_.shape)
@@ -67,9 +73,9 @@ def _drawn(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
 
 
 def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
-    """Return factors for inputs that keep the first sums of products near one that they are part of.
+    """Return input factors that keep the first sums of products near one.
 
-    Sums with something constant are left as they are: who trained it has seen to them. Factors are powers of two.
+    Sums with a constant operand keep their scale: training has normalised them. Factors are powers of two.
     """
     found: dict[str, float] = {}
     origin = {name: name for name in graph.inputs}
@@ -86,24 +92,27 @@ def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
 
 
 def _products(program: Program, given: Mapping[str, str]) -> Iterator[tuple[int, set[str]]]:
-    """Yield how many products each sum of some has, and the values that they are made of."""
+    """Yield the number of products of each sum, and the values that they are made of."""
     for statement in filter(is_contraction, program.statements):
         tensors = {read.tensor for read in reads(statement.body)}
         yield prod(axis.extent for axis in statement.reduce), {given[t] for t in tensors if t in given}
 
 
 def _moves(program: Program) -> bool:
-    """Whether a program computes nothing: its results are elements of what it reads."""
+    """Return whether a program only moves data: its results are elements of its inputs."""
     return all(s.is_pointwise and isinstance(s.body, Read) for s in program.statements)
 
 
 def others(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return inputs with the same numbers in other places: what a run leaves of them is not right by luck."""
+    """Return inputs with the same numbers in other places.
+
+    Unwritten results of a run on them are then not right by accident.
+    """
     return {name: np.roll(array.reshape(-1), 1).reshape(array.shape) for name, array in inputs.items()}
 
 
 def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]:
-    """Return arrays whose floats are some part larger or smaller, as chance has it."""
+    """Return arrays whose floats are randomly perturbed by some share."""
     generator, found = np.random.default_rng(seed), dict(arrays)
     for name, array in arrays.items():
         if array.dtype.kind not in "biu" and array.size:
@@ -115,13 +124,13 @@ def moved(arrays: Mapping[str, Array], by: float, seed: int) -> dict[str, Array]
 
 
 def tells(outputs: Mapping[str, Array]) -> bool:
-    """Whether most outputs of floats are mostly finite, and not one number everywhere."""
+    """Return whether most float outputs are mostly finite and not constant."""
     step = step_of(outputs)
     floats = [some(array, step) for array in outputs.values() if array.dtype.kind not in "biu" and array.size]
-    return 2 * sum(map(_tells, floats)) >= len(floats)
+    return 2 * sum(map(_is_informative_array, floats)) >= len(floats)
 
 
-def _tells(found: Array) -> bool:
+def _is_informative_array(found: Array) -> bool:
     values = found.astype(np.float64)
     finite = np.isfinite(values)
     various = values.size == 1 or bool((values[finite] != values[finite][:1]).any())
@@ -129,7 +138,10 @@ def _tells(found: Array) -> bool:
 
 
 def step_of(outputs: Mapping[str, Array]) -> int:
-    """Return of how many elements of large outputs one is looked at: a prime, so that no row is met at one place."""
+    """Return the sampling step for the elements of large outputs.
+
+    It is prime, so that the samples of rows differ in position.
+    """
     step = -(-sum(array.size for array in outputs.values()) // MOST)
     while any(step % divisor == 0 for divisor in range(2, isqrt(step) + 1)):
         step += 1
@@ -137,5 +149,5 @@ def step_of(outputs: Mapping[str, Array]) -> int:
 
 
 def some(array: Array, step: int) -> Array:
-    """Return the elements of an output that are looked at, in order."""
+    """Return the sampled elements of an output, in order."""
     return array.reshape(-1)[:: step if array.size > WHOLE else 1]

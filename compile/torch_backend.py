@@ -1,5 +1,5 @@
-"""`torch.compile(model, backend="cuts")`, or `backend=cuts.compile.torch_backend.cuts_backend` where the package is not
-installed.
+"""Backend of `torch.compile(model, backend="cuts")`, or `backend=cuts.compile.torch_backend.cuts_backend` where the
+package is not installed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .plan import CompiledPlan
 
 
-#: How PyTorch's word for products of f32 reads as a policy (`torch.set_float32_matmul_precision`).
-_FOLLOWED: Mapping[str, PrecisionName] = {"highest": "fp32", "high": "tf32", "medium": "bf16"}
+#: Precision policies by the settings of `torch.set_float32_matmul_precision`.
+_MATMUL_PRECISIONS: Mapping[str, PrecisionName] = {"highest": "fp32", "high": "tf32", "medium": "bf16"}
 
 #: Seconds that candidates of each captured graph are timed for in modes of `torch.compile` that search.
 MODE_BUDGET_SECONDS = 60.0
@@ -44,29 +44,33 @@ _SAME_LAUNCH: Mapping[str, str] = {
     "max-autotune-no-cudagraphs": "candidates are timed as in 'max-autotune', and a plan is one launch in every mode",
 }
 _REPORTED_MODES: set[str] = set()
-#: Plans that a captured graph of dynamic shape keeps.
+#: Plans that a captured graph of dynamic shape caches.
 MAX_SHAPES = 64
 
 
 def cuts_backend(
     module: Any, examples: Sequence[Any], options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Any:
-    """Compile what Dynamo captured: for OpenCL where its tensors are on the CPU, for CUDA where they are on a GPU.
+    """Compile a captured graph, for OpenCL (CPU) or CUDA (GPU).
+
+    Tensors on the CPU select OpenCL, tensors on a GPU select CUDA.
 
     `options` are those of `torch.compile(..., options={"budget": 60})`, and apply to each captured graph. With a
-    `budget` in seconds (or `tune`, without one) candidates are timed; a later process finds what was found. With
-    `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record what calls them. Without a
-    `precision`, PyTorch's settings are followed: `torch.autocast`, whose casts the captured graph has, and for what is
-    left in f32 `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high" `tf32`
-    and "medium" `bf16`; `fp32` where the target can do no more. A `mode` of `torch.compile` stands for a budget. A
-    graph of dynamic shape keeps plans for `max_shapes` shapes, and drops the least recently used.
+    `budget` in seconds (or `tune`, without one) candidates are timed; a later process reuses the results. With
+    `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record their calls. Without a
+    `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
+    f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
+    `tf32` and "medium" `bf16`; `fp32` where the target supports no more. A `mode` of `torch.compile` stands for a
+    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
     from ..frontends.torch import dynamo_backend
 
     wishes = _read(_options_of(options, mode))
-    return dynamo_backend(module, examples, partial(_compile, wishes), wishes.freeze, _Kept(wishes), wishes.max_shapes)
+    return dynamo_backend(
+        module, examples, partial(_compile, wishes), wishes.freeze, _CachedPlans(wishes), wishes.max_shapes
+    )
 
 
 def _options_of(options: Mapping[str, Any] | None, mode: str | None) -> Mapping[str, Any]:
@@ -90,8 +94,8 @@ def _options_of(options: Mapping[str, Any] | None, mode: str | None) -> Mapping[
 
 
 @frozen
-class _Wishes:
-    """What `torch.compile` was told."""
+class _Options:
+    """Options of `torch.compile`."""
 
     precision: PrecisionName | None = None
     budget: float | None = None
@@ -101,12 +105,12 @@ class _Wishes:
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
 
 
-def _read(options: Mapping[str, Any]) -> _Wishes:
-    known = [field.name for field in fields(_Wishes)]
+def _read(options: Mapping[str, Any]) -> _Options:
+    known = [field.name for field in fields(_Options)]
     unknown = sorted(map(str, set(options) - set(known)))
     if unknown:
         raise UsageError(f"unknown option {quote(unknown[0])}", hint=f"options are: {', '.join(known)}")
-    wishes = _Wishes(**options)
+    wishes = _Options(**options)
     if wishes.precision is not None and wishes.precision not in PRECISIONS:
         raise UsageError(
             f"unknown precision {quote(str(wishes.precision))}", hint=f"precisions are: {', '.join(PRECISIONS)}"
@@ -126,9 +130,9 @@ def _read(options: Mapping[str, Any]) -> _Wishes:
 
 @frozen(eq=False)
 class _Precisions:
-    """The plans of a captured graph: one in each precision that held when it ran."""
+    """Plans of a captured graph, one for each precision."""
 
-    wishes: _Wishes
+    wishes: _Options
     captured: Callable[[], Captured]
     target: Target
     ordinal: int
@@ -137,7 +141,10 @@ class _Precisions:
     compiling: Any = field(factory=Lock)
 
     def choose(self, captured: Captured | None = None) -> TensorProgram | ArrayFunction:
-        """Return the plan in the precision that holds now; a graph that was just read need not be read again."""
+        """Return the plan in the current precision.
+
+        A graph that was just read need not be read again.
+        """
         precision = _precision(self.wishes, self.target)
         with self.compiling:
             if precision not in self.made:
@@ -145,7 +152,7 @@ class _Precisions:
             return self.made[precision]
 
     def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
-        """Have a plan for a precision."""
+        """Add a plan for a precision."""
         self.made[precision] = program_of(plan, self.ordinal)
         if plan.kept is not None:
             self.kept[precision] = plan.kept.name
@@ -165,33 +172,33 @@ class _Precisions:
         self.hold(precision, plan)
 
 
-def _precision(wishes: _Wishes, target: Target) -> PrecisionName:
+def _precision(wishes: _Options, target: Target) -> PrecisionName:
     from ..frontends.torch import matmul_precision
 
     if wishes.precision is not None:
         return wishes.precision
-    followed = _FOLLOWED[matmul_precision()]
+    followed = _MATMUL_PRECISIONS[matmul_precision()]
     return followed if followed in precisions_of(target) else "fp32"
 
 
-def _compile(wishes: _Wishes, captured: Captured, device: Any) -> _Precisions:
-    """Compile a graph in the precision that holds now, and again where another one holds when it runs."""
+def _compile(wishes: _Options, captured: Captured, device: Any) -> _Precisions:
+    """Compile a graph in the current precision, and again when it runs in another one."""
     target, ordinal = target_of(device)
     plans = _Precisions(wishes, captured.again or (lambda: captured), target, ordinal)
-    plans.choose(captured)  # what cannot be compiled is said where the graph is captured
+    plans.choose(captured)  # errors are raised where the graph is captured
     return plans
 
 
 @frozen
-class _Kept:
-    """Which kept plans captured graphs have that were compiled with the same wishes."""
+class _CachedPlans:
+    """Cached plans of captured graphs that were compiled with the same options."""
 
-    wishes: _Wishes
+    wishes: _Options
 
     def find(
         self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
     ) -> Found | None:
-        """Return what an earlier process made of a graph, in the precision that holds now."""
+        """Return an earlier process's plan of a graph in the current precision."""
         target, ordinal = target_of(device)
         precision = _precision(self.wishes, target)
         known = find_ends(self._facts(words, target, precision))
@@ -202,7 +209,7 @@ class _Kept:
         return known.found(plans.hold(precision, plan))
 
     def keep(self, words: Sequence[str | bytes], found: Found) -> None:
-        """Note under which name the plans of a graph are kept."""
+        """Save the names of a graph's plans."""
         plans = found.compiled
         assert isinstance(plans, _Precisions), "what this backend made"
         for precision, plan in plans.kept.items():

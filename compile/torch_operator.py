@@ -1,6 +1,6 @@
-"""`cuts.torch_op`: a declaration as an operator of PyTorch.
+"""PyTorch operators made from declarations: `cuts.torch_op`.
 
-This is how Woodpecker-DL binds custom operators to third-party engines (section 2.5), for the engine that people use.
+Woodpecker-DL binds custom operators to third-party engines this way (section 2.5).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def torch_op(
     tune: bool = False,
     budget: float | None = None,
 ) -> Any:
-    """Register the operation `name` of `.cuts` files (one that they declare, or any built-in one) as
-    `torch.ops.cuts.<name>`, and return that.
+    """Register a declared operation as an operator of PyTorch and return it.
+
+    The operation `name` is one that `.cuts` files declare, or a built-in one. The operator is `torch.ops.cuts.<name>`.
 
     It takes tensors in the order of the declaration and attributes by name, on the CPU (through OpenCL) and on a GPU;
     it has a shape function, so that `torch.compile` and `torch.export` trace it, and the derived gradient. Kernels are

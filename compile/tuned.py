@@ -1,4 +1,4 @@
-"""Building with measured times where they are asked for: what every door of the library does alike."""
+"""Cached build: compilation with measured times, shared by all entry points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .loading import Spec
 from .plan import CompiledPlan
 from .plan_cache import PlanCache
 
-#: Seconds that a plan must have taken to be kept for later processes.
+#: Shortest build, in seconds, whose plan is cached for later processes.
 WORTH_KEEPING = 2.0
 
 
@@ -25,9 +25,11 @@ def build_tuned(
     frozen: bool = False,
     libraries: bool = True,
 ) -> CompiledPlan:
-    """Compile a graph. With `tune` candidates are timed on the target's device, for at most the options' budget, and
-    with `libraries`, in mode `mixed`, routines of vendors' libraries among them, where these are installed; with
-    `frozen` only results that the tuning database has are used.
+    """Compile a graph.
+
+    With `tune` candidates are timed on the target's device, for at most the options' budget, and with `libraries`, in
+    mode `mixed`, routines of vendors' libraries among them, where these are installed; with `frozen` only results that
+    the tuning database has are used.
 
     Raises `UsageError` where a frozen result is missing.
     """
@@ -43,7 +45,10 @@ def build_tuned(
 def build_again(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, *, tune: bool = False, libraries: bool = True
 ) -> CompiledPlan:
-    """Compile a graph like `build_tuned`, or find what an earlier process made of it with the same wishes."""
+    """Compile a graph like `build_tuned`, or reuse a cached plan.
+
+    The plan of an earlier process is reused where its options were the same.
+    """
     cache = PlanCache.of_wishes(graph, spec, target, options, tune, libraries and installed_libraries())
     found = cache.find() if cache else None
     if found is not None:

@@ -1,7 +1,7 @@
-"""Compile a trained model, run it on a picture, and compare with ONNX Runtime.
+"""Classify a picture with a trained model, and compare with ONNX Runtime.
 
-The model is the text-direction classifier in the package rapidocr: is a line of text upright or upside
-down? The kernels are generated here and run through OpenCL, on the CPU where there is no other device.
+The model is the text-direction classifier in the package rapidocr: is a line of text upright or upside down? The
+kernels are generated here and run through OpenCL, on the CPU where there is no other device.
 
     pip install '.[examples]'
     python examples/classifier.py
@@ -39,7 +39,7 @@ def line_of_text(text: str) -> Image.Image:
 
 
 def main() -> int:
-    """Compile and check on random numbers, then classify a line of text both ways up."""
+    """Verify on random numbers, then classify text both ways up."""
     model = model_path()
     with tempfile.TemporaryDirectory() as folder:
         code = command_line(

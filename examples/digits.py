@@ -1,4 +1,6 @@
-"""Trains a small convolutional network and a small transformer on scikit-learn's digits, beside PyTorch.
+"""Trains two small networks on scikit-learn's digits, beside PyTorch.
+
+One is convolutional, one a transformer.
 
     python examples/digits.py                  # 200 steps of each, through OpenCL
     python examples/digits.py --target cuda --steps 200
@@ -20,13 +22,16 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-RATE, MOMENTUM, BATCH, TESTED = 0.1, 0.9, 64, 360
+RATE, MOMENTUM, BATCH, TEST_IMAGES = 0.1, 0.9, 64, 360
 #: Steps of each network.
 STEPS = 200
 
 
 class SmallTransformer(torch.nn.Module):
-    """Rows of an image as words: two layers of attention, and a classifier on their mean."""
+    """Transformer over the rows of an image.
+
+    It has two layers of attention, and a classifier on their mean.
+    """
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -60,19 +65,22 @@ def images() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     digits = load_digits()
     x, y = (digits.images[:, None] / 16).astype(np.float32), digits.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(x))
-    tested, trained = order[:TESTED], order[TESTED:]
+    tested, trained = order[:TEST_IMAGES], order[TEST_IMAGES:]
     return (x[trained], y[trained]), (x[tested], y[tested])
 
 
 def batches(x: Any, y: Any, steps: int) -> list[dict[str, Any]]:
-    """Return what each step is given."""
+    """Return the inputs of each step."""
     rng = np.random.default_rng(1)
     picks = [rng.choice(len(x), BATCH, replace=False) for _ in range(steps)]
     return [{"input": x[pick], "target": y[pick]} for pick in picks]
 
 
 def ours(network: torch.nn.Module, data: list[dict[str, Any]], target: str) -> tuple[Mapping[str, Any], list[float]]:
-    """Train a network by a graph of ours; return its parameters and statistics by their names there, and the losses."""
+    """Train a network by a compiled training graph.
+
+    Returns its parameters and statistics by their names there, and the losses.
+    """
     with warnings.catch_warnings():  # exporters warn of their own insides
         warnings.simplefilter("ignore")
         program = torch.export.export(deepcopy(network).eval(), (torch.tensor(data[0]["input"]),))
@@ -86,7 +94,7 @@ def ours(network: torch.nn.Module, data: list[dict[str, Any]], target: str) -> t
 
 
 def with_state(network: torch.nn.Module, state: Mapping[str, Any]) -> torch.nn.Module:
-    """Return a network with the parameters and statistics that a training graph has found."""
+    """Return a network with the parameters and statistics of a training graph."""
     network = deepcopy(network)
     own = {**dict(network.named_parameters(prefix="p")), **dict(network.named_buffers(prefix="b"))}
     for name, tensor in own.items():
@@ -118,7 +126,10 @@ def accuracy(network: torch.nn.Module, x: Any, y: Any) -> float:
 
 
 def compare(kind: str, target: str, steps: int) -> dict[str, Any]:
-    """Train a network both ways; return the accuracies in percent, and the losses."""
+    """Train a network both ways.
+
+    Returns the accuracies in percent, and the losses.
+    """
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # which no export can follow
     network = NETWORKS[kind]()

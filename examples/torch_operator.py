@@ -1,5 +1,6 @@
-"""An operation declared in `rms.cuts` as an operator of PyTorch, in a model that PyTorch trains:
-`python examples/torch_operator.py`.
+"""Train a PyTorch model with an operator declared in `rms.cuts`.
+
+Run `python examples/torch_operator.py`.
 
 The operator has kernels for the CPU (through OpenCL) and for NVIDIA GPUs, a shape function, and a gradient derived from
 the declaration; so `torch.compile` and `torch.export` take it as one of their own.
@@ -25,7 +26,10 @@ class Classifier(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(32))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a score for outside and one for inside of the circle, for each of the points [N, 2]."""
+        """Return two scores for each point of [N, 2]: outside, and inside.
+
+        Inside and outside are those of the circle.
+        """
         scores: torch.Tensor = self.last(torch.relu(scale(self.first(x), self.weight)))
         return scores
 

@@ -1,4 +1,6 @@
-"""Trains a small perceptron to tell points inside a circle from points outside: `python examples/train.py`.
+"""Trains a small perceptron to classify points inside and outside a circle.
+
+Run `python examples/train.py`.
 
 The training graph (forward, backward, optimiser) is derived from the declarations and compiled into kernels; they run
 through OpenCL.

@@ -1,5 +1,6 @@
-"""What a declaration means: shapes and statements (`language`), gradients (`gradient`), reference, costs,
-the manual.
+"""Operations derived from declarations.
+
+Shapes and statements (`language`), gradients (`gradient`), reference, costs, manual.
 """
 
 from .amplification import amplification

@@ -1,6 +1,6 @@
-"""How much more an algorithm rounds than the declaration it stands in for, derived from both.
+"""Rounding-error growth of an algorithm, derived from it and its declaration.
 
-Rounding errors are independent and proportional to what is rounded, so they grow as variances do: the variance of a
+Rounding errors are independent and proportional to the rounded value, so they grow as variances do: the variance of a
 product is the product of the variances, that of a sum the sum, a table's entry counts squared. Evaluated in this
 arithmetic on operands of variance 1, the declaration yields the variance of its result, and the algorithm that of
 everything it adds up to get there. The root of their ratio is the factor. Winograd's F(2x2, 3x3) comes out at 1.8,
@@ -33,23 +33,26 @@ from .few_channels import with_few
 from .language import Instances
 from .reference import evaluate
 
-#: Larger dims are taken as this one: the factor depends on filters and tiles, which are small, not on how many there
-#: are. Channels of a declaration that takes no other operands are taken as so few.
-_SMALL, _FEW = 8, 2
-#: What is known, by vocabularies: a plan has many nodes alike, and plans are compared.
-_KNOWN: WeakKeyDictionary[Instances, dict[Hashable, float]] = WeakKeyDictionary()
+#: Extent that replaces larger dims: the factor depends on filters and tiles, which are small, not on the number of
+#: channels. Number of channels in a declaration that takes no other operands.
+_SHRUNK_EXTENT, _SHRUNK_CHANNELS = 8, 2
+#: Factors by vocabulary: a plan has many equal nodes, and plans are compared.
+_FACTORS: WeakKeyDictionary[Instances, dict[Hashable, float]] = WeakKeyDictionary()
 
 
 def amplification(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
-    """Return by what factor the expected error of an algorithm exceeds that of a node's own declaration, at least 1."""
-    known = _KNOWN.setdefault(instances, {})
+    """Return the error factor of an algorithm over a node's own declaration.
+
+    It is the ratio of expected errors, at least 1.
+    """
+    known = _FACTORS.setdefault(instances, {})
     key = node.op, node.declaration, tuple(types), attributes_key(node.attributes), algorithm
     if key not in known:
-        known[key] = _found(node, types, algorithm, instances)
+        known[key] = _compute_factor(node, types, algorithm, instances)
     return known[key]
 
 
-def _found(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
+def _compute_factor(node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances) -> float:
     for smaller in _smaller(types):
         try:
             return _factor(node, smaller, algorithm, instances)
@@ -59,14 +62,14 @@ def _found(node: Node, types: Sequence[TensorType | None], algorithm: str, insta
 
 
 def _smaller(types: Sequence[TensorType | None]) -> Iterator[list[TensorType | None]]:
-    """Yield operands with smaller dims: all large ones alike, then those that are multiples of one number as so many,
-    as a declaration may want one dim to be four times another one.
+    """Yield operands with smaller dims: first all large dims with one extent, then dims that are multiples of one
+    number as so many, as a declaration may require one dim to be four times another.
     """
-    large = sorted({n for t in types if t is not None for n in t.shape if n > _SMALL}, reverse=True)
-    for unit in (0, *dict.fromkeys(n // parts for n in large for parts in (_SMALL, 4, 2, 1) if n % parts == 0)):
+    large = sorted({n for t in types if t is not None for n in t.shape if n > _SHRUNK_EXTENT}, reverse=True)
+    for unit in (0, *dict.fromkeys(n // parts for n in large for parts in (_SHRUNK_EXTENT, 4, 2, 1) if n % parts == 0)):
 
         def less(n: int, unit: int = unit) -> int:
-            return n // unit if unit and n > _SMALL and n % unit == 0 else min(n, _SMALL)
+            return n // unit if unit and n > _SHRUNK_EXTENT and n % unit == 0 else min(n, _SHRUNK_EXTENT)
 
         yield [None if t is None else TensorType(t.dtype, tuple(map(less, t.shape))) for t in types]
 
@@ -74,7 +77,7 @@ def _smaller(types: Sequence[TensorType | None]) -> Iterator[list[TensorType | N
 def _factor(
     node: Node, types: Sequence[TensorType | None], algorithm: str, instances: Instances, few: bool = False
 ) -> float:
-    """Return the factor as it is evaluated for operands of some types; with `few` channels of programs for these."""
+    """Return the factor for operands of given types; with `few`, for shrunk programs."""
     instance = instances.of(node, types)
     if algorithm not in instance.algorithms:
         return 1.0
@@ -88,7 +91,7 @@ def _factor(
         pairs = (*zip(made.inputs, step.inputs, strict=False), *zip(made.outputs, step.outputs, strict=True))
         names = {f: v for f, v in pairs if f is not None and v is not None}
         programs.append(_over(made.program, {t: names.get(t, f"{t} of step {number}") for t in made.program.tensors}))
-    direct, *steps = map(variances, with_few(programs, _FEW) if few else programs)
+    direct, *steps = map(variances, with_few(programs, _SHRUNK_CHANNELS) if few else programs)
     shapes = {t: type_.shape for program in (direct, *steps) for t, type_ in program.tensors.items()}
     values: dict[str, Array] = {f: np.ones(shapes[f]) for f in instance.inputs if f in shapes}
     found = evaluate(direct, values)
@@ -114,10 +117,11 @@ def _over(program: Program, names: Mapping[str, str]) -> Program:
 
 
 def variances(program: Program) -> Program:
-    """Return the program that computes variances of a program's results from those of its operands, for sums of
-    products.
+    """Return the program for the variances of a program's results.
+
+    It reads the variances of the operands. The program consists of sums of products.
     """
-    statements = tuple(evolve(s, body=_squared(s.body)) for s in program.statements)
+    statements = tuple(evolve(s, body=_square_coefficients(s.body)) for s in program.statements)
     return evolve(
         program,
         statements=statements,
@@ -125,16 +129,16 @@ def variances(program: Program) -> Program:
     )
 
 
-def _squared(expr: Expr) -> Expr:
+def _square_coefficients(expr: Expr) -> Expr:
     if isinstance(expr, Call) and expr.fn == "neg":
-        return _squared(expr.args[0])
+        return _square_coefficients(expr.args[0])
     if isinstance(expr, Call) and expr.fn == "sub":
-        return Call("add", (_squared(expr.args[0]), _squared(expr.args[1])))
+        return Call("add", (_square_coefficients(expr.args[0]), _square_coefficients(expr.args[1])))
     if isinstance(expr, Call) and expr.fn == "select":
         condition, *cases = expr.args
-        return Call("select", (condition, *(_squared(c) for c in cases)))
+        return Call("select", (condition, *(_square_coefficients(c) for c in cases)))
     if isinstance(expr, Call):
-        return Call(expr.fn, tuple(_squared(a) for a in expr.args))
+        return Call(expr.fn, tuple(_square_coefficients(a) for a in expr.args))
     return rebuild(
         expr, lambda leaf: Const(leaf.value**2, leaf.dtype) if isinstance(leaf, Const) and leaf.dtype.is_float else leaf
     )

@@ -1,4 +1,6 @@
-"""Work and traffic of a statement over a tile, derived from its accesses.
+"""Operations and memory traffic of a statement over a tile.
+
+Both are derived from its accesses.
 
 A tile is an extent per axis (of the output and of the reduction): integers, or NumPy arrays for many tiles at once.
 These are the quantities that Tables 6 to 8 of DeepCuts list per operation.
@@ -40,7 +42,7 @@ Tile: TypeAlias = Mapping[Var, Extent]
 
 @frozen
 class Footprint:
-    """What one read, or the write, of a statement touches over a tile.
+    """Elements that one read, or the write, touches over a tile.
 
     `widths` is the box per dim of the tensor, from the least to the greatest index, and `elements` how many distinct
     ones are used; `accesses` counts every evaluation that reads. The box is `rows` runs of `row` elements that are
@@ -61,25 +63,32 @@ class Footprint:
         return self.elements * self.type.dtype.size
 
     def transactions(self, width: int) -> Extent:
-        """Return how many memory transactions of `width` elements fetch the box, each run on its own."""
+        """Return the memory transactions of `width` elements that fetch the box.
+
+        Each run is fetched separately.
+        """
         return self.rows * _ceil(self.row, width)
 
 
 def full_tile(statement: Statement) -> dict[Var, int]:
-    """Return the tile that is the whole statement."""
+    """Return the tile that covers the whole statement."""
     return {axis: axis.extent for axis in (*statement.axes, *statement.reduce)}
 
 
 def complete(statement: Statement, tile: Tile) -> dict[Var, Extent]:
-    """Return the tile with axes that it leaves out at their full extent, and none beyond it."""
+    """Return a tile with an extent for every axis.
+
+    Missing axes have their full extent, and no extent exceeds it.
+    """
     return {v: _least(tile[v], v.extent) if v in tile else v.extent for v in (*statement.axes, *statement.reduce)}
 
 
 def flops(statement: Statement, tile: Tile) -> Extent:
     """Return the scalar operations over a tile.
 
-    An operation counts once for each value of the axes it depends on, and equal operations count once: what does not
-    depend on an axis is taken out of its loop. A reduction adds one operation per term, a scatter one per arrival.
+    An operation counts once for each value of the axes it depends on, and equal operations count once: an operation
+    that does not depend on an axis is hoisted out of its loop. A reduction adds one operation per term, a scatter one
+    per arrival.
     """
     tile = complete(statement, tile)
     total: Extent = 0
@@ -92,7 +101,10 @@ def flops(statement: Statement, tile: Tile) -> Extent:
 
 
 def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Tile) -> tuple[Footprint, ...]:
-    """Return the footprint of each distinct read, in order of first occurrence, indirect index tensors last."""
+    """Return the footprint of each distinct read.
+
+    They come in order of first occurrence, indirect index tensors last.
+    """
     tile = complete(statement, tile)
     found = [footprint(read.tensor, tensors[read.tensor], read.indices, tile) for read in reads(statement.body)]
     places = dict.fromkeys((*expr_indirects(statement.body), *(i for w in statement.write for i in indirects(w))))
@@ -107,7 +119,7 @@ def write_footprint(statement: Statement, tensors: Mapping[str, TensorType], til
 
 
 def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: Tile) -> Footprint:
-    """Return what an access touches over a complete tile."""
+    """Return the footprint of an access over a complete tile."""
     used: frozenset[Var] = frozenset().union(*(variables(i) for i in indices))
     accesses = _volume(tile, used)
     widths = tuple(_least(_width(i, tile), n) for i, n in zip(indices, type_.shape, strict=True))
@@ -124,7 +136,10 @@ def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: 
 
 @frozen
 class Costs:
-    """Totals of a program: operations, and bytes of operands and results, each counted once."""
+    """Total operations and bytes of a program.
+
+    Operands and results count once each.
+    """
 
     flops: int
     bytes_read: int

@@ -1,9 +1,9 @@
-"""Programs of fewer channels, samples and the like: what rounding does in sums of products is told by filters and
-tiles, not by how many channels there are.
+"""Shrunk programs: programs with few channels, samples and the like.
 
-Where a declaration takes operands of any sizes it is enough to ask it about smaller ones. One that was derived for
-given sizes, as a gradient is, takes no others, so its program is made smaller: along every dim that all statements only
-ever go through as a whole, by one axis, or by several that are the digits of a place in it.
+Rounding in sums of products depends on filters and tiles, not on the number of channels. A declaration that takes
+operands of any size is evaluated on smaller ones. A declaration derived for given sizes, such as a gradient, takes no
+others, so its program is shrunk: along every dim that all statements index by one whole axis, or by several axes that
+are the digits of an index.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from ..ir import (
 
 
 def with_few(programs: Sequence[Program], most: int) -> list[Program]:
-    """Return programs whose tensors of one name are one, with `most` elements at most along every dim that nothing but
-    whole axes goes along.
+    """Return programs with at most `most` elements along shrinkable dims.
+
+    Tensors of one name are one tensor. A dim is shrinkable where only whole axes index it.
     """
-    classes = _Classes()
+    classes = _ExtentClasses()
     for number, program in enumerate(programs):
         for tensor in program.constants:
             classes.fix_all(tensor, program)
@@ -45,9 +46,9 @@ def with_few(programs: Sequence[Program], most: int) -> list[Program]:
 
 
 @define
-class _Classes:
-    """Dims and axes that have one extent, by their representatives: which of these must keep theirs, and the axes that
-    are the digits of places along them, each with its extent.
+class _ExtentClasses:
+    """Classes of dims and axes of one extent, by their representatives: the ones that must keep their extent, and the
+    axes that are the digits of an index along them, each with its extent.
     """
 
     parents: dict[Hashable, Hashable] = field(factory=dict)
@@ -55,13 +56,13 @@ class _Classes:
     digits: list[tuple[Hashable, tuple[tuple[Hashable, int], ...]]] = field(factory=list)
 
     def find(self, item: Hashable) -> Hashable:
-        """Return what stands for all that have the extent of one."""
+        """Return the representative of a dim or axis."""
         while (parent := self.parents.get(item, item)) != item:
             item = parent
         return item
 
     def join(self, one: Hashable, other: Hashable) -> bool:
-        """Let two have one extent; say whether they had not."""
+        """Merge two classes; return whether they were distinct."""
         one, other = self.find(one), self.find(other)
         if one == other:
             return False
@@ -71,28 +72,29 @@ class _Classes:
         return True
 
     def fix(self, item: Hashable) -> bool:
-        """Let one keep its extent, and all that have it; say whether they did not."""
+        """Fix the extent of a class; return whether it was free."""
         found = self.find(item)
         news = found not in self.fixed
         self.fixed.add(found)
         return news
 
     def fix_all(self, tensor: str, program: Program) -> None:
-        """Let a tensor keep its shape."""
+        """Fix the shape of a tensor."""
         for dim in range(len(program.tensors[tensor].shape)):
             self.fix((tensor, dim))
 
     def settle(self) -> None:
-        """Let dims that are gone through by digits have the same ones everywhere, or keep their extents, as theirs do
-        then.
+        """Unify the digits of dims that are indexed by digits.
+
+        A dim whose digits differ, or have fixed extents, keeps its extent.
         """
         changed = True
         while changed:
             changed, first = False, dict[Hashable, tuple[tuple[Hashable, int], ...]]()
             for item, digits in self.digits:
                 other = first.setdefault(self.find(item), digits)
-                alike = [extent for _, extent in other] == [extent for _, extent in digits]
-                if not alike:
+                same_digits = [extent for _, extent in other] == [extent for _, extent in digits]
+                if not same_digits:
                     changed |= self.fix(item)
                 if self.find(item) in self.fixed:
                     news = [self.fix(each) for each, _ in (*digits, *other)]
@@ -101,7 +103,7 @@ class _Classes:
                 changed |= any(news)
 
     def extent(self, item: Hashable, own: int, most: int) -> int:
-        """Return the extent of one whose own it is, in a program of few."""
+        """Return the extent of a dim or axis in the shrunk program."""
         found = self.find(item)
         if found in self.fixed:
             return own
@@ -109,9 +111,9 @@ class _Classes:
         return min(own, most) if digits is None else prod(self.extent(each, size, most) for each, size in digits)
 
 
-def _join(classes: _Classes, program: Program, statement: Statement, at: tuple[int, int]) -> None:
-    """Take in what a statement says of the extents of its axes, and of the dims that they go along."""
-    counted = {axis for index in _counted(statement.body) for axis in variables(index)}
+def _join(classes: _ExtentClasses, program: Program, statement: Statement, at: tuple[int, int]) -> None:
+    """Record the constraints of a statement on the extents of its axes and of the dims that they index."""
+    counted = {axis for index in _value_indices(statement.body) for axis in variables(index)}
     counted |= {axis for axis in (statement.step, statement.along) if axis is not None}
     whole = set[Var]()
     for tensor, places in ((statement.target, statement.write), *((r.tensor, r.indices) for r in statement.reads)):
@@ -134,7 +136,7 @@ def _join(classes: _Classes, program: Program, statement: Statement, at: tuple[i
 
 
 def _digits(index: Index) -> tuple[Var, ...]:
-    """Return the axes that are the digits of an index, the first that counts most; nothing where it is none of them."""
+    """Return the axes that are the digits of an index, the most significant first; empty where it has none."""
     found, weight = list[Var](), 1
     for primary, factor in sorted(index.terms, key=lambda term: term[1]):
         if not isinstance(primary, Var) or factor != weight:
@@ -144,14 +146,14 @@ def _digits(index: Index) -> tuple[Var, ...]:
     return () if index.const else tuple(reversed(found))
 
 
-def _counted(body: Expr) -> Iterator[Index]:
-    """Yield the indices of an expression that say more than where it reads: guards, and numbers made of them."""
+def _value_indices(body: Expr) -> Iterator[Index]:
+    """Yield the indices of an expression whose values matter beyond addressing: guards, and numbers made of them."""
     for node in distinct(body):
         yield from (guard.index for guard in node.guards) if isinstance(node, Read) else node.own_indices
 
 
-def _smaller(program: Program, number: int, classes: _Classes, most: int) -> Program:
-    """Return a program with the extents that classes have."""
+def _smaller(program: Program, number: int, classes: _ExtentClasses, most: int) -> Program:
+    """Return a program with the extents of the classes."""
 
     def type_of(tensor: str, type_: TensorType) -> TensorType:
         shape = (classes.extent((tensor, dim), extent, most) for dim, extent in enumerate(type_.shape))
@@ -164,8 +166,8 @@ def _smaller(program: Program, number: int, classes: _Classes, most: int) -> Pro
             statement,
             axes=tuple(new[a] for a in statement.axes),
             reduce=tuple(new[a] for a in statement.reduce),
-            write=tuple(_moved(index, new) for index in statement.write),
-            body=map_indices(statement.body, lambda index: _moved(index, new)),
+            write=tuple(_substitute_axes(index, new) for index in statement.write),
+            body=map_indices(statement.body, lambda index: _substitute_axes(index, new)),
         )
 
     return evolve(
@@ -175,8 +177,8 @@ def _smaller(program: Program, number: int, classes: _Classes, most: int) -> Pro
     )
 
 
-def _moved(index: Index, new: Mapping[Var, Var]) -> Index:
-    """Return an index over other axes, whose digits weigh what those behind them say."""
+def _substitute_axes(index: Index, new: Mapping[Var, Var]) -> Index:
+    """Return an index over other axes, with digit weights by the extents of the less significant digits."""
     digits = _digits(index)
     if not digits:
         return substitute(index, new)

@@ -43,7 +43,10 @@ Element = tuple[int, ...]
 
 
 class Folder:
-    """Builds folded scalar expressions over the tensors of a program, each distinct one once."""
+    """Builder of folded scalar expressions over a program's tensors.
+
+    Equal expressions are one object.
+    """
 
     def __init__(self, tensors: Mapping[str, TensorType]) -> None:
         self._tensors = tensors
@@ -83,7 +86,7 @@ class Folder:
     def _negative(self, arg: Expr) -> Expr:
         if isinstance(arg, Const):
             return self.intern(Const(-arg.value, arg.dtype))
-        inner = _negated(arg)
+        inner = _negative_of(arg)
         if inner is not None:
             return inner
         if isinstance(arg, Call) and arg.fn == "sub":
@@ -96,48 +99,48 @@ class Folder:
         if isinstance(b, Const):
             a, b = b, a
         if isinstance(a, Const):
-            return self._scaled(a, b)
+            return self._scale_by(a, b)
         for one, other in ((a, b), (b, a)):
-            inner = _negated(one)
+            inner = _negative_of(one)
             if inner is not None:
                 return self._negative(self._product(inner, other))
         return self._commutative("mul", a, b)
 
-    def _scaled(self, factor: Const, arg: Expr) -> Expr:
+    def _scale_by(self, factor: Const, arg: Expr) -> Expr:
         if factor.value == 0:
             return self.intern(Const(0.0, factor.dtype))
         if factor.value == 1:
             return arg
         if factor.value < 0:
-            return self._negative(self._scaled(Const(-factor.value, factor.dtype), arg))
-        inner = _negated(arg)
+            return self._negative(self._scale_by(Const(-factor.value, factor.dtype), arg))
+        inner = _negative_of(arg)
         if inner is not None:
-            return self._negative(self._scaled(factor, inner))
+            return self._negative(self._scale_by(factor, inner))
         scale, rest = _scale(arg)
         if scale is not None:
-            return self._scaled(Const(factor.value * scale.value, factor.dtype), rest)
+            return self._scale_by(Const(factor.value * scale.value, factor.dtype), rest)
         return self.intern(Call("mul", (self.intern(factor), arg)))
 
     def _sum(self, fn: str, a: Expr, b: Expr) -> Expr:
         if fn == "sub":
-            return self._sum("add", a, self._negative(b)) if _negated(b) is not None else self._difference(a, b)
+            return self._sum("add", a, self._negative(b)) if _negative_of(b) is not None else self._difference(a, b)
         for one, other in ((a, b), (b, a)):
             if isinstance(one, Const) and one.value == 0:
                 return other
-            inner = _negated(one)
+            inner = _negative_of(one)
             if inner is not None:
                 return self._difference(other, inner)
-        return self._factored("add", a, b) or self._commutative("add", a, b)
+        return self._factor_out("add", a, b) or self._commutative("add", a, b)
 
     def _difference(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Const) and b.value == 0:
             return a
         if isinstance(a, Const) and a.value == 0:
             return self._negative(b)
-        inner = _negated(a)
+        inner = _negative_of(a)
         if inner is not None:
             return self._negative(self._sum("add", inner, b))
-        factored = self._factored("sub", a, b)
+        factored = self._factor_out("sub", a, b)
         if factored is not None:
             return factored
         reverse = Call("sub", (b, a))
@@ -145,19 +148,19 @@ class Folder:
             return self._negative(self.intern(reverse))
         return self.intern(Call("sub", (a, b)))
 
-    def _factored(self, fn: str, a: Expr, b: Expr) -> Expr | None:
+    def _factor_out(self, fn: str, a: Expr, b: Expr) -> Expr | None:
         """Take a common constant factor out of a sum."""
         (scale, left), (other, right) = _scale(a), _scale(b)
         if scale is None or other is None or scale != other:
             return None
-        return self._scaled(scale, self._sum(fn, left, right))
+        return self._scale_by(scale, self._sum(fn, left, right))
 
     def _commutative(self, fn: str, a: Expr, b: Expr) -> Expr:
         a, b = self.intern(a), self.intern(b)
         return self.intern(Call(fn, (a, b) if self._order[a] <= self._order[b] else (b, a)))
 
 
-def _negated(expr: Expr) -> Expr | None:
+def _negative_of(expr: Expr) -> Expr | None:
     return expr.args[0] if isinstance(expr, Call) and expr.fn == "neg" else None
 
 
@@ -168,7 +171,10 @@ def _scale(expr: Expr) -> tuple[Const | None, Expr]:
 
 
 class Expansion:
-    """A program as scalar expressions: every element of every computed tensor, over elements of the inputs."""
+    """Program as scalar expressions over the elements of its inputs.
+
+    It has an expression for every element of every computed tensor.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -233,7 +239,7 @@ class Expansion:
 
 
 def operations(roots: Iterable[Expr]) -> Counter[str]:
-    """Return how often each function is computed when equal expressions are computed once."""
+    """Return the number of calls of each function, after CSE."""
     seen: set[int] = set()
     count: Counter[str] = Counter()
     stack = list(roots)

@@ -1,10 +1,9 @@
-"""Which integers a program uses as indices, and the program that finds the first of them that is out of range.
+"""Index checks: the program that finds the first out-of-range index.
 
 Derived from the accesses: wherever a statement reads `x[ids[i]]`, scatters to it, or asks whether `index(ids[i], n)`
-equals a place,
-the element `ids[i]` must lie from -n to n - 1, for all values of the statement's variables under which it is looked at
-(the guards of the read, the branch of a conditional, the left side of an `and`). What is looked for is the element of
-least position:
+equals a place, the element `ids[i]` must lie from -n to n - 1, for all values of the statement's variables under which
+it is looked at (the guards of the read, the branch of a conditional, the left side of an `and`). The program finds the
+out-of-range element of least position:
 
     place[] = min over i of (i if condition(i) and (ids[i] < -n or ids[i] >= n) else size)
     found[] = max over i of (ids[i] if the element is at place[] else the least integer)
@@ -41,7 +40,10 @@ from .language import live_statements, unused_name
 
 @frozen
 class Used:
-    """An element of an integer tensor that is used as an index, where all conditions hold."""
+    """Element of an integer tensor that is used as an index.
+
+    The use is under all conditions.
+    """
 
     element: Indirect
     conditions: tuple[Expr, ...] = ()
@@ -49,8 +51,9 @@ class Used:
 
 @frozen
 class Finding:
-    """The tensor that is checked, the extent of the axis it indexes, and the names of the two results (see
-    `IndexCheck`).
+    """Check of a tensor: indexed extent and names of its results.
+
+    The two results are explained at `IndexCheck`.
     """
 
     tensor: str
@@ -60,8 +63,9 @@ class Finding:
 
 
 def used_indices(program: Program) -> tuple[Used, ...]:
-    """Return every use of an integer as an index, without repeats; a use under no condition stands for those under
-    some.
+    """Return every use of an integer as an index, without repeats.
+
+    A use under no condition stands for those under some.
     """
     found = dict.fromkeys(use for statement in program.statements for use in _of_statement(statement))
     always = {use.element for use in found if not use.conditions}
@@ -69,8 +73,9 @@ def used_indices(program: Program) -> tuple[Used, ...]:
 
 
 def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
-    """Return the program that checks the indices of a program, and what its results are; no results where there are no
-    indices.
+    """Return the program that checks a program's indices, and its results.
+
+    There are no results where there are no indices.
     """
     tensors: dict[str, TensorType] = dict(program.tensors)
     statements: list[Statement] = []

@@ -1,10 +1,10 @@
-"""Sums with constant coefficients, made with few operations: what fast transforms are.
+"""Common subexpressions of sums with constant coefficients, as in fast transforms.
 
-A `LinearCombiner` takes expressions apart into *linear nodes* (sums of operands with constant coefficients), leaves and
-function calls. Sums nested under a coefficient stay apart, so that a separable transform stays one. All linear nodes of
-one depth share subexpressions: while a pair of operands occurs in two sums with the same ratio of coefficients, it is
-computed once. From the matrix of a discrete Fourier transform this finds the butterflies of the FFT, from those of
-Winograd's transforms their textbook forms.
+A `LinearCombiner` splits expressions into *linear nodes* (sums of operands with constant coefficients), leaves and
+function calls. Sums nested under a coefficient stay separate, so that a separable transform stays separable. All linear
+nodes of one depth share subexpressions: while a pair of operands occurs in two sums with the same ratio of
+coefficients, it is computed once. From the matrix of a discrete Fourier transform this finds the butterflies of the
+FFT, from those of Winograd's transforms their textbook forms.
 
     x0 + x1 + x2 + x3, x0 + x1 - x2 - x3    ->    t = x0 + x1, u = x2 + x3; t + u, t - u
 """
@@ -23,7 +23,7 @@ from .fold import Folder
 
 #: Significant digits that two ratios of coefficients have to agree in; tables hold rounded irrational numbers.
 _DIGITS = 11
-#: What is left of coefficients that cancel but for their own rounding, as a share of them.
+#: Largest remainder of coefficients that cancel except for rounding, as a share of them.
 _NOTHING = 2.0**-48
 
 Pair: TypeAlias = tuple[int, int, float]
@@ -54,7 +54,7 @@ _Node: TypeAlias = _Leaf | _Apply | _Linear
 
 @frozen
 class LinearCombiner:
-    """Collects expressions whose tables are already numbers, then rebuilds all of them together."""
+    """Collects expressions with numeric tables, then rebuilds all of them together."""
 
     tensors: Mapping[str, TensorType]
     folder: Folder
@@ -76,16 +76,16 @@ class LinearCombiner:
                 if isinstance(node, _Leaf):
                     made[number] = self.folder.intern(node.expr)
                 elif isinstance(node, _Apply):
-                    made[number] = self._applied(node, made)
-        return [self._scaled(factor * self.signs.get(n, 1.0), made[n]) for factor, n in roots]
+                    made[number] = self._apply(node, made)
+        return [self._scale(factor * self.signs.get(n, 1.0), made[n]) for factor, n in roots]
 
-    def _applied(self, node: _Apply, made: Mapping[int, Expr]) -> Expr:
-        args = tuple(self._scaled(factor * self.signs.get(n, 1.0), made[n]) for factor, n in node.args)
+    def _apply(self, node: _Apply, made: Mapping[int, Expr]) -> Expr:
+        args = tuple(self._scale(factor * self.signs.get(n, 1.0), made[n]) for factor, n in node.args)
         return (
             self.folder.intern(Cast(node.fn, *args)) if isinstance(node.fn, DType) else self.folder.call(node.fn, *args)
         )
 
-    # ---- taking apart
+    # # ---- decomposition
 
     def _add(self, expr: Expr) -> tuple[float, int]:
         """Return the constant factor and the number of the node that an expression is."""
@@ -158,9 +158,7 @@ class LinearCombiner:
     # ---- building
 
     def _build_sums(self, numbers: Sequence[int], made: dict[int, Expr]) -> None:
-        """Build the sums of one depth: first the pairs that several of them have in common,
-        then what is left of each.
-        """
+        """Build the sums of one depth: first the pairs that several of them share, then the remainder of each."""
         sums: dict[int, dict[int, float]] = {}
         dtype = DType.F32
         for number in numbers:
@@ -197,7 +195,7 @@ class LinearCombiner:
             part = made[members[0][0]]
             for number, coefficient in members[1:]:
                 part = self.folder.call("add" if (coefficient > 0) == positive else "sub", part, made[number])
-            part = self._scaled(magnitude, part)
+            part = self._scale(magnitude, part)
             if total is None:
                 total = part if positive else self.folder.call("neg", part)
             else:
@@ -205,7 +203,7 @@ class LinearCombiner:
         assert total is not None
         return total
 
-    def _scaled(self, factor: float, expr: Expr) -> Expr:
+    def _scale(self, factor: float, expr: Expr) -> Expr:
         if factor == 1:
             return expr
         scaled = (
@@ -233,9 +231,7 @@ def _constant_factor(expr: Expr) -> tuple[float, Expr | None]:
 
 
 class _Pairs:
-    """Which pairs of operands occur in which sums in which ratio, kept up to date while pairs are replaced by single
-    operands.
-    """
+    """Pairs of operands, with their sums and ratios, updated while pairs are replaced by single operands."""
 
     def __init__(self, sums: dict[int, dict[int, float]]) -> None:
         self.sums = sums
@@ -246,8 +242,9 @@ class _Pairs:
                 self._add(number, pair)
 
     def most_common(self) -> Pair | None:
-        """Return the pair of most sums, None where no two sums share any; plain sums come before scaled ones, earlier
-        operands first.
+        """Return the pair in most sums, None where no two share any.
+
+        Plain sums come before scaled ones, earlier operands first.
         """
         while self.queue:
             count, _, pair = self.queue[0]
@@ -261,7 +258,7 @@ class _Pairs:
         return sorted(self.found[pair])
 
     def replace(self, number: int, pair: Pair, fresh: int, sign: float) -> None:
-        """Let one operand stand for a pair in a sum."""
+        """Replace a pair in a sum by one operand."""
         terms = self.sums[number]
         for gone in dict.fromkeys(_pairs_of(terms, pair[:2])):
             del self.found[gone][number]

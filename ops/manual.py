@@ -1,8 +1,9 @@
-"""The manual of the vocabulary, written from the declarations: signature, constraints, formula, cost, gradient,
-algorithms.
+"""Manual of the vocabulary, written from the declarations.
 
-The cost is that of one element of a result, as a sum over the statement that defines it: what depends on no tensor
-costs nothing, and a reduction repeats its body.
+It has signature, constraints, formula, cost, gradient and algorithms.
+
+The cost is that of one element of a result, as a sum over the statement that defines it: an operation that depends on
+no tensor costs nothing, and a reduction repeats its body.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def manual(registry: Registry) -> str:
 
 
 def entry(decl: OpDecl, registry: Registry | None = None) -> str:
-    """Return one operation's entry, in Markdown; `registry` has the operations that its stated gradient uses."""
+    """Return one operation's entry, in Markdown.
+
+    `registry` has the operations that its stated gradient uses.
+    """
     lines = [f"{decl.summary[:1].upper()}{decl.summary[1:]}.", "", "```", _signature(decl), "```", ""]
     constraints = [item for item in decl.items if isinstance(item, s.Require)]
     if constraints:
@@ -96,13 +100,13 @@ def _signature(decl: OpDecl) -> str:
 
 
 def _formula(decl: OpDecl) -> Iterator[s.Item]:
-    """Yield the lines that say what is computed: definitions, intermediates, tables and statements."""
+    """Yield the lines of the formula: definitions, intermediates, tables and statements."""
     kinds = (s.LetItem, s.TempItem, s.TableItem, s.Assignment, s.Repetition)
     return (item for item in decl.items if isinstance(item, kinds))
 
 
 def _algorithm(algorithm: s.Algorithm) -> str:
-    """Return the line of an algorithm: when it is legal, and the operations that it takes."""
+    """Return the line of an algorithm: its legality condition and its operations."""
     guard = f", when `{print_expression(algorithm.guard)}`" if algorithm.guard else ""
     steps = ", ".join(f"`{op}`" for op in dict.fromkeys(step.op for step in algorithm.steps))
     return f"* Algorithm `{algorithm.name}`{guard}: {steps}."
@@ -112,12 +116,12 @@ def _algorithm(algorithm: s.Algorithm) -> str:
 
 
 def _costs(decl: OpDecl) -> Iterator[str]:
-    """Yield the cost of an element of every tensor that a statement computes with any operation, in words."""
+    """Yield the cost of an element of every computed tensor, in words."""
     return (f"{total} per element of `{tensor}`" for tensor, total in _counts(decl))
 
 
 def _counts(decl: OpDecl) -> Iterator[tuple[str, str]]:
-    """Yield every tensor that a statement computes with any operation, and how many an element takes."""
+    """Yield every computed tensor with the operations of an element."""
     tensors = {o.name for o in decl.operands} | {r.name for r in decl.results}
     tensors |= {t.name for item in decl.items if isinstance(item, s.TempItem) for t in item.temporaries}
     for assignment in decl.assignments:
@@ -138,21 +142,21 @@ def _operations(node: s.Expression, tensors: set[str], factor: str) -> Mapping[s
     if isinstance(node, s.Reduction):
         sizes = [f"prod({print_expression(b.bound)})" if b.spread else print_expression(b.bound) for b in node.binders]
         inner = " * ".join([factor, *sizes] if factor else sizes)
-        return _added(_operations(node.body, tensors, inner), {inner: 1})
+        return _add_counts(_operations(node.body, tensors, inner), {inner: 1})
     if isinstance(node, s.Conditional):
         then, other = (_operations(part, tensors, factor) for part in (node.then, node.other))
         longer = max(then, other, key=lambda found: (len(found), sum(found.values())))
-        return longer if not _mentions(node.test, tensors) else _added(longer, {factor: 1})
+        return longer if not _mentions(node.test, tensors) else _add_counts(longer, {factor: 1})
     total: Mapping[str, int] = {}
     for child in children(node):
-        total = _added(total, _operations(child, tensors, factor))
+        total = _add_counts(total, _operations(child, tensors, factor))
     computes = isinstance(node, (s.Binary, s.Unary)) or (isinstance(node, s.Call) and node.fn in FUNCTIONS)
     computes = computes or (isinstance(node, s.Call) and node.fn in ("clamp", "sum", "prod", "all"))
-    return _added(total, {factor: 1}) if computes else total
+    return _add_counts(total, {factor: 1}) if computes else total
 
 
 def _mentions(node: s.Expression, tensors: set[str]) -> bool:
-    """Whether the value of an expression depends on an element of a tensor."""
+    """Return whether the value of an expression depends on an element of a tensor."""
     if isinstance(node, s.Name):
         return node.id in tensors
     if isinstance(node, s.Call) and node.fn in ("present", "rank", "count") and node.fn in BUILTINS:
@@ -160,7 +164,7 @@ def _mentions(node: s.Expression, tensors: set[str]) -> bool:
     return any(_mentions(child, tensors) for child in children(node))
 
 
-def _added(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
+def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> Mapping[str, int]:
     return {
         factor: first.get(factor, 0) + second.get(factor, 0)
         for factor in (*first, *(f for f in second if f not in first))

@@ -1,4 +1,7 @@
-"""What the manual says of gradients: stated, derived (with the formula where it is short), or none and why."""
+"""Gradients in the manual: stated, derived, or none with the reason.
+
+A derived gradient has its formula where that is short.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _example(decl: OpDecl, registry: Registry) -> tuple[str, list[str]] | None:
 
 @frozen
 class GradientSample:
-    """An operation at shapes that fit it, and the steps of its gradient."""
+    """Operation at shapes that fit it, with its gradient's steps."""
 
     types: tuple[TensorType | None, ...]
     steps: tuple[Node, ...]
@@ -61,8 +64,9 @@ class GradientSample:
 
 
 def sample_gradient(decl: OpDecl, registry: Registry) -> GradientSample | None:
-    """Return the gradient of an operation at shapes found by trying a few: one axis for a list of sizes, or two of
-    equal size.
+    """Return the gradient of an operation at trial shapes.
+
+    A list of sizes gets one axis, or two of equal size.
     """
     for spread in ((), (3, 3), (3,)):
         types = _sample_types(decl, spread)

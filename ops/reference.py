@@ -1,4 +1,4 @@
-"""The meaning of programs as NumPy, in float64: what every kernel is compared with.
+"""Reference semantics of programs in float64 NumPy, the oracle of kernels.
 
 A statement is computed over boxes of its axes that keep every array below a fixed size. A sum of products of two reads
 becomes a batched matrix product of gathered operands; everything else is evaluated element by element, vectorised.
@@ -46,7 +46,7 @@ Box = dict[Var, tuple[int, int]]
 Moved: TypeAlias = Callable[[str, Values], Values]
 Read: TypeAlias = Callable[[str, Array], Array]
 
-#: Elements along either side of the blocks in which an array is turned round.
+#: Elements along either side of the blocks of a transposed copy.
 BLOCK = 64
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 
@@ -60,12 +60,14 @@ def evaluate(
     stored: bool = False,
     moved: Moved | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of a program; floats are computed in `dtype`, integers and conditions exactly.
+    """Return the outputs of a program.
 
-    Unless it is `checked`, an integer that is no index is read as the nearest one, and a negative power of an integer
-    is rounded towards zero, as in kernels. With `stored`, what a statement writes is rounded to the type of its tensor,
-    as it is where a kernel ends behind each statement. `moved` stands in for the values of scalar functions: it is
-    given the name of each, and its values.
+    Floats are computed in `dtype`, integers and conditions exactly.
+
+    Unless it is `checked`, an out-of-range index is read as the nearest one, and a negative power of an integer is
+    rounded towards zero, as in kernels. With `stored`, the results of a statement are rounded to the type of its
+    tensor, as where a kernel ends after each statement. `perturb` replaces the values of scalar functions: its operands
+    are the name of each, and its values.
     """
     with np.errstate(all="ignore"):
         tensors = _tensors(program, inputs, dtype)
@@ -81,7 +83,7 @@ def evaluate(
 
 
 def _tensors(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike) -> dict[str, Values]:
-    """Return the tensors of a program in the types that they are computed in; what statements write is zero."""
+    """Return the tensors of a program in their computation types; those that statements write are zero."""
     tensors: dict[str, Values] = {}
     meeting = {statement.target: statement.into for statement in program.statements if statement.into}
     for name, type_ in program.tensors.items():
@@ -107,8 +109,10 @@ def evaluate_graph(
     stored: bool = False,
     read: Read | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of a graph, computed node by node from the declarations; `stored` is that of `evaluate`.
-    `read` stands in for what a node reads of another's results: it is given the name of each, and its values.
+    """Return the outputs of a graph, computed node by node from declarations.
+
+    `stored` is that of `evaluate`. `read` replaces the values that a node reads of another's results: its operands are
+    the name of each, and its values.
 
     Raises `GraphError` where an input has no value, or an integer that is used as an index is out of range.
     """
@@ -155,7 +159,10 @@ class _Run:
         self.combiner: Combiner | None = COMBINERS[statement.combine] if statement.combine else None
 
     def run(self, turn: int = 0) -> None:
-        """Compute the statement's elements of its target; those of one turn where it has a step."""
+        """Compute the statement's elements of its target.
+
+        With a step, those of one iteration.
+        """
         statement = self.statement
         target = self.tensors[statement.target]
         if target.size == 0:
@@ -189,7 +196,7 @@ class _Run:
             started.add(key)
 
     def _put(self, array: Values, where: Any, part: Values, again: bool) -> None:
-        """Write a part of the target, which joins what another part of a reduction left there."""
+        """Write a part of the target, combined with the value that another part of a reduction left there."""
         if self.combiner and not self.combiner.position and again:
             part = self.combiner.function.numpy(array[where], part)
         if where is ...:
@@ -198,7 +205,9 @@ class _Run:
             array[where] = part
 
     def _order(self, flat: Values, places: Values, terms: Values) -> Values | int:
-        """Return by how much the order of terms that meet in a sum of floats may change it, where steps are moved."""
+        """Return by how much the order of terms that meet in a sum of floats may change it, where values are
+        perturbed.
+        """
         if self.moved is None or COMBINERS[self.statement.into or "sum"].fn != "add" or flat.dtype.kind != "f":
             return 0
         whole = np.zeros_like(flat)
@@ -228,8 +237,9 @@ class _Run:
 
 
 def copy_array(target: Values, source: Values) -> None:
-    """Copy an array of equal shape; where it is turned round, block by block, so that what a cache line brings is used
-    before it is gone.
+    """Copy an array of equal shape.
+
+    A transposed copy is done block by block, so that a cache line is used fully before its eviction.
     """
     wide = [d for d, extent in enumerate(target.shape) if extent > 1]
     to, of = (min(wide, key=lambda d: abs(array.strides[d]), default=0) for array in (target, source))
@@ -243,18 +253,18 @@ def copy_array(target: Values, source: Values) -> None:
 
 
 def _magnitude(terms: Values) -> Values:
-    """Return by what the rounding of sums along the last axis is measured: the magnitudes of the terms, and of how far
-    they lie apart, for adding one after the other loses more of what differs (`ir.rounding`).
+    """Return the scale of rounding in sums along the last axis: the magnitudes of the terms, and of their deviations,
+    as sequential addition loses more of values that differ (`ir.rounding`).
     """
     count = terms.shape[-1]
-    apart = abs(terms - terms.sum(axis=-1, keepdims=True) / max(count, 1))
-    return np.asarray(abs(terms).sum(axis=-1) + math.sqrt(count) * apart.sum(axis=-1))
+    others = abs(terms - terms.sum(axis=-1, keepdims=True) / max(count, 1))
+    return np.asarray(abs(terms).sum(axis=-1) + math.sqrt(count) * others.sum(axis=-1))
 
 
 class _Box(Evaluation):
     """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary.
 
-    `reading` says whether an index is about to be read at, and not compared.
+    `reading` is true for an index of a read, false for a compared one.
     """
 
     reading = False
@@ -270,7 +280,7 @@ class _Box(Evaluation):
         if self.run.factors:
             left, right = (self.value(f) for f in self.run.factors)
             total = _contract(left, right, len(statement.axes), shape)
-            return self._moved_sum(total, lambda: _contract(abs(left), abs(right), len(statement.axes), shape))
+            return self._perturb_sum(total, lambda: _contract(abs(left), abs(right), len(statement.axes), shape))
         body = self.value(statement.body)
         if statement.combine is None:
             return np.broadcast_to(body, shape)
@@ -287,7 +297,7 @@ class _Box(Evaluation):
         assert dtype is not None
         initial = np.asarray(combiner.identity(dtype), flat.dtype)
         total = np.asarray(combiner.function.numpy.reduce(flat, axis=-1, initial=initial))  # type: ignore[attr-defined]
-        return self._moved_sum(total, lambda: _magnitude(flat)) if combiner.fn == "add" else total
+        return self._perturb_sum(total, lambda: _magnitude(flat)) if combiner.fn == "add" else total
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         """Return the type that numbers of an element type are computed in."""
@@ -300,9 +310,10 @@ class _Box(Evaluation):
         return np.arange(*self.box[var], dtype=np.int64).reshape(shape)
 
     def place(self, primary: Indirect) -> Values:
-        """Return elements of an integer tensor as indices; each that is looked at must be one, where that is checked.
+        """Return elements of an integer tensor as indices.
 
-        Else what is out of range is read at as the nearest, and equals no index.
+        With checks, each must be in range. Otherwise an out-of-range one reads the nearest element, and equals no
+        index.
         """
         tensor = self.tensors[primary.tensor]
         flat = self.flat(primary.indices, tensor.shape)
@@ -325,7 +336,10 @@ class _Box(Evaluation):
         return np.asarray(total)
 
     def view(self, indices: tuple[Index, ...], array: Values) -> Values | None:
-        """Return the indexed elements of an array where they lie; nothing where an index is no axis by itself."""
+        """Return the indexed elements of an array as a view.
+
+        None where an index is not a single axis.
+        """
         axes = [axis for index in indices if (axis := _axis(index)) is not None]
         if len(axes) < len(indices) or len(set(axes)) < len(axes) or not self.dims.keys() >= set(axes):
             return None
@@ -334,11 +348,14 @@ class _Box(Evaluation):
         where: tuple[Any, ...] = (*(slice(*self.box[v]) for v in axes), ...)
         part = array[where]
         order = sorted(range(len(axes)), key=lambda n: self.dims[axes[n]])
-        apart = [n for v, n in self.dims.items() if v not in axes]
-        return np.expand_dims(part.transpose(order), apart)
+        others = [n for v, n in self.dims.items() if v not in axes]
+        return np.expand_dims(part.transpose(order), others)
 
     def within(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
-        """Return where indices are those of an element: what is sent elsewhere arrives nowhere."""
+        """Return a mask of in-range indices.
+
+        Values sent elsewhere are dropped.
+        """
         inside: Values = np.ones((1,) * len(self.dims), np.bool_)
         for index, extent in zip(indices, shape, strict=True):
             value = self.index(index)
@@ -351,16 +368,19 @@ class _Box(Evaluation):
             return self.value(expr)
 
     def apply(self, fn: str, *args: Values) -> Values:
-        """Return a function of values; integers have no negative powers where the result matters."""
+        """Return a function of values.
+
+        Integers have no negative powers where the result matters.
+        """
         if fn == "pow" and args[0].dtype.kind == "i" and self.run.checked:
             self._check_power(*args)
-        return self._moved(fn, super().apply(fn, *args))
+        return self._perturb(fn, super().apply(fn, *args))
 
-    def _moved(self, fn: str, values: Values) -> Values:
+    def _perturb(self, fn: str, values: Values) -> Values:
         return values if self.run.moved is None else self.run.moved(fn, values)
 
-    def _moved_sum(self, total: Values, magnitude: Callable[[], Values]) -> Values:
-        """Return a sum moved as the sum of the magnitudes of its terms is."""
+    def _perturb_sum(self, total: Values, magnitude: Callable[[], Values]) -> Values:
+        """Return a sum perturbed as the sum of the magnitudes of its terms is."""
         if self.run.moved is None or total.dtype.kind != "f":
             return total
         whole = magnitude()
@@ -422,9 +442,10 @@ def _contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) ->
 
 
 def _summed_alone(left: Values, right: Values, kept: int) -> tuple[Values, Values]:
-    """Return two factors with equal dims from `kept` on: each is summed over those that the other does not vary along.
+    """Return two factors with equal dims from `kept` on: each is summed over the dims that the other does not vary
+    along.
 
-    That takes a factor out of a sum, which an infinity or a NaN does not allow: then they are repeated instead.
+    This moves a factor out of a sum, which an infinity or a NaN does not allow: then they are repeated instead.
     """
     inner = range(kept, left.ndim)
     if np.isfinite(left).all() and np.isfinite(right).all():

@@ -1,7 +1,8 @@
-"""A graph that is computed again and again, with a state that each turn hands to the next, as one operation.
+"""Loop rolling: repeated subgraphs with a carried state become one operation.
 
-The statements of the graph's nodes are written over rows that move with the turn; the operation that they make is
-declared like any other, so its turns are a loop wherever the language makes one of them (`language/recurrence.py`).
+The statements of the graph's nodes are written over rows that move with the iteration; the resulting operation is
+declared like any other, so its iterations are a loop wherever the language makes one of them
+(`language/recurrence.py`).
 
     body (h, e) -> (n, e * n)     n = tanh(h + e)
       ->  rows[0, ...] = h.first
@@ -39,21 +40,21 @@ from ..ir import (
 from .gradient import declare
 from .language import Instances
 
-#: How many times more statements a loop may have than its turn: what differs at its ends, and what is hoisted.
+#: Largest ratio of a loop's statements to those of one iteration: its ends differ, and statements are hoisted.
 LONGER = 4
-#: A value of the body at a turn: the part of a tensor of the operation.
+#: Value of the body at an iteration: a part of a tensor of the operation.
 Place = Callable[[Index], Slice]
 
 
 @frozen
 class Along:
-    """The axis of a sequence that turns go along, forwards or backwards."""
+    """Axis of a sequence that iterations go along, forwards or backwards."""
 
     axis: int = 0
     backwards: bool = False
 
     def index(self, turn: Index, steps: int) -> Index:
-        """Return the place along the axis at a turn."""
+        """Return the place along the axis at an iteration."""
         return as_index(steps - 1) - turn if self.backwards else turn
 
     def type(self, element: TensorType, steps: int) -> TensorType:
@@ -63,11 +64,11 @@ class Along:
 
 @frozen
 class Repetition:
-    """A body that is computed `steps` times, at least twice.
+    """Body that is computed `steps` times, at least twice.
 
-    Of its inputs, `states` are what the turn before made (first the operand of that place), `elements` are taken from
-    sequences, and `number` is the turn's own number; all else is the same each time. Its outputs are the next states,
-    in order, and then what is collected into sequences along `collected`.
+    Of its inputs, `states` are results of the previous iteration (the first ones are operands), `elements` are taken
+    from sequences, and `number` is the iteration's number; all others are invariant. Its outputs are the next states,
+    in order, and then the values that are collected into sequences along `collected`.
     """
 
     body: Graph
@@ -79,7 +80,10 @@ class Repetition:
 
     @property
     def same(self) -> tuple[str, ...]:
-        """The inputs that are the same at each turn: operands behind the first states and the sequences."""
+        """Inputs that are the same at each iteration.
+
+        Their operands follow the first states and the sequences.
+        """
         own = {*self.states, *self.elements, self.number}
         return tuple(v for v in (*self.body.inputs, *self.body.constants) if v not in own)
 
@@ -87,7 +91,10 @@ class Repetition:
 def turn_of(
     nodes: Sequence[Node], types: Mapping[str, TensorType], own: Sequence[str], results: Sequence[str]
 ) -> Graph:
-    """Return the body that some nodes are: its inputs are its own operands, then what it reads of the graph around."""
+    """Return the loop body that consists of given nodes.
+
+    Its inputs are its own operands, then the values that it reads of the surrounding graph.
+    """
     needed, _ = needed_nodes(nodes, results)
     made = {value for node in needed for value in node.outputs}
     read = dict.fromkeys([*(v for node in needed for v in node.operands), *results])
@@ -97,11 +104,13 @@ def turn_of(
 
 
 def declare_repetition(repetition: Repetition, instances: Instances) -> tuple[str, str]:
-    """Return the name and the declaration of the operation that computes all turns. Its operands are the first states,
-    the sequences and what is the same; its results the last states and what is collected.
+    """Return the name and the declaration of the operation of all iterations.
+
+    Its operands are the first states, the sequences and the invariants; its results the last states and the collected
+    sequences.
 
     Raises `GraphError` where the body has loops of its own, values without elements, or sends values to places, and
-    where the language makes no loop of its turns.
+    where the language makes no loop of its iterations.
     """
     program = _Composer(repetition, instances).run()
     summary = (
@@ -130,17 +139,17 @@ class _Composer:
         self.turn = Var("turn of all", self.repetition.steps)
 
     def run(self) -> Program:
-        """Return the program of all turns."""
+        """Return the program of all iterations."""
         repetition = self.repetition
-        inputs = [*self._states(), *self._sequences(), *self._shared()]
+        inputs = [*self._states(), *self._sequences(), *self._invariants()]
         front = [*self._first_states(), *self._numbers()]
         self._place_next_states()
         turns = [s for node in repetition.body.nodes for s in self._node(node)]
-        turns += self._moved_states()
-        outputs, behind = self._results()
+        turns += self._copy_states()
+        outputs, epilogue = self._results()
         if any(not type_.size for type_ in self.tensors.values()):
             raise GraphError("a loop over values without elements")
-        return Program(self.tensors, tuple(inputs), outputs, (*front, *turns, *behind), self.constants)
+        return Program(self.tensors, tuple(inputs), outputs, (*front, *turns, *epilogue), self.constants)
 
     # ---- where values are
 
@@ -148,7 +157,7 @@ class _Composer:
         return self.repetition.body.types[value]
 
     def _rows(self, whole: str, value: str, count: int) -> None:
-        """Enter a tensor of a row for each turn."""
+        """Enter a tensor of a row for each iteration."""
         self.tensors[whole] = TensorType(self._type(value).dtype, (count, *self._type(value).shape))
 
     def _row(self, whole: str, ahead: int = 0) -> Place:
@@ -180,13 +189,13 @@ class _Composer:
             sequence, tuple(along.index(turn, steps) if d == axis else Index() for d in range(len(shape))), extents
         )
 
-    def _shared(self) -> Iterator[str]:
+    def _invariants(self) -> Iterator[str]:
         for value in self.repetition.same:
             self.places[value] = self._whole(value, self._type(value))
             yield value
 
     def _place_next_states(self) -> None:
-        """Let what a turn computes for a state be that state's next row, where nothing else is."""
+        """Write the next value of a state as its next row, where nothing else is there."""
         made = {v for node in self.repetition.body.nodes for v in node.outputs}
         for state, value in zip(self.repetition.states, self.repetition.body.outputs, strict=False):
             if value in made and value not in self.places:
@@ -208,7 +217,7 @@ class _Composer:
             yield Statement(f"{number}.rows", (at,), (as_index(at),), IndexValue(as_index(at), DType.I64))
 
     def _node(self, node: Node) -> Iterator[Statement]:
-        """Yield the statements of a node of the body at each turn."""
+        """Yield the statements of a node of the body at each iteration."""
         instance = self.instances.of_node(node, self.repetition.body)
         program = instance.program
         if any(s.step is not None or s.into for s in program.statements):
@@ -231,13 +240,13 @@ class _Composer:
     def _at_turns(self, statement: Statement) -> Statement:
         return evolve(statement, axes=(self.turn, *statement.axes), step=self.turn, span=None)
 
-    def _moved_states(self) -> Iterator[Statement]:
+    def _copy_states(self) -> Iterator[Statement]:
         """Yield the copies of next states that are no row of their own."""
         turn = as_index(self.turn)
         for state, value in zip(self.repetition.states, self.repetition.body.outputs, strict=False):
             target = Slice(f"{state}.rows", *_row_at(turn + 1, self._type(state)))
             if self.places[value](turn) != target:
-                yield self._at_turns(_moved(target, self.places[value](turn), self._type(state)))
+                yield self._at_turns(_copy_slice(target, self.places[value](turn), self._type(state)))
 
     def _results(self) -> tuple[tuple[str, ...], list[Statement]]:
         """Return the results, and the statements that make them of the rows."""
@@ -254,7 +263,7 @@ class _Composer:
             name = f"{value}.collected {number}"
             self.tensors[name] = along.type(self._type(value), repetition.steps)
             turn = as_index(again)
-            made = _moved(self._along(name, along)(turn), self.places[value](turn), self._type(value))
+            made = _copy_slice(self._along(name, along)(turn), self.places[value](turn), self._type(value))
             statements.append(evolve(made, axes=(again, *made.axes), step=again))
             outputs.append(name)
         return tuple(outputs), statements
@@ -276,7 +285,7 @@ def _copy(target: str, write: tuple[Index, ...], axes: Sequence[Var], body: Read
     return Statement(target, tuple(a for a in axes if a.extent > 1), write, body)
 
 
-def _moved(target: Slice, source: Slice, type_: TensorType) -> Statement:
+def _copy_slice(target: Slice, source: Slice, type_: TensorType) -> Statement:
     """Return the statement that copies one part of a tensor to another."""
     axes = _axes(type_)
     return _copy(target.whole, target.outside(_at(axes)), axes, Read(source.whole, source.outside(_at(axes))))

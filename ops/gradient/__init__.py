@@ -1,4 +1,7 @@
-"""Gradients in index notation: adjoints of statements, simplified, and written back as declarations."""
+"""Gradients in index notation.
+
+Adjoints of statements, simplified, and written back as declarations.
+"""
 
 from .declare import declare
 from .differentiable import differentiability

@@ -4,15 +4,15 @@ For a statement `y[w(i)] = sum over r of body(i, r)` that reads `x[f(i, r)]`, ev
 
     dx[j] += sum over { (i, r): f(i, r) = j } of dbody/dread * dy[w(i)]
 
-The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a
+The access map is inverted (`invert`), so that the sum runs over its free variables: a broadcast becomes a sum, a sum a
 broadcast, a strided window a sum over its taps, guards stay. A read at a place that an integer names becomes a scatter,
 and a scatter a read. `max` and `min` pass the gradient to the first of equal elements (row-major over the reduced
 axes), `prod` multiplies by the product of all others. A program is differentiated statement by statement in reverse;
-what lies inside it and is needed is computed again from the operands and results, and what turns out not to matter is
-left out (`invariance`: the maximum that softmax subtracts).
+needed intermediates are recomputed from the operands and results, and irrelevant ones are left out (`invariance`: the
+maximum that softmax subtracts).
 
-Where a recurrence is part of the program, what lies inside it may be kept instead (`Adjoint.forward`): its turns wait
-for one another, so that to compute them again takes as long as the first time, and nothing fuses with it.
+Where a recurrence is part of the program, its intermediates may be saved instead (`Adjoint.forward`): its iterations
+are sequential, so that recomputing them takes as long as the first time, and nothing fuses with it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .past_copies import without_copies
 from .recurrences import NoReverse, Recurrences
 from .terms import Term
 
-#: Most steps of a recurrence that is written out for its gradient.
+#: Most iterations of a recurrence that is unrolled for its gradient.
 LONGEST_WRITTEN_OUT = 64
 
 
 @frozen
 class Adjoint:
-    """The gradients of operands of a program, as a program.
+    """Gradients of operands of a program, as a program.
 
-    Its inputs are operands and results of the original program by their names, and gradients of results: `given` says
-    of which. `found` says which of its outputs is the gradient of which operand. `forward`, where there is one, is the
-    original program with further results, and these are inputs, too.
+    Its inputs are operands and results of the original program by their names, and gradients of results:
+    `result_gradients` maps results to these. `operand_gradients` maps operands to their gradients among the outputs.
+    `forward`, where there is one, is the original program with further results, and these are inputs, too.
     """
 
     program: Program
@@ -49,9 +49,11 @@ class Adjoint:
 
 
 def adjoint(program: Program, operands: Sequence[str], results: Sequence[str], *, keep: bool = False) -> Adjoint:
-    """Return the gradients of operands, given those of some results; operands that no result depends on are left out.
+    """Return the gradients of operands, given those of some results.
 
-    With `keep` the gradient of a program with a recurrence reads what lies inside of that.
+    Operands that no result depends on are left out.
+
+    With `keep` the gradient of a program with a recurrence reads saved intermediates of the recurrence.
     """
     try:
         named = name_factors(program)
@@ -102,7 +104,7 @@ class _Adjoint(Recurrences):
         """Return the tensors through which the operands reach a result, as real numbers."""
         found = {o for o in self.operands if self.tensors[o].dtype.is_float}
         before = -1
-        while len(found) > before:  # what a turn reads, a later statement may have written a turn before
+        while len(found) > before:  # an iteration may read a tensor that a later statement wrote an iteration earlier
             before = len(found)
             for statement in self.program.statements:
                 if self.tensors[statement.target].dtype.is_float and any(r.tensor in found for r in statement.reads):
@@ -110,7 +112,7 @@ class _Adjoint(Recurrences):
         return found
 
     def _finish(self, given: Mapping[str, str], found: Mapping[str, str]) -> Adjoint:
-        """Keep what the gradients need, with statements of the original program for what lies inside it."""
+        """Keep the needed statements of the gradients, with those of the original program for its intermediates."""
         original = self.program
         own = live_statements(self.statements, tuple(found))
         inside = self._inside(own) if self.keep else ()
@@ -130,7 +132,7 @@ class _Adjoint(Recurrences):
         )
 
     def _inside(self, statements: Sequence[Statement]) -> tuple[str, ...]:
-        """Return the tensors inside of a program with a recurrence that statements of its gradient read."""
+        """Return the intermediates of a program with a recurrence that statements of its gradient read."""
         original = self.program.statements
         if not any(s.step for s in original):
             return ()

@@ -1,7 +1,7 @@
-"""Conditions of a gradient's terms: taken out of an expression, and put back where they cost least.
+"""Conditions of a gradient's terms: split off, and reattached at least cost.
 
-A term is zero wherever a condition fails. A guard of a read that is 0 outside says the same for a product, so it needs
-no test of its own.
+A term is zero wherever a condition fails. A guard of a read that is 0 outside implies the same for a product, so it
+needs no test of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from .derivatives import is_tame, multiply, negate
 
 
 def split(expr: Expr) -> tuple[list[Expr], Expr]:
-    """Return the conditions without which an expression is zero, and the expression where they hold."""
+    """Return an expression's necessary conditions and its value under them.
+
+    The expression is zero where a condition fails.
+    """
     if isinstance(expr, Call) and expr.fn == "select" and _is_zero(expr.args[2]):
         inner, core = split(expr.args[1])
         return [*_conjuncts(expr.args[0]), *inner], core
@@ -50,8 +53,9 @@ def attach(conditions: Sequence[Expr], guards: Sequence[Guard], core: Expr, dtyp
 
 
 def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Expr] | None]:
-    """Split a product into what depends on summed variables,
-    and a function that applies the other factors to its sum.
+    """Split a product at the summed variables.
+
+    Returns the factors that depend on them, and a function that applies the other factors to the sum.
     """
     if not isinstance(expr, Call) or expr.fn not in ("mul", "div", "neg", "select"):
         return expr, None
@@ -80,7 +84,7 @@ def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Ex
 
 
 def _asks_an_element(condition: Expr) -> bool:
-    """Whether a condition is that one element is not some constant."""
+    """Return whether a condition is that one element is not some constant."""
     read, *others = condition.children or (condition,)
     asks = isinstance(condition, Call) and condition.fn == "ne"
     return asks and isinstance(read, Read) and all(isinstance(other, Const) for other in others)
@@ -92,7 +96,10 @@ def _both(first: Callable[[Expr], Expr] | None, second: Callable[[Expr], Expr] |
 
 
 def vanishes(expr: Expr, guard: Guard) -> bool:
-    """Whether an expression is zero wherever a guard fails, because an element it reads is."""
+    """Return whether an expression is zero wherever a guard fails.
+
+    It is where an element that it reads is zero there.
+    """
     if isinstance(expr, Read):
         return expr.fill == 0 and guard in expr.guards
     if isinstance(expr, Cast):
@@ -109,7 +116,7 @@ def vanishes(expr: Expr, guard: Guard) -> bool:
 
 
 def bounded(expr: Expr, tensors: Mapping[str, TensorType]) -> Expr:
-    """Give every read the guards that its indices need to stay in bounds."""
+    """Give every read the guards that keep its indices in bounds."""
 
     def leaf(node: Expr) -> Expr:
         if not isinstance(node, Read):

@@ -1,4 +1,6 @@
-"""Sums that only take every n-th value of a variable, written as sums over those values.
+"""Stride residues: sums over every n-th value of a variable.
+
+They are rewritten as sums over those values.
 
     sum[r < 8] ((x[(r - i) // 2] outside 0 * y[r]) if (r - i) % 2 == 0 else 0)   ->   sum[q < 4] (x[q] * y[2 * q + i])
 
@@ -31,7 +33,7 @@ from .conditions import vanishes
 
 @frozen
 class Summand:
-    """What is summed over `free`: `core` where all tests and guards hold, else 0."""
+    """Summand over `free`: `core` under all tests and guards, else 0."""
 
     core: Expr
     tests: tuple[Expr, ...]
@@ -49,8 +51,9 @@ class Summand:
 
 
 def solve_congruences(summand: Summand) -> Summand:
-    """Solve guards of the form `(v + e) mod n = 0` for summed variables v; each leaves a sum over one n-th of the
-    values.
+    """Solve congruences of summed variables.
+
+    They are guards of the form `(v + e) mod n = 0`. Each leaves a sum over one n-th of the values.
     """
     for guard in summand.guards:
         solution = _solution(guard, summand.free)
@@ -92,7 +95,7 @@ def _value(var: Var) -> Index:
 
 
 def _within_reads(summand: Summand, turn: Var) -> Summand:
-    """Let a variable run over no more than the elements of a factor that is 0 outside its tensor."""
+    """Restrict a variable to the elements of a factor that is 0 outside its tensor."""
     guards = {
         g for node in walk(summand.core) if isinstance(node, Read) for g in node.guards if vanishes(summand.core, g)
     }

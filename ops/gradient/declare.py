@@ -1,7 +1,8 @@
-"""From a program back to a declaration: the text of an operation at fixed shapes, in the language of `.cuts` files.
+"""Printing of a program as a declaration at fixed shapes.
 
-What a pass or a derivation made as statements becomes an operation like any other: it prints, parses back to an equal
-program, and goes through the same lowering as the declarations that people write.
+The text is an operation in the language of `.cuts` files. A program from a pass or a derivation becomes an operation
+like any other: it prints, parses back to an equal program, and goes through the same lowering as the declarations that
+people write.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ _WORDS = frozenset(
 
 
 def declare(name: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None) -> str:
-    """Return the text of an operation that means a program; the steps of its algorithms are nodes over its operands,
-    its results, and values of their own.
+    """Return the text of an operation that means a program.
+
+    The steps of its algorithms are nodes over its operands, its results, and values of their own.
     """
     return _Writer(program, algorithms or {}).text(name, summary)
 
@@ -78,7 +80,7 @@ class _Writer:
         values = (v for steps in algorithms.values() for node in steps for v in (*node.operands, *node.outputs))
         self.names = _safe_names(dict.fromkeys((*program.tensors, *values)))
         self.types = program.tensors
-        self.lists: set[str] = set()  # what turns write, of which each has a tensor of its own
+        self.lists: set[str] = set()  # tensors that iterations write: a list, one tensor for each iteration
 
     def element(self, tensor: str, indices: Sequence[str]) -> str:
         """Return an element of a tensor by its subscripts."""
@@ -121,8 +123,8 @@ class _Writer:
 
 
 class _StatementWriter:
-    """Writes one statement; axes are `i0, i1, ...`, reduced axes `r0, r1, ...`, and the step has a name for all of its
-    recurrence.
+    """Writer of one statement. Axes are `i0, i1, ...`, reduced axes `r0, r1, ...`; the step has one name in all
+    statements of its recurrence.
     """
 
     def __init__(self, writer: _Writer, statement: Statement, step: str) -> None:
@@ -147,10 +149,10 @@ class _StatementWriter:
         body = self.expr(statement.body, None if statement.combine else dtype)
         if statement.combine:
             binders = ", ".join(f"{self.vars[v]} < {v.extent}" for v in statement.reduce)
-            body = f"{statement.combine}[{binders}] {_wrapped(body)}"
+            body = f"{statement.combine}[{binders}] {_parenthesise(body)}"
         if statement.into:
             left = f"{'atomic' if statement.atomic else 'scatter'} {statement.into} {left}"
-        return f"{left} = {_unwrapped(body)}" + (f" for {', '.join(rest)}" if rest else "")
+        return f"{left} = {_strip_parentheses(body)}" + (f" for {', '.join(rest)}" if rest else "")
 
     # ---- indices
 
@@ -183,7 +185,7 @@ class _StatementWriter:
         return self.writer.element(read.tensor, [self._subscript(index) for index in read.indices])
 
     def _subscript(self, index: Index) -> str:
-        """Return an index that stands as a subscript, where an element of an integer tensor may stand alone."""
+        """Return an index as a subscript, where an element of an integer tensor may stand alone."""
         (primary, factor), *rest = index.terms or ((None, 0),)
         alone = isinstance(primary, Indirect) and factor == 1 and not rest and not index.const
         return self._element(primary) if alone and isinstance(primary, Indirect) else self.index(index)
@@ -204,7 +206,9 @@ class _StatementWriter:
     # ---- expressions
 
     def expr(self, expr: Expr, dtype: DType | None = None) -> str:
-        """Return an expression; a literal is bare where its type follows from `dtype`, the type expected here."""
+        """Return an expression of the expected type `dtype`.
+
+        A literal is bare where its type follows from `dtype`."""
         if isinstance(expr, Const):
             text = _number(expr.value)
             return text if dtype is expr.dtype or expr.dtype is DType.BOOL else f"{expr.dtype}({text})"
@@ -269,11 +273,11 @@ def _number(value: float) -> str:
     return repr(value)
 
 
-def _wrapped(text: str) -> str:
-    return text if text.startswith("(") and _unwrapped(text) != text else f"({text})"
+def _parenthesise(text: str) -> str:
+    return text if text.startswith("(") and _strip_parentheses(text) != text else f"({text})"
 
 
-def _unwrapped(text: str) -> str:
+def _strip_parentheses(text: str) -> str:
     """Drop parentheses around the whole."""
     if not text.startswith("("):
         return text
@@ -293,7 +297,7 @@ def _rows(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
 
 
 def _safe_names(tensors: Iterable[str]) -> dict[str, str]:
-    """Return a name for each tensor that means nothing else in the language."""
+    """Return an unreserved name for each tensor."""
     found: dict[str, str] = {}
     for tensor in tensors:
         name = re.sub(r"[^A-Za-z0-9_]", "_", tensor)

@@ -1,4 +1,6 @@
-"""Derivatives of the scalar functions of `ir/functions.py`, and reverse accumulation over one expression.
+"""Derivatives of scalar functions, and reverse accumulation over an expression.
+
+The functions are those of `ir/functions.py`.
 
 Conventions, chosen so that exactly one operand gets the gradient:
 
@@ -37,7 +39,10 @@ def literal(value: float, dtype: DType) -> Const:
 
 
 def is_tame(expr: Expr) -> bool:
-    """Whether an expression is finite where what it reads is, overflow of sums and products aside."""
+    """Return whether an expression is finite where its operands are.
+
+    Overflow of sums and products does not count.
+    """
     if isinstance(expr, Call):
         return expr.fn in _TAME and all(map(is_tame, expr.args))
     return is_tame(expr.arg) if isinstance(expr, Cast) else True
@@ -76,7 +81,7 @@ def add(a: Expr, b: Expr, dtype: DType) -> Expr:
     """Return `a + b`, simplified."""
     if isinstance(a, Call) and isinstance(b, Call) and a.fn == b.fn == "neg":
         return negate(add(a.args[0], b.args[0], dtype))
-    if _sorted(a) == _sorted(b):
+    if _sort_factors(a) == _sort_factors(b):
         return multiply(literal(2, dtype), a)
     if isinstance(b, Call) and b.fn == "neg":
         return Call("sub", (a, b.args[0]))
@@ -85,11 +90,11 @@ def add(a: Expr, b: Expr, dtype: DType) -> Expr:
     return Call("add", (a, b))
 
 
-def _sorted(expr: Expr) -> Expr:
+def _sort_factors(expr: Expr) -> Expr:
     """Return a product with its factors in a fixed order."""
     if not isinstance(expr, Call) or expr.fn != "mul":
         return expr
-    return Call("mul", tuple(sorted(map(_sorted, expr.args), key=repr)))
+    return Call("mul", tuple(sorted(map(_sort_factors, expr.args), key=repr)))
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
@@ -129,8 +134,8 @@ def _added_to(term: Expr, total: Expr) -> Const | None:
 
 
 def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
-    """Return what is made of a gradient, zero where a condition makes that zero: what it is multiplied with there may
-    be an infinity, for it belongs to a branch that is not taken.
+    """Apply a function to a gradient, keeping a condition outside: the gradient is zero where its condition fails, and
+    a factor from the branch that is not taken may be infinite there.
     """
     if not isinstance(seed, Call) or not _is_conditional(seed):
         return made(seed)
@@ -143,7 +148,7 @@ def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
 
 
 def _is_conditional(expr: Expr) -> bool:
-    """Whether a product is zero where a condition does not hold."""
+    """Return whether a product is zero where a condition does not hold."""
     if not isinstance(expr, Call):
         return False
     if expr.fn == "select":
@@ -159,8 +164,8 @@ def _call(fn: str, *args: Expr) -> Expr:
 def _extremum(better: str) -> Rule:
     """Rule of `max` (better `ge`) or `min` (`le`).
 
-    What beats a number is beyond it, and so is the result then, and only then: a result that is stored is asked, so
-    that the operand need not be kept.
+    An operand beats a number exactly where the result does: the test reads a stored result, so that the operand need
+    not be saved.
     """
 
     def rule(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
@@ -194,7 +199,7 @@ def _without_square(x: Expr, dtype: DType) -> Expr:
 def _from_result_or(
     stored: Callable[[Expr, DType], Expr], computed: Callable[[Expr, DType], Expr]
 ) -> Callable[[Expr, Expr, DType], Expr]:
-    """Return a derivative that is read off a stored result; of one that is not stored, it is found from the operand.
+    """Return a derivative that is computed from a stored result, or else from the operand.
 
     A result that is nearly constant has few digits left of the difference that the derivative is.
     """
@@ -229,7 +234,7 @@ def _select(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Ex
 
 
 def _product(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
-    # The gradient takes the place of the operand, so that rows stay on the left of a contraction (see the manual).
+    # The gradient replaces the operand, so that rows stay on the left of a contraction (see the manual).
     return _times(seed, args[1]), multiply(args[0], seed) if is_tame(args[0]) else _times(seed, args[0])
 
 
@@ -260,7 +265,7 @@ def _shares(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Ex
     return tuple(_divide(seed, _plus(1, _call("exp", _call("sub", y, x)), dtype)) for x, y in ((a, b), (b, a)))
 
 
-def _signed(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+def _absolute(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
     turn = _call("mul", _call("sign", args[0]), _call("copysign", literal(1, dtype), args[1]))
     return multiply(seed, turn), None
 
@@ -315,7 +320,7 @@ RULES: Mapping[str, Rule] = {
     "atan2": _angle,
     "hypot": _length,
     "logaddexp": _shares,
-    "copysign": _signed,
+    "copysign": _absolute,
     "ldexp": lambda args, y, seed, _: (_call("ldexp", seed, args[1]), None),
     **dict.fromkeys(("sign", "logb", "floor", "ceil", "trunc", "round"), _nothing(1)),
 }
@@ -324,7 +329,7 @@ RULES: Mapping[str, Rule] = {
 def differentiate(
     body: Expr, seed: Expr, tensors: Mapping[str, TensorType], value: Expr | None = None
 ) -> dict[Read, Expr]:
-    """Return the gradient that each float read of an expression gets when the expression's is `seed`.
+    """Return the gradient of each float read, given the expression's `seed`.
 
     `value` is a cheaper way to get the expression's own value, as where it has been stored.
     """
@@ -353,7 +358,8 @@ def differentiate(
 
 
 def _shows(outer: Call, inner: Expr, value: Expr) -> bool:
-    """Whether the stored result of a `clamp`, an extremum of another one, says on which side of its number that one is:
+    """Return whether the stored result of a `clamp`, an extremum of another one, shows the side of its number that one
+    is on:
 
     y = min(max(x, a), b) with a < b:  x > a  where  y > a
     """
@@ -366,7 +372,7 @@ def _shows(outer: Call, inner: Expr, value: Expr) -> bool:
 
 
 def _may_vary(expr: Expr, tensors: Mapping[str, TensorType]) -> bool:
-    """Whether an operand holds a float read, so that its gradient is wanted."""
+    """Return whether an operand holds a float read, so that its gradient is needed."""
     if isinstance(expr, Read):
         return tensors[expr.tensor].dtype.is_float
     if isinstance(expr, Call):

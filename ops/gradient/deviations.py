@@ -1,7 +1,7 @@
 """Sums of deviations from a mean, which are zero.
 
-What is centred by its mean hands a gradient on to the mean from each deviation; what comes by way of the variance is
-a multiple of their sum:
+Each deviation from a mean contributes to the gradient of that mean; the contribution through the variance is a multiple
+of the sum of deviations:
 
     m[i] = (sum_r x[i, r]) / n;   dm[i] = sum_r -dy[i, r] * s[i] - 2 * dv[i] * (x[i, r] - m[i])
       ->   dm[i] = -s[i] * sum_r dy[i, r]
@@ -18,8 +18,9 @@ from ...ir import Call, Const, Expr, Index, Program, Read, Statement, Var, as_in
 
 
 def is_sum_of_deviations(body: Expr, free: Sequence[Var], program: Program) -> bool:
-    """Whether the sum of an expression over `free` is one of deviations from the mean of just those elements, as a
-    program computes it, be it negated.
+    """Return whether a sum is one of deviations from the mean.
+
+    The sum is over `free`, the mean that of just those elements, as a program computes it, possibly negated.
     """
     while isinstance(body, Call) and body.fn == "neg":
         (body,) = body.args
@@ -32,7 +33,7 @@ def is_sum_of_deviations(body: Expr, free: Sequence[Var], program: Program) -> b
 
 
 def _is_mean(element: Read, mean: Read, free: Sequence[Var], program: Program) -> bool:
-    """Whether one tensor holds the means of the elements that a read of another runs over."""
+    """Return whether one tensor holds the means of the elements that a read of another runs over."""
     quotient = _statement(mean.tensor, program)
     if quotient is None or not isinstance(quotient.body, Call) or quotient.body.fn != "div":
         return False
@@ -44,7 +45,7 @@ def _is_mean(element: Read, mean: Read, free: Sequence[Var], program: Program) -
         return False
     if summed.body.tensor != element.tensor or count.value != prod(v.extent for v in summed.reduce):
         return False
-    places = _substituted(total.indices, quotient.write, mean.indices)
+    places = _substitute_axes(total.indices, quotient.write, mean.indices)
     return places is not None and _runs_over(summed, places, element, free)
 
 
@@ -54,7 +55,7 @@ def _statement(tensor: str, program: Program) -> Statement | None:
     return found[0] if len(found) == 1 and found[0].step is None and found[0].into is None else None
 
 
-def _substituted(indices: Sequence[Index], write: Sequence[Index], places: Sequence[Index]) -> list[Index] | None:
+def _substitute_axes(indices: Sequence[Index], write: Sequence[Index], places: Sequence[Index]) -> list[Index] | None:
     """Return indices of a statement that writes each element by its axes, where it writes at some places."""
     axes: dict[Var, Index] = {}
     for index, place in zip(write, places, strict=True):
@@ -67,7 +68,7 @@ def _substituted(indices: Sequence[Index], write: Sequence[Index], places: Seque
 
 
 def _runs_over(summed: Statement, places: Sequence[Index], element: Read, free: Sequence[Var]) -> bool:
-    """Whether a sum that is written at some places is one of what a read runs over."""
+    """Return whether a sum that is written at some places runs over the elements of a read."""
     assert isinstance(summed.body, Read)
     values = {v: place for v, place in zip(map(_variable, summed.write), places, strict=True) if v is not None}
     for index, wanted in zip(summed.body.indices, element.indices, strict=True):
@@ -76,8 +77,8 @@ def _runs_over(summed: Statement, places: Sequence[Index], element: Read, free: 
             values[unknown[0]] = wanted - substitute(index - unknown[0], values)
     over = [_variable(values[v]) for v in summed.reduce if v in values]
     same = len(over) == len(summed.reduce) and None not in over and {v for v in over if v} == set(free)
-    alike = all(v is not None and v.extent == r.extent for v, r in zip(over, summed.reduce, strict=False))
-    return same and alike and tuple(substitute(i, values) for i in summed.body.indices) == element.indices
+    same_extents = all(v is not None and v.extent == r.extent for v, r in zip(over, summed.reduce, strict=False))
+    return same and same_extents and tuple(substitute(i, values) for i in summed.body.indices) == element.indices
 
 
 def _variable(index: Index) -> Var | None:

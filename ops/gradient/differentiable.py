@@ -1,9 +1,10 @@
-"""Which operands of a declaration have a gradient, and why the others have none, read off the declaration before any
-shape is known.
+"""Operands of a declaration that have a gradient; reasons for the others.
 
-A derivative flows from a tensor to what reads it as a number. It is lost in comparisons, conversions to integers,
-indices and functions that are constant between jumps; `ops/gradient/derivatives.py` has the same rules for expressions
-at given shapes.
+Both are read off the declaration, before any shape is known.
+
+A derivative flows from a tensor to a numeric reader. It is lost in comparisons, conversions to integers, indices and
+functions that are constant between jumps; `ops/gradient/derivatives.py` has the same rules for expressions at given
+shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _INTEGER_CASTS = frozenset({"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"
 
 @frozen
 class Differentiability:
-    """Operands whose gradient a declaration states or has derived, and those that have none, each with the reason."""
+    """Operands by gradient: stated, derived, or none, with the reason."""
 
     stated: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ def differentiability(decl: OpDecl) -> Differentiability:
     types = decl.element_types
     real = {r.name for r in decl.results if _is_real(r.dtype, decl)}
     stated = () if decl.gradient is None else tuple(r[1:] for step in decl.gradient.steps for r in step.results)
-    reached = _reached(decl, real)
+    reached = _reaching_tensors(decl, real)
     none: dict[str, str] = {}
     derived: list[str] = []
     for operand in decl.operands:
@@ -70,7 +71,7 @@ def _tensors(decl: OpDecl) -> dict[str, str]:
     return {o.name: o.dtype for o in decl.operands} | {r.name: r.dtype for r in decl.results} | temporaries
 
 
-def _reached(decl: OpDecl, results: set[str]) -> set[str]:
+def _reaching_tensors(decl: OpDecl, results: set[str]) -> set[str]:
     """Return the tensors from which a derivative reaches a result."""
     tensors = _tensors(decl)
     steps = {(t.target.name, name) for t in decl.assignments for name in _flows(t.value, decl, tensors)}
@@ -99,15 +100,15 @@ def _flows(node: s.Expression, decl: OpDecl, tensors: Mapping[str, str]) -> set[
 
 
 def _bodies(decl: OpDecl) -> dict[str, s.Expression]:
-    """Return what calls of a declaration's own functions stand for, by their names."""
+    """Return the bodies of a declaration's own functions, by name."""
     bindings = (binding for item in decl.items if isinstance(item, s.LetItem) for binding in item.bindings)
     return {binding.name: binding.value for binding in bindings if binding.parameters}
 
 
 def _blocks(node: s.Expression, decl: OpDecl) -> str:
-    """Return what an expression is that no derivative passes; an empty text where one does."""
+    """Return a description of an expression that no derivative passes; an empty text where one does."""
     if isinstance(node, s.Reduction):
-        return "its elements are only told apart by size" if COMBINERS[node.kind].position else ""
+        return "its elements are only compared by size" if COMBINERS[node.kind].position else ""
     if isinstance(node, (s.Binary, s.Unary, s.Call)):
         name = node.fn if isinstance(node, s.Call) else node.op
         if name in _JUMPS:
@@ -142,9 +143,7 @@ def _why(decl: OpDecl, operand: str) -> str:
 
 
 def _reads(node: s.Expression, tensor: str, blocked: str, decl: OpDecl) -> Iterator[str]:
-    """Yield, for each place where a tensor is read, what keeps a derivative from flowing there (nothing where it
-    flows).
-    """
+    """Yield the obstacle of the derivative at each read of a tensor (an empty text where it flows)."""
     if isinstance(node, s.Name):
         if node.id == tensor:
             yield blocked

@@ -8,23 +8,25 @@ from ...ir import Call, Expr, Program, Read, Statement, TensorType, as_index, dt
 
 
 def name_factors(program: Program) -> Program:
-    """Give a factor of a contraction that is itself computed from several elements a tensor of its own.
+    """Give each computed factor of a contraction a tensor.
 
-    Its gradient, another contraction, is then computed once and not for each of them: `sum(e / t * v)` is `p = e / t;
-    sum(p * v)`.
+    A factor counts as computed where it reads several elements. Its gradient, another contraction, is then computed
+    once and not for each of them: `sum(e / t * v)` is `p = e / t; sum(p * v)`.
     """
     tensors = dict(program.tensors)
     statements: list[Statement] = []
     for statement in program.statements:
         body = statement.body
         if statement.combine == "sum" and statement.step is None and isinstance(body, Call) and body.fn == "mul":
-            factors = [_named(f, statement, tensors, statements) for f in body.args]
+            factors = [_name_factor(f, statement, tensors, statements) for f in body.args]
             statement = evolve(statement, body=Call("mul", tuple(factors)))
         statements.append(statement)
     return evolve(program, tensors=tensors, statements=tuple(statements))
 
 
-def _named(factor: Expr, statement: Statement, tensors: dict[str, TensorType], statements: list[Statement]) -> Expr:
+def _name_factor(
+    factor: Expr, statement: Statement, tensors: dict[str, TensorType], statements: list[Statement]
+) -> Expr:
     used = expr_variables(factor)
     everything = expr_variables(statement.body)
     elements = {n for n in walk(factor) if isinstance(n, Read) and tensors[n.tensor].dtype.is_float}

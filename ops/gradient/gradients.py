@@ -1,8 +1,8 @@
-"""Gradients of operations as operations: derived from a declaration, or stated by it, and added to the vocabulary.
+"""Gradients of operations, as operations added to the vocabulary.
 
-A derived gradient is a declaration of its own (`declare`) at the shapes of its use; its name ends in a digest of its
-text, so that equal gradients are one operation. Nothing that compiles a graph can tell it from an operation that
-somebody wrote.
+A gradient is derived from a declaration, or stated by it. A derived gradient is a declaration of its own (`declare`) at
+the shapes of its use; its name ends in a digest of its text, so that equal gradients are one operation. The compiler
+treats it like an operation that a user wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from .through_steps import through_steps
 
 
 class Gradients:
-    """Derives gradients and collects the declarations that they need: `registry` has them, `texts` prints them."""
+    """Derives gradients and collects the declarations that they need.
+
+    `registry` has them, `texts` prints them.
+    """
 
     def __init__(self, registry: Registry, texts: Mapping[str, str] | None = None) -> None:
         self.registry = registry
@@ -29,7 +32,7 @@ class Gradients:
         self._instances: dict[object, Instance] = {}
 
     def instance(self, node: Node, operands: Sequence[TensorType | None], constants: Mapping[int, Array]) -> Instance:
-        """Return what a node means."""
+        """Return the instance of a node."""
         key = None if constants else (node.op, tuple(operands), _frozen(node.attributes))
         if key is None or key not in self._instances:
             made = self.registry.of(node).instantiate(operands, node.attributes, constants)
@@ -39,7 +42,10 @@ class Gradients:
         return self._instances[key]
 
     def declare(self, texts: Mapping[str, str]) -> None:
-        """Add declarations, by the name of their source; those of a name that is known already are left out."""
+        """Add declarations, by the name of their source.
+
+        Those of a known name are left out.
+        """
         new = {name: text for name, text in texts.items() if name not in self.texts}
         if new:
             self.registry = self.registry.extend(*(Source(name, text) for name, text in new.items()))
@@ -48,49 +54,58 @@ class Gradients:
     def keeping(
         self, instance: Instance, operands: Sequence[str], results: Sequence[str], taken: Sequence[str]
     ) -> tuple[Node, tuple[Node, ...]] | None:
-        """Return the operation with further results, and the steps of `steps` that read these; None where nothing is
-        to be kept, which is so without a recurrence.
+        """Return the operation with saved intermediates as further results.
+
+        The result also has the steps of `steps` that read these. It is None where nothing is to be saved, as without a
+        recurrence.
 
         `taken` are the results that the graph has; they come first.
         """
-        if not any(s.step for s in instance.program.statements) or any(_stated(instance, o, results) for o in operands):
+        if not any(s.step for s in instance.program.statements) or any(
+            _stated_steps(instance, o, results) for o in operands
+        ):
             return None
         derived = adjoint(instance.program, operands, results, keep=True)
         if derived.forward is None or not derived.found:
             return None
         inside = tuple(t for t in derived.forward.outputs if t not in instance.program.outputs)
         program = _with_outputs(derived.forward, (*taken, *inside))
-        name = self._declared(f"{instance.op}_kept", f"{instance.op}, with what its gradient reads", program)
+        name = self._declare_program(f"{instance.op}_kept", f"{instance.op}, with what its gradient reads", program)
         return Node(name, name, program.inputs, (*taken, *inside)), (self._node(instance, derived),)
 
     def steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
-        """Return the nodes that compute operands' gradients from those of some results; an operand that has none is
-        left out.
+        """Return the nodes of operands' gradients from those of some results.
+
+        An operand without a gradient is left out.
 
         They are nodes over the operation's formal names; the gradient of a result `y` is `dy`, and that of operand `x`
         they name `dx`.
         """
-        stated = {operand: _stated(instance, operand, results) for operand in operands}
+        stated = {operand: _stated_steps(instance, operand, results) for operand in operands}
         nodes = {node.name: node for steps in stated.values() for node in steps}
         rest = [operand for operand in operands if not stated[operand]]
-        return (*nodes.values(), *(self._derived(instance, rest, results) if rest else ()))
+        return (*nodes.values(), *(self._derive_steps(instance, rest, results) if rest else ()))
 
-    def _derived(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
+    def _derive_steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
         derived = adjoint(instance.program, operands, results)
         if not derived.found:
             return ()
         if instance.algorithms and len(derived.found) > 1 and _share_nothing(derived.program):
-            return tuple(n for operand in derived.found.values() for n in self._derived(instance, (operand,), results))
+            return tuple(
+                n for operand in derived.found.values() for n in self._derive_steps(instance, (operand,), results)
+            )
         return (self._node(instance, derived),)
 
     def _node(self, instance: Instance, derived: Adjoint) -> Node:
         """Return a derived gradient as a node."""
         inputs = tuple(f"d{derived.given[t]}" if t in derived.given else t for t in derived.program.inputs)
         summary = f"gradient of {instance.op} with respect to {', '.join(derived.found.values())}"
-        name = self._declared(f"{instance.op}_grad", summary, derived.program, self._algorithms(instance, derived))
+        name = self._declare_program(
+            f"{instance.op}_grad", summary, derived.program, self._algorithms(instance, derived)
+        )
         return Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values()))
 
-    def _declared(
+    def _declare_program(
         self, begin: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None
     ) -> str:
         """Return the name of an operation that means a program; it is added to the vocabulary."""
@@ -103,7 +118,7 @@ class Gradients:
 
     def _algorithms(self, instance: Instance, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
         """Return the algorithms of the gradient of one operand that follow from those of the operation: its own, where
-        the gradient is the operation itself on other operands, else what its steps are in reverse.
+        the gradient is the operation itself on other operands, else the adjoints of their steps.
         """
         if not instance.algorithms or len(derived.found) != 1:
             return {}
@@ -111,7 +126,7 @@ class Gradients:
         op, gradients = self.registry.get(instance.op), [*derived.given]
         form = own_form(op, instance, operand, derived.program, gradients[0]) if op and len(gradients) == 1 else None
         if form is not None:
-            return self._of_own_form(form, name, derived)
+            return self._self_adjoint_algorithms(form, name, derived)
         given = {result: gradient for gradient, result in derived.given.items()}
         found: dict[str, tuple[Node, ...]] = {}
         for algorithm, steps in instance.algorithms.items():
@@ -121,24 +136,24 @@ class Gradients:
                 found[algorithm] = made
         return found
 
-    def _of_own_form(self, form: OwnForm, result: str, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
+    def _self_adjoint_algorithms(self, form: OwnForm, result: str, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
         (given,), (turned,) = derived.given, form.turned.outputs
         summary = "an operand's dims in the order in which the operation itself reads them"
-        op = self._declared("turned", summary, form.turned)
+        op = self._declare_program("turned", summary, form.turned)
         first = Node(op, op, form.turned.inputs, (turned,))
         names = {form.given: given, form.other: turned, form.proposed.outputs[0]: result}
 
-        def renamed(nodes: Sequence[Node]) -> tuple[Node, ...]:
-            return tuple(_renamed(node, names) for node in nodes)
+        def rename(nodes: Sequence[Node]) -> tuple[Node, ...]:
+            return tuple(_rename_values(node, names) for node in nodes)
 
-        return {name: (first, *renamed(steps)) for name, steps in form.proposed.algorithms.items()}
+        return {name: (first, *rename(steps)) for name, steps in form.proposed.algorithms.items()}
 
     def _mean(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
         return self.instance(node, operands, {})
 
 
 def _with_outputs(program: Program, results: tuple[str, ...]) -> Program:
-    """Return a program with these results, and no more than they need; one that turns of a loop write and read is the
+    """Return a program with only these results and their dependencies; a result that a loop writes and reads is the
     copy of a list.
     """
     tensors, copies = dict(program.tensors), []
@@ -166,19 +181,19 @@ def _copy(tensor: str, name: str, tensors: dict[str, TensorType]) -> Statement:
 
 
 def _share_nothing(program: Program) -> bool:
-    """Whether each statement writes a result, and none reads what another writes."""
+    """Return whether each statement writes a result, and none reads the result of another."""
     targets = {s.target for s in program.statements}
     return targets == set(program.outputs) and not any(targets.intersection(s.tensors_read) for s in program.statements)
 
 
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """Return a step of an algorithm over the names that its values have in the gradient's."""
+def _rename_values(node: Node, names: Mapping[str, str]) -> Node:
+    """Return a step of an algorithm with its values rename to the gradient's."""
     inputs = tuple(v if v is None else names.get(v, f"its_{v}") for v in node.inputs)
     return evolve(node, inputs=inputs, outputs=tuple(names.get(v, f"its_{v}") for v in node.outputs))
 
 
-def _stated(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:
-    """Return the steps of a declaration's own gradient that lead to an operand; nothing where it does not say."""
+def _stated_steps(instance: Instance, operand: str, results: Sequence[str]) -> tuple[Node, ...]:
+    """Return the steps of a declaration's own gradient that lead to an operand; empty where it states none."""
     wanted = {f"d{operand}"}
     kept: list[Node] = []
     for node in reversed(instance.gradient):

@@ -34,7 +34,7 @@ from ...ir import (
 
 @frozen
 class _Growth:
-    """`kind` is add or scale; `times` the factor k; `row` the element of m whose shift it follows,
+    """Growth of a tensor: `kind` is add or scale; `times` the factor k; `row` the element of m whose shift it follows,
     None where k is 0.
     """
 
@@ -43,14 +43,14 @@ class _Growth:
     row: tuple[Index, ...] | None
 
 
-_FIXED = _Growth("add", 0, None)
+_NO_GROWTH = _Growth("add", 0, None)
 _Tensors = Mapping[str, tuple[tuple[Var, ...], _Growth]]
 
 
 def irrelevant(program: Program, results: Sequence[str]) -> frozenset[str]:
     """Return the extrema whose shifts leave all given results as they are."""
     if any(s.step is not None for s in program.statements):
-        return frozenset()  # what grows from turn to turn is not looked into
+        return frozenset()  # growth over iterations is not analysed
     single = {s.target for s in program.statements if sum(o.target == s.target for o in program.statements) == 1}
     found = (s for s in program.statements if s.combine in ("max", "min") and s.target in single - set(results))
     return frozenset(s.target for s in found if _cancels(program, s, results))
@@ -74,7 +74,7 @@ def _cancels(program: Program, extremum: Statement, results: Sequence[str]) -> b
 
 
 def _plain(statement: Statement, element: Sequence[Index]) -> bool:
-    """Whether a statement writes its axes in order, axes of extent 1 left out."""
+    """Return whether a statement writes its axes in order, axes of extent 1 left out."""
     kept = [w for w, e in zip(statement.write, element, strict=True) if e.terms]
     return kept == [as_index(a) for a in statement.axes]
 
@@ -103,10 +103,10 @@ def _dims(statement: Statement) -> list[Var]:
 
 
 def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
-    """Return how an expression grows; None in any other way than the two."""
+    """Return the growth of an expression; None where it is none of the two kinds."""
     if isinstance(expr, Read):
         if expr.tensor not in tensors:
-            return _FIXED
+            return _NO_GROWTH
         axes, growth = tensors[expr.tensor]
         if growth.row is None:
             return growth
@@ -115,20 +115,20 @@ def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
         places = dict(zip(axes, expr.indices, strict=True))
         return _Growth(growth.kind, growth.times, tuple(substitute(i, places) for i in growth.row))
     if isinstance(expr, (Const, IndexValue, InRange)):
-        return _FIXED
+        return _NO_GROWTH
     if isinstance(expr, Call) and expr.fn == "isinf":
-        return None if _of(expr.args[0], tensors) is None else _FIXED  # what is finite stays so
+        return None if _of(expr.args[0], tensors) is None else _NO_GROWTH  # finite values stay finite
     if isinstance(expr, Call) and expr.fn == "select" and _asks_for_infinity(expr.args[0]):
         return _of(expr.args[2], tensors)  # there is nothing to grow in the other case
     if isinstance(expr, Call) and (element := guarded_read(expr)) is not None:
         return _of(element, tensors)  # at the one value where it is a constant there is no derivative
     if not isinstance(expr, Call):
-        return _FIXED if not any(isinstance(n, Read) and n.tensor in tensors for n in walk(expr)) else None
+        return _NO_GROWTH if not any(isinstance(n, Read) and n.tensor in tensors for n in walk(expr)) else None
     args = [_of(a, tensors) for a in expr.args]
     known = [a for a in args if a is not None]
     if len(known) < len(args):
         return None
-    return _FIXED if all(a.times == 0 for a in known) else _of_call(expr.fn, known)
+    return _NO_GROWTH if all(a.times == 0 for a in known) else _of_call(expr.fn, known)
 
 
 def _asks_for_infinity(condition: Expr) -> bool:
@@ -137,9 +137,9 @@ def _asks_for_infinity(condition: Expr) -> bool:
 
 def _of_call(fn: str, args: Sequence[_Growth]) -> _Growth | None:
     if fn in ("add", "sub") and all(a.kind == "add" or a.times == 0 for a in args):
-        return _combined("add", args[0], args[1], -1 if fn == "sub" else 1)
+        return _combine("add", args[0], args[1], -1 if fn == "sub" else 1)
     if fn in ("mul", "div") and all(a.kind == "scale" or a.times == 0 for a in args):
-        return _combined("scale", args[0], args[1], -1 if fn == "div" else 1)
+        return _combine("scale", args[0], args[1], -1 if fn == "div" else 1)
     if fn == "neg" and args[0].kind == "scale":
         return args[0]
     if fn == "neg":
@@ -151,9 +151,9 @@ def _of_call(fn: str, args: Sequence[_Growth]) -> _Growth | None:
     return None
 
 
-def _combined(kind: str, a: _Growth, b: _Growth, sign: int) -> _Growth | None:
+def _combine(kind: str, a: _Growth, b: _Growth, sign: int) -> _Growth | None:
     rows = [g.row for g in (a, b) if g.times != 0]
     if any(r != rows[0] for r in rows):
         return None
     times = a.times + sign * b.times
-    return _Growth(kind, times, rows[0]) if times else _FIXED
+    return _Growth(kind, times, rows[0]) if times else _NO_GROWTH

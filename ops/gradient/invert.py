@@ -1,8 +1,8 @@
-"""Inversion of a read's access map: which iterations read a given element.
+"""Inversion of a read's access map: the iterations that read an element.
 
-A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint asks the other way round: for an element
-`j` of `x`, all `v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum
-runs over them), with the conditions under which such `v` exist:
+A statement reads `x[f(v)]` for every value of its variables `v`. The adjoint needs the inverse: for an element `j` of
+`x`, all `v` with `f(v) = j`. The answer names some variables in terms of `j` and of those that stay free (a sum runs
+over them), with the conditions under which such `v` exist:
 
     x[n, c, 2*o + r]      n = j0, c = j1, r = 2*q + j2 % 2, o = j2 // 2 - q     q free; no tap of a stride in vain
     x[i // 4, i % 4]      i = 4*j0 + j1                                         reshape
@@ -80,7 +80,7 @@ class _Equation:
 
 @define
 class _Inverter:
-    """What has been derived so far."""
+    """State of the derivation."""
 
     unknown: set[Var]
     values: dict[Var, Index] = field(factory=dict)
@@ -91,8 +91,9 @@ class _Inverter:
     empty: bool = False
 
     def difficulty(self, equation: _Equation) -> tuple[int, int]:
-        """Return a key that puts equations first whose solution leaves nothing free: digits are joined when all of them
-        are known.
+        """Return a sort key for equations.
+
+        Equations whose solution leaves nothing free come first: digits are joined when all of them are known.
         """
         left = substitute(equation.left, self.values)
         count = sum(v in self.unknown for v in variables(left))
@@ -193,7 +194,7 @@ class _Inverter:
         right: Index,
         axis: int,
     ) -> list[_Equation]:
-        """Let what is not affine take every value of its range, and keep those where the equation holds."""
+        """Let an index that is not affine take every value of its range, and keep those that satisfy the equation."""
         low, high = Index(0, tuple(wild)).bounds()
         self.require(Guard(left - right, 0, 1))
         room = max((v.extent for v in variables(left) & self.unknown), default=1)

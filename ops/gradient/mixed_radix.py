@@ -1,4 +1,4 @@
-"""Mixed-radix sums: an index told apart into digits, and a base put together from its digits.
+"""Mixed-radix sums: decomposition of an index into digits, and back.
 
 `7*a + b` with `b < 7` has the digits a and b, `(base // d) % m` is a digit of its base; reshapes, splits and strides
 are made of these.
@@ -16,7 +16,10 @@ from ...ir import FloorDiv, Guard, Index, Mod, Primary, Var, as_index, floordiv,
 
 @frozen
 class Digit:
-    """`(base // weight) % size` has a value; without a size, all that is left of the base."""
+    """Digit of a base: `(base // weight) % size` has a value.
+
+    Without a size, it is all that is left of the base.
+    """
 
     weight: int
     size: int
@@ -29,7 +32,7 @@ class Digit:
 
 
 def digit_of(primary: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
-    """Return the base that a primary is a digit of, and the digit."""
+    """Return the base and the digit that a primary denotes."""
     if isinstance(primary, FloorDiv):
         return primary.num, Digit(primary.den, 0, value)
     inner = primary.num
@@ -45,8 +48,9 @@ def digit_of(primary: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
 
 
 def left_over(var: Var, terms: Mapping[Primary, int]) -> tuple[int, int, str]:
-    """Return how many values of the other variables remain where a sum is solved for one of them; then, how short it
-    is.
+    """Return sort keys of solving a sum for one variable.
+
+    They are the number of values of the other variables that remain, then the shortness of the variable.
     """
     others = [(v, f) for v, f in terms.items() if v != var and isinstance(v, Var)]
     step = max((abs(terms[var]) // gcd(terms[var], f) for _, f in others), default=1)
@@ -54,7 +58,10 @@ def left_over(var: Var, terms: Mapping[Primary, int]) -> tuple[int, int, str]:
 
 
 def digits_of(left: Index, right: Index) -> tuple[list[tuple[Primary, Index]], list[Guard]] | None:
-    """Solve a mixed-radix sum, whose primaries are told from its value one by one; None for any other sum."""
+    """Solve a mixed-radix sum for its primaries; None for any other sum.
+
+    Its value determines the primaries one by one.
+    """
     rest = right - left.const
     terms: list[tuple[Primary, int, int, bool]] = []
     for primary, factor in left.terms:

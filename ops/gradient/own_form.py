@@ -1,4 +1,4 @@
-"""Gradients that are the operation itself, of other operands.
+"""Self-adjoint forms: gradients that are the operation itself on other operands.
 
 The gradient of a convolution's image is a convolution of the gradient of its result, by filters whose channels have
 changed places and whose taps run backwards:
@@ -6,9 +6,8 @@ changed places and whose taps run backwards:
     dx[n, c, h] = sum[k, r] w[k, c, r] * dy[n, k, h - r + 1]
       ->   t[c, k, r] = w[k, c, 2 - r];   dx = op(dy, t)
 
-Where that is so, whatever else is known of the operation holds for its gradient, above all its algorithms. The
-proposal has the operation's own attributes, and is taken only if the statement that it means is the derived one: a
-wrong one costs time and nothing else.
+The properties of the operation then hold for its gradient, above all its algorithms. The proposal has the operation's
+own attributes, and is accepted only if its statement is the derived one: a wrong proposal costs only time.
 """
 
 from __future__ import annotations
@@ -37,8 +36,10 @@ from ..language import Instance, OpDecl
 
 @frozen
 class OwnForm:
-    """A gradient as the operation itself: `turned` is the program that brings operand `other` into another order,
-    `proposed` the operation on that, and on the gradient of its result in the place of operand `given`.
+    """Gradient as the operation itself on permuted operands.
+
+    `turned` is the program that permutes operand `other`, `proposed` the operation on its result; the gradient of the
+    operation's result replaces operand `given`.
     """
 
     turned: Program
@@ -49,15 +50,17 @@ class OwnForm:
 
 @frozen
 class _Product:
-    """A statement that sums up products of two elements: of the `data`, and of the `other` tensor."""
+    """Statement that sums up products of two elements: of the `data`, and of the `other` tensor."""
 
     statement: Statement
     data: Read
     other: Read
 
     def roles(self) -> list[tuple[object, ...]]:
-        """Return where the variable of each dim of the other tensor stands in the result and in the data, the place of
-        a dim of one element, and nothing for one whose index is more than a variable, forwards or backwards.
+        """Return the role of each dim of the other tensor.
+
+        A role is the position of the dim's variable in the result and in the data, the position of a dim of one
+        element, and empty for an index that is more than a variable, forwards or backwards.
         """
         found: list[tuple[object, ...]] = []
         for place, index in enumerate(self.other.indices):
@@ -70,7 +73,7 @@ class _Product:
 
 
 def own_form(op: OpDecl, instance: Instance, operand: str, gradient: Program, given: str) -> OwnForm | None:
-    """Return the gradient of an operand as the operation itself, nothing where it is not.
+    """Return an operand's gradient as the operation itself, None elsewhere.
 
     `gradient` is its program, whose input `given` is the gradient of the operation's only result.
     """
@@ -86,7 +89,7 @@ def own_form(op: OpDecl, instance: Instance, operand: str, gradient: Program, gi
     order = _order(known.roles(), wanted.roles())
     if order is None:
         return None
-    turned = _turned(wanted, order, gradient.tensors[other])
+    turned = _permute(wanted, order, gradient.tensors[other])
     types = {operand: gradient.tensors[given], other: turned.tensors[turned.outputs[0]]}
     try:
         proposed = op.instantiate([types.get(name or "") for name in instance.inputs], _attributes(instance))
@@ -124,7 +127,7 @@ def _dims(indices: Sequence[Index], var: Var) -> tuple[int, ...]:
 
 
 def _forwards(product: _Product) -> _Product:
-    """Return the product with reduced variables that run backwards through the data turned round."""
+    """Return the product with reduced variables that run backwards through the data reversed."""
     backwards = {
         v
         for v in product.statement.reduce
@@ -140,13 +143,13 @@ def _forwards(product: _Product) -> _Product:
 
 
 def _order(known: Sequence[tuple[object, ...]], wanted: Sequence[tuple[object, ...]]) -> tuple[int, ...] | None:
-    """Return which dim of the wanted product's other tensor plays the role of each of the known one's."""
+    """Return the permutation that matches dims of the wanted product's other tensor with the known one's."""
     if () in known or () in wanted or len(set(wanted)) != len(wanted) or set(known) != set(wanted):
         return None
     return tuple(wanted.index(role) for role in known)
 
 
-def _turned(wanted: _Product, order: Sequence[int], type_: TensorType) -> Program:
+def _permute(wanted: _Product, order: Sequence[int], type_: TensorType) -> Program:
     """Return the program that writes the other tensor with its dims in the order of the known product's."""
     places = [_alone(wanted.other.indices[d]) for d in order]
     name = f"{wanted.other.tensor}_turned"
@@ -158,7 +161,7 @@ def _turned(wanted: _Product, order: Sequence[int], type_: TensorType) -> Progra
 
 
 def _is_same(wanted: _Product, order: Sequence[int], proposed: Instance, operand: str, other: str) -> bool:
-    """Whether the proposed operation means the wanted product."""
+    """Return whether the proposed operation means the wanted product."""
     statements = proposed.program.statements
     found = _product(statements[0], operand, other) if len(statements) == 1 else None
     if found is None:

@@ -1,13 +1,13 @@
-"""Tensors that only hold what another one holds are that other one.
+"""Copy propagation between the tensors of a recurrence.
 
-A recurrence hands its state on by copies, and its gradient hands gradients on the same way:
+A recurrence passes its state on by copies, and its gradient passes gradients on the same way:
 
     u[t, n] = ...                              c[t + 1, n] = ...
     c[t + 1, n] = u[t, n]               ->     h[t + 1, n] = tanh(c[t + 1, n])
     h[t + 1, n] = tanh(u[t, n])
 
-Each copy would be a launch in every turn, and the same numbers would lie in memory twice. The tensor that is copied
-goes, for the other one may have rows that it has not (a first state).
+Each copy would be a launch in every iteration, and the same numbers would lie in memory twice. The copied tensor is
+removed, for the target may have rows that it lacks (a first state).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ...ir import Expr, Index, Program, Read, Statement, as_index, indirects, re
 
 
 def without_copies(program: Program) -> Program:
-    """Return the program in which tensors that are copied row by row are the tensors that they are copied to."""
-    while (found := next(filter(None, (_merged(program, copy) for copy in program.statements)), None)) is not None:
+    """Replace tensors that are copied row by row by their copies."""
+    while (found := next(filter(None, (_remove_copy(program, copy) for copy in program.statements)), None)) is not None:
         program = found
     return program
 
 
-def _merged(program: Program, copy: Statement) -> Program | None:
-    """Return the program without a copy and what it copies; None where it is no such copy."""
+def _remove_copy(program: Program, copy: Statement) -> Program | None:
+    """Return the program without a copy and its source; None where the copy does not allow it."""
     read, statements = copy.body, program.statements
     if not isinstance(read, Read) or read.guards or copy.combine or copy.into or not read.indices:
         return None
@@ -42,13 +42,13 @@ def _merged(program: Program, copy: Statement) -> Program | None:
         return None
     if shift == 0 and len(program.tensors[source].shape) != len(program.tensors[target].shape):
         return None
-    moved = [_moved(s, source, target, shift) for s in statements if s is not copy]
+    moved = [_shift_rows(s, source, target, shift) for s in statements if s is not copy]
     tensors = {name: type_ for name, type_ in program.tensors.items() if name != source}
     return evolve(program, tensors=tensors, statements=tuple(moved))
 
 
 def _names_places(statements: Sequence[Statement], tensor: str) -> bool:
-    """Whether a tensor's values are indices anywhere."""
+    """Return whether a tensor's values are indices anywhere."""
     places = (
         i
         for s in statements
@@ -59,7 +59,7 @@ def _names_places(statements: Sequence[Statement], tensor: str) -> bool:
 
 
 def _shift(writer: Statement, copy: Statement, read: Read) -> int | None:
-    """Return by how many rows a copy moves all that a statement writes; None where it does anything else."""
+    """Return by how many rows a copy shifts a statement's results; None where it does anything else."""
     if not copy.write or len(copy.write) != len(read.indices) or copy.write[1:] != read.indices[1:]:
         return None
     distance = copy.write[0] - read.indices[0]
@@ -70,7 +70,7 @@ def _shift(writer: Statement, copy: Statement, read: Read) -> int | None:
     return distance.const if made.axes == used.axes and made.write == used.body.indices else None
 
 
-def _moved(statement: Statement, source: str, target: str, shift: int) -> Statement:
+def _shift_rows(statement: Statement, source: str, target: str, shift: int) -> Statement:
     """Return a statement over the target's rows."""
 
     def place(indices: Sequence[Index]) -> tuple[Index, ...]:

@@ -16,13 +16,15 @@ from attrs import frozen
 
 from ...ir import Clamp, Index, Var, variables
 
-#: Longer ranges of an argument are not looked at, and reads of more pieces are left whole.
-_LONGEST, _MOST = 1 << 20, 8
+#: Longest range of an argument that is analysed, and most pieces of a read; others are left whole.
+_MAX_ARGUMENT_RANGE, _MAX_PIECES = 1 << 20, 8
 
 
 @frozen
 class Piece:
-    """The elements `start + slope * (t - first)` that an index names while its argument runs over `count` values.
+    """Elements of an affine piece of an index.
+
+    They are `start + slope * (t - first)`, while the argument runs over `count` values.
 
     The slope is -1, 0 or 1; `argument` is the affine sum `t`.
     """
@@ -40,24 +42,27 @@ class Piece:
 
     @property
     def length(self) -> int:
-        """How many elements the piece names."""
+        """Number of elements in the piece."""
         return self.count if self.slope else 1
 
 
 def pieces_of(index: Index) -> tuple[Piece, ...]:
-    """Return the pieces of an index that is a function of one affine sum; nothing where it is affine or no such one."""
+    """Return the pieces of a function of one affine sum.
+
+    The result is empty where it is affine itself, or no such function.
+    """
     argument = _argument(index)
     if argument is None:
         return ()
     low, high = argument.bounds()
-    if high - low >= _LONGEST:
+    if high - low >= _MAX_ARGUMENT_RANGE:
         return ()
     values = _values(index, argument, np.arange(low, high + 1))
     if values is None:
         return ()
     found = tuple(sorted(_runs(values, 0, len(values)), key=lambda run: run[0]))
     made = tuple(Piece(argument, low + at, count, int(values[at]), slope) for at, count, slope in found)
-    return made if len(made) <= _MOST and all(abs(p.slope) <= 1 for p in made) else ()
+    return made if len(made) <= _MAX_PIECES and all(abs(p.slope) <= 1 for p in made) else ()
 
 
 def _argument(index: Index) -> Index | None:
@@ -90,7 +95,9 @@ def _values(index: Index, argument: Index, at: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def _runs(values: npt.NDArray[np.int64], low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of equal slope in a range of values, as place, length and slope: the longest first, then beside it."""
+    """Yield runs of equal slope in a range of values, as place, length and slope: the longest first, then its
+    neighbours.
+    """
     if high - low == 1:
         yield low, 1, 0
     if high - low <= 1:

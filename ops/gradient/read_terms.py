@@ -1,7 +1,7 @@
-"""The gradient of one read of a statement, as terms over the elements of the tensor that it reads.
+"""Gradient of one read, as terms over the elements of its tensor.
 
-The access map is inverted (`invert`), so that the sum runs over what is free in it: a broadcast becomes a sum, a sum a
-broadcast, a strided window a sum over its taps, guards stay. A read at a place that an integer names becomes a scatter.
+The access map is inverted (`invert`), so that the sum runs over its free variables: a broadcast becomes a sum, a sum a
+broadcast, a strided window a sum over its taps, guards stay. A read at an integer tensor's value becomes a scatter.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from .pieces import Piece, pieces_of
 from .sums import Sums
 from .terms import Term
 
-#: More residue classes than this are computed by one statement that tests the residue.
+#: Most residue classes with a statement each; beyond it one statement tests the residue.
 _MOST_PHASES = 16
-#: A read of more straight pieces is inverted whole.
+#: Most straight pieces of a read that are inverted separately.
 _MOST_PIECES = 27
 
 
 @define
 class ReadTerms(Sums):
-    """What a statement that reads a tensor adds to the gradient of that tensor."""
+    """Contributions of a reading statement to the gradient of a tensor."""
 
     def scatter(self, statement: Statement, read: Read, gradient: Expr) -> list[Term]:
-        """Return the gradient of one read as terms over the elements of its tensor."""
+        """Return the gradient of one read as terms over its tensor's elements."""
         axes = self.axes_of(read.tensor)
         domain = (*statement.axes, *statement.reduce)
-        if statement.step is None and self._is_lookup(read):  # a turn of a recurrence compares instead
+        if statement.step is None and self._is_lookup(read):  # an iteration of a recurrence compares instead
             return [self._arriving(read, gradient, domain)]
         straight = [pieces_of(index) for index in read.indices]
         if any(straight) and prod(len(p) or 1 for p in straight) <= _MOST_PIECES:
@@ -77,16 +77,14 @@ class ReadTerms(Sums):
         return terms
 
     def _is_lookup(self, read: Read) -> bool:
-        """Whether data says where a read goes, and nothing else has to be asked: what it looks up is then given back by
-        a scatter.
-        """
+        """Return whether data alone determines the place of a read: a scatter is then its adjoint."""
         places = [index for index in read.indices if indirects(index)]
         alone = all(len(i.terms) == 1 and i.terms[0][1] == 1 and not i.const for i in places)
         wraps = all(place.wraps for index in places for place in indirects(index))
         return bool(places) and alone and wraps and not read.guards
 
     def _arriving(self, read: Read, gradient: Expr, domain: tuple[Var, ...]) -> Term:
-        """Return the gradient of a read at places that integers name, scattered there."""
+        """Return the gradient of a read at places given by integers, scattered there."""
         part = self.temporary(f"d_{read.tensor}_part", self.tensors[read.tensor])
         axes = tuple(v for v in domain if v.extent > 1)
         self.statements.append(Statement(part, axes, read.indices, gradient, into="sum"))
@@ -107,10 +105,10 @@ class ReadTerms(Sums):
             own, element = tuple(p.axis for p in places), tuple(p.element for p in places)
             term = self._term(read, gradient, own, element, inverse)
             if term is not None:
-                found.append(term if element == tuple(map(as_index, axes)) else self._spread(read.tensor, places, term))
+                found.append(term if element == tuple(map(as_index, axes)) else self._embed(read.tensor, places, term))
         return found
 
-    def _spread(self, tensor: str, places: Sequence[_Place], term: Term) -> Term:
+    def _embed(self, tensor: str, places: Sequence[_Place], term: Term) -> Term:
         """Return a term over a box of elements as one over all of them, 0 outside the box.
 
         A sum is computed for the box alone, into a tensor of its size.
@@ -155,15 +153,15 @@ class ReadTerms(Sums):
         found = solve_congruences(Summand(core, tuple(tests), tuple(guards), free))
         core, *tests = (bounded(e, self.tensors) for e in (found.core, *found.tests))
         body = attach(tests, [g for g in found.guards if not g.always], core, self.dtype(core))
-        return self._counted(Term(axes, element, body, found.free))
+        return self._count_constant_sums(Term(axes, element, body, found.free))
 
     def _beyond_bounds(self, read: Read, inverse: Inverse) -> list[Guard]:
-        """Return the guards of a read that ask for more than an element of the tensor, which there is."""
+        """Return the guards of a read beyond the bounds of its tensor, which the element satisfies."""
         shape = self.tensors[read.tensor].shape
         own = {Guard(index, 0, extent) for index, extent in zip(read.indices, shape, strict=True)}
         return [Guard(substitute(g.index, inverse.values), g.low, g.high) for g in read.guards if g not in own]
 
-    def _counted(self, term: Term) -> Term:
+    def _count_constant_sums(self, term: Term) -> Term:
         """Replace the sum over variables that the body does not depend on by a factor."""
         used = expr_variables(term.body)
         times = prod(v.extent for v in term.free if v not in used)
@@ -186,7 +184,7 @@ class ReadTerms(Sums):
 
 @frozen
 class _Place:
-    """What to solve along one axis of a read: `access = value` for the elements `element`, which start at `start`."""
+    """Equation along one axis of a read: `access = value` for the elements `element`, which start at `start`."""
 
     access: Index
     value: Index

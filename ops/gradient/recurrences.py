@@ -1,4 +1,4 @@
-"""The adjoint of a recurrence: a recurrence over its turns in reverse."""
+"""Adjoint of a recurrence: a recurrence over its iterations in reverse."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Recurrences(StatementTerms):
     """Recurrences in reverse."""
 
     def reverse(self, step: Var, run: Sequence[Statement], varying: set[str], parts: dict[str, list[Term]]) -> None:
-        """Emit the adjoint of a recurrence: a recurrence over the turns in reverse.
+        """Emit the adjoint of a recurrence.
 
-        What a turn's statement reads was written by that turn or an earlier one, so that going back, the gradient of an
-        element is whole when the turn comes that wrote it.
+        It is a recurrence over the iterations in reverse. An iteration's statement reads values of that iteration or of
+        earlier ones, so that in reverse the gradient of an element is complete at the iteration that wrote it.
         """
         read = {tensor for s in run for tensor in s.tensors_read}
         states = [t for t in dict.fromkeys(s.target for s in reversed(run)) if t in read]
         for tensor in dict.fromkeys(s.target for s in run):
             if tensor not in read:
                 self.settle(tensor, parts)
-        reached = self._reached(run, states, parts)
+        reached = self._reached_states(run, states, parts)
         names = {tensor: self.fresh(f"d_{tensor}") for tensor in states if tensor in reached}
         first = {tensor: self._first_row(tensor, step, run) for tensor in names}
         for tensor, name in names.items():
@@ -49,8 +49,8 @@ class Recurrences(StatementTerms):
                     parts.setdefault(tensor, []).extend(terms)
         back = Var(f".back{len(self.statements)}", step.extent)
         for tensor, name in names.items():
-            behind = Var(f".behind{len(self.statements)}", self.tensors[name].shape[0] - step.extent)
-            self._at_rows(name, tensor, parts[tensor], behind, as_index(behind) + step.extent, first[tensor])
+            later_rows = Var(f".behind{len(self.statements)}", self.tensors[name].shape[0] - step.extent)
+            self._at_rows(name, tensor, parts[tensor], later_rows, as_index(later_rows) + step.extent, first[tensor])
         start = len(self.statements)
         for tensor, name in names.items():
             self._at_rows(name, tensor, parts[tensor], back, as_index(back) * -1 + (step.extent - 1), first[tensor])
@@ -62,12 +62,14 @@ class Recurrences(StatementTerms):
             self._at_rows(name, tensor, parts[tensor], before, as_index(before), 0)
 
     def _seed_rows(self, name: str, tensor: str, first: int, count: int) -> None:
-        """Let a new tensor hold the gradient of some rows of a tensor."""
+        """Store the gradient of some rows of a tensor in a new tensor."""
         rows, *rest = self.axes_of(tensor)
         self.tensors[name] = TensorType(self.tensors[tensor].dtype, (count, *self.tensors[tensor].shape[1:]))
         self.seeds[tensor] = (rows, *rest), Read(name, (as_index(rows) - first, *map(as_index, rest)))
 
-    def _reached(self, run: Sequence[Statement], states: Sequence[str], parts: Mapping[str, list[Term]]) -> set[str]:
+    def _reached_states(
+        self, run: Sequence[Statement], states: Sequence[str], parts: Mapping[str, list[Term]]
+    ) -> set[str]:
         """Return the states that a gradient reaches, from outside of the loop or through other states."""
         found = {t for t in states if parts.get(t)} | {s.target for s in run if s.target in self.seeds}
         before = -1
@@ -77,9 +79,9 @@ class Recurrences(StatementTerms):
         return found
 
     def _first_row(self, tensor: str, step: Var, run: Sequence[Statement]) -> int:
-        """Return the row that the first turn writes.
+        """Return the row that the first iteration writes.
 
-        Raises `NoReverse` where turns do not write a row each, one after another.
+        Raises `NoReverse` where iterations do not write a row each, one after another.
         """
         found = {s.write[0] - as_index(step) for s in run if s.target == tensor}
         place = found.pop()

@@ -1,4 +1,4 @@
-"""What a statement hands on of the gradient of its target, to each tensor that it reads.
+"""Contributions of a statement to the gradients of its operands.
 
 `max` and `min` pass the gradient to the first of equal elements (row-major over the reduced axes), `prod` multiplies by
 the product of all others, `logsumexp` by a term's share of the sum of exponentials.
@@ -36,13 +36,13 @@ from .derivatives import differentiate, literal, multiply
 from .read_terms import ReadTerms
 from .terms import Term
 
-#: What the place of an extremum among its terms is kept as: the narrowest that has a number for each.
+#: Element types for the position of an extremum among its terms: the narrowest that has a number for each.
 PLACES = (DType.U8, DType.I32, DType.I64)
 
 
 @define
 class StatementTerms(ReadTerms):
-    """The gradients of tensors as far as they are known, and what statements hand on of them."""
+    """Gradients of tensors found so far, and the contributions of statements."""
 
     seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
 
@@ -52,7 +52,10 @@ class StatementTerms(ReadTerms):
         return Term(axes, element, Read(name, element))
 
     def settle(self, tensor: str, parts: Mapping[str, list[Term]]) -> bool:
-        """Make the gradient of a tensor available where all its readers have been seen; say whether there is one."""
+        """Finish the gradient of a tensor; return whether there is one.
+
+        All readers of the tensor have been processed.
+        """
         terms = parts.get(tensor, [])
         if not terms:
             return False
@@ -66,7 +69,7 @@ class StatementTerms(ReadTerms):
         return True
 
     def pull(self, statement: Statement, varying: set[str]) -> dict[str, list[Term]]:
-        """Return what each tensor that a statement reads gets from it."""
+        """Return the contributions of a statement by tensor."""
         axes, seed = self.seeds[statement.target]
         seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
         value = Read(statement.target, statement.write) if statement.is_pointwise else None
@@ -124,8 +127,8 @@ class StatementTerms(ReadTerms):
         return Call("select", (here, seed, literal(0, self.dtype(seed))))
 
     def _times_others(self, statement: Statement, seed: Expr) -> Expr:
-        """Multiply by the product of all other factors, computed without dividing by this one; of what is scattered, of
-        those that meet it.
+        """Multiply by the product of all other factors, computed without dividing by this one; of a scatter, by those
+        that arrive at the same element.
         """
         dtype, shape = self.tensors[statement.target].dtype, self.tensors[statement.target].shape
         own = statement.own_dims(shape).values()
@@ -136,8 +139,8 @@ class StatementTerms(ReadTerms):
         values = dict(zip(factors, others, strict=True))
         renamed = substitute_expr(statement.body, values)
         if statement.into:
-            apart = [index - substitute(index, values) for index in statement.write]
-            meets = tuple(dict.fromkeys(g for g in (Guard(i, 0, 1) for i in apart) if not g.always))
+            offsets = [index - substitute(index, values) for index in statement.write]
+            meets = tuple(dict.fromkeys(g for g in (Guard(i, 0, 1) for i in offsets) if not g.always))
             renamed = Call("select", (InRange(meets), renamed, literal(1, dtype))) if meets else renamed
         same = InRange(tuple(Guard(as_index(o) - r, 0, 1) for o, r in zip(others, factors, strict=True)))
         axes = tuple(dict.fromkeys((*statement.axes, *statement.reduce)))
@@ -150,7 +153,7 @@ class StatementTerms(ReadTerms):
 
 
 def _is_light(expr: Expr) -> bool:
-    """Whether an expression is worth computing wherever it is read: an element, perhaps times a constant."""
+    """Return whether an expression is worth recomputing at each reader: an element, perhaps times a constant."""
     if isinstance(expr, (Read, Const)):
         return True
     return (

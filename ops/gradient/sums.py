@@ -1,5 +1,6 @@
-"""Gradients as sums of terms: collected from all readers of a tensor, joined where that saves work, and written as
-statements.
+"""Gradients as sums of terms.
+
+Terms are collected from all readers of a tensor, joined where that saves work, and written as statements.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Sums:
     statements: list[Statement] = field(factory=list)
 
     def axes_of(self, tensor: str) -> tuple[Var, ...]:
-        """Return variables for the dims of a tensor, with names that no declaration can give."""
+        """Return variables for the dims of a tensor.
+
+        No declaration can give their names.
+        """
         return tuple(Var(f".{n}", extent) for n, extent in enumerate(self.tensors[tensor].shape))
 
     def is_whole(self, tensor: str, term: Term) -> bool:
@@ -61,7 +65,7 @@ class Sums:
         """Emit statements that add terms up at an element, for all axes."""
         terms = [t for t in terms if not self._vanishes(t)] or terms[:1]
         pieces = [t for t in terms if t.element != element]
-        whole = self._joined([t for t in terms if t.element == element])
+        whole = self._join_terms([t for t in terms if t.element == element])
         if not whole:
             self._emit_pieces(name, pieces)
             return
@@ -77,18 +81,18 @@ class Sums:
         self._emit(name, axes, element, fold(lambda a, b: add(a, b, dtype), values))
 
     def _vanishes(self, term: Term) -> bool:
-        """Whether a term is zero, as it adds up deviations from their mean."""
+        """Return whether a term is zero, as it adds up deviations from their mean."""
         return bool(term.free) and is_sum_of_deviations(
             hoist(term.body, frozenset(term.free))[0], term.free, self.program
         )
 
-    def _joined(self, terms: Sequence[Term]) -> list[Term]:
-        """Add up terms that are summed over equal ranges, unless one is a contraction, which stands best alone."""
+    def _join_terms(self, terms: Sequence[Term]) -> list[Term]:
+        """Add up terms that are summed over equal ranges, except contractions, which stay separate kernels."""
         found: list[Term] = []
         for term in terms:
             for number, other in enumerate(found):
-                alike = [v.extent for v in other.free] == [v.extent for v in term.free]
-                if alike and not self.contracts(term) and not self.contracts(other):
+                same_extents = [v.extent for v in other.free] == [v.extent for v in term.free]
+                if same_extents and not self.contracts(term) and not self.contracts(other):
                     renamed = substitute_expr(term.body, dict(zip(term.free, other.free, strict=True)))
                     dtype = self.dtype(term.body)
                     found[number] = evolve(other, body=add(other.body, renamed, dtype))
@@ -128,7 +132,10 @@ class Sums:
         )
 
     def is_dense(self, term: Term) -> bool:
-        """Whether a term is a matrix product, so that work outgrows data in both directions."""
+        """Return whether a term is a matrix product.
+
+        Its work then outgrows its data in both directions.
+        """
         statement = canonicalise(Statement("", term.axes, term.element, term.body, term.free, "sum"))
         return self.contracts(term) and {AxisClass.M, AxisClass.N} <= set(
             classify_axes(statement, self.program.constants).values()

@@ -1,7 +1,8 @@
-"""Terms of gradients, and those that are products over ranges of their own.
+"""Terms of gradients, and products over separate ranges.
 
-Slices of one tensor that are multiplied apart, as the gates of a recurrence are, give its gradient a sum of products of
-which each is zero outside of its slice. Added up everywhere, they would be as many times the work as there are slices:
+Slices of one tensor that are multiplied separately, such as the gates of a recurrence, give its gradient a sum of
+products, each zero outside of its slice. Added up everywhere, they would cost as many times the work as there are
+slices:
 
     dr[j] = sum (a[q, j] outside 0 * h[q]) + sum (b[q, j - 8] outside 0 * h[q])
       ->   dr[j] = sum (a[q, j] * h[q])  for j < 8;   dr[j + 8] = sum (b[q, j] * h[q])  for j < 8
@@ -19,7 +20,10 @@ from .conditions import vanishes
 
 @frozen
 class Term:
-    """A part of a gradient: at `element`, for all `axes`, the sum of `body` over `free`."""
+    """Part of a gradient: the sum of `body` over `free`.
+
+    It holds at `element`, for all `axes`.
+    """
 
     axes: tuple[Var, ...]
     element: tuple[Index, ...]
@@ -28,8 +32,10 @@ class Term:
 
 
 def in_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tuple[Term, ...]:
-    """Return terms over ranges of an axis, one for each product that is zero elsewhere; none where they meet, or leave
-    elements out.
+    """Return terms over separate ranges of an axis.
+
+    There is one for each product that is zero elsewhere. The result is empty where ranges overlap or leave elements
+    out.
     """
     if len(terms) < 2 or len({t.axes for t in terms}) > 1 or not all(map(contracts, terms)):
         return ()
@@ -43,7 +49,7 @@ def in_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tuple
 
 
 def _ranges(term: Term, axis: Var) -> Iterator[tuple[int, int]]:
-    """Yield ranges of an axis outside of which a term is zero, as far as one guard says so."""
+    """Yield ranges of an axis outside which a term is zero by one guard."""
     for guard in dict.fromkeys(g for read in reads(term.body) for g in read.guards):
         distance = guard.index - as_index(axis)
         if distance.is_const and vanishes(term.body, guard):
@@ -53,17 +59,17 @@ def _ranges(term: Term, axis: Var) -> Iterator[tuple[int, int]]:
 
 
 def _within(term: Term, axis: Var, start: int, end: int) -> Term:
-    """Return a term over a range of an axis, without the guards that hold there."""
+    """Return a term over a range of an axis, without guards that always hold there."""
     part = Var(axis.name, end - start)
     moved = {axis: as_index(part) + start}
 
     def leaf(node: Expr) -> Expr:
-        return evolve(node, guards=_left(node.guards)) if isinstance(node, Read) else node
+        return evolve(node, guards=_unmet_guards(node.guards)) if isinstance(node, Read) else node
 
     axes = tuple(part if a == axis else a for a in term.axes)
     element = tuple(substitute(index, moved) for index in term.element)
     return Term(axes, element, rebuild(substitute_expr(term.body, moved), leaf), term.free)
 
 
-def _left(guards: Sequence[Guard]) -> tuple[Guard, ...]:
+def _unmet_guards(guards: Sequence[Guard]) -> tuple[Guard, ...]:
     return tuple(guard for guard in guards if not guard.always)

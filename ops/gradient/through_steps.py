@@ -1,10 +1,10 @@
-"""Gradients through the steps of an algorithm: what an algorithm computes in steps, its gradient takes in reverse.
+"""Adjoints of algorithms: gradients through their steps in reverse.
 
     y = B(A(x) * G(w))     ->     dG = A(x) * B'(dy);   dw = G'(dG)
 
-A Winograd transform of tiles gives one for the gradient of the filters that way, whose products are as few. What a
-gradient needs of the forward steps is computed again; equal nodes of a graph are one, so that it is shared with the
-forward pass where that goes by the same algorithm.
+The Winograd algorithm for a convolution gives one for the gradient of the filters that way, with equally few products.
+Needed forward steps are recomputed; equal nodes of a graph are one, so that they are shared with a forward pass by the
+same algorithm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def through_steps(
     mean: Mean,
     derive: Derive,
 ) -> tuple[Node, ...]:
-    """Return nodes that compute the gradient of an operand, called `result`, through the steps of an algorithm.
+    """Return the nodes of an operand's gradient through an algorithm's steps.
+
+    The gradient is called `result`.
 
     `types` are those of operands and results; `given` maps results to the names of their gradients. There are none
     where no gradient comes through, or several readers of a value would hand one on: steps of algorithms are chains.
@@ -63,7 +65,7 @@ class _Reverse:
         if operand not in self.parts or any(len(parts) > 1 for parts in self.parts.values()):
             return ()
         (last,) = self.parts[operand]
-        return _needed([_renamed(node, last, result) for node in self.nodes], result)
+        return _live_nodes([_rename_output(node, last, result) for node in self.nodes], result)
 
     def _through(self, step: Node, instance: Instance, varying: set[str]) -> None:
         """Add the gradients of a step's operands."""
@@ -97,12 +99,12 @@ class _Reverse:
         return hint
 
 
-def _renamed(node: Node, old: str, new: str) -> Node:
+def _rename_output(node: Node, old: str, new: str) -> Node:
     inputs, outputs = (tuple(new if v == old else v for v in values) for values in (node.inputs, node.outputs))
     return evolve(node, inputs=inputs, outputs=tuple(v for v in outputs if v is not None))
 
 
-def _needed(nodes: Sequence[Node], result: str) -> tuple[Node, ...]:
+def _live_nodes(nodes: Sequence[Node], result: str) -> tuple[Node, ...]:
     """Return the nodes that a value depends on."""
     wanted, kept = {result}, []
     for node in reversed(nodes):

@@ -1,4 +1,7 @@
-"""From the text of a declaration to the program of an operation at given shapes: syntax, checks, binding, inference."""
+"""The declaration language: syntax, checks, binding, inference.
+
+It leads from the text of a declaration to the program of an operation at given shapes.
+"""
 
 from . import syntax
 from .binding import CLASSES

@@ -1,4 +1,6 @@
-"""Algorithms of an instance: the steps of a declaration as graph nodes, ready to stand in for the operation.
+"""Algorithms of an instance: a declaration's steps as graph nodes.
+
+They can replace the operation.
 
 A step's operands are the operation's own by their formal names, results of earlier steps, or `none`; the results that
 carry the operation's formal names are its results.
@@ -16,7 +18,7 @@ from .values import Absent, TensorRef, describe
 
 
 def resolve_algorithms(decl: Declaration, evaluator: ExpressionEvaluator) -> Mapping[str, tuple[Node, ...]]:
-    """Return the steps of every algorithm whose guard holds, by the algorithm's name."""
+    """Return the steps of every algorithm whose guard holds, by name."""
     return {
         a.name: _nodes(a.name, a.steps, set(), evaluator)
         for a in decl.algorithms
@@ -25,7 +27,10 @@ def resolve_algorithms(decl: Declaration, evaluator: ExpressionEvaluator) -> Map
 
 
 def resolve_gradient(decl: Declaration, evaluator: ExpressionEvaluator) -> tuple[Node, ...]:
-    """Return the steps of the gradient that a declaration states; `dy` is the gradient of its result `y`, as given."""
+    """Return the steps of the gradient that a declaration states.
+
+    `dy` is the given gradient of its result `y`.
+    """
     if decl.gradient is None:
         return ()
     return _nodes("grad", decl.gradient.steps, {f"d{result.name}" for result in decl.results}, evaluator)
@@ -36,7 +41,9 @@ def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Ex
     for number, step in enumerate(steps):
         inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
         stated = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
-        attributes = {n: value for n, value in stated.items() if value is not None}  # `none` is what it is if left out
+        attributes = {
+            n: value for n, value in stated.items() if value is not None
+        }  # `none` has the same meaning as no attribute
         nodes.append(Node(f"{name}_{number}", step.op, inputs, step.results, attributes))
         computed.update(step.results)
     return tuple(nodes)

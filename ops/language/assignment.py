@@ -34,15 +34,16 @@ from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows, with_own_
 from .unroll import separate_rows
 from .values import TensorList, TensorRef, Value, describe, to_expr
 
-#: Turns at each end of a loop that may be written out because they differ.
+#: Most iterations at each end of a loop that are peeled because they differ.
 MOST_APART = 2
 
 
 def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
-    """Emit the statements of an assignment, or of a block of them for each value of its variable in turn: one after
-    another, or once for all in a loop.
+    """Emit the statements of an assignment, or of a repeated block.
 
-    Raises `NotALoop` where loops were asked for and it is none.
+    A block is emitted for each value of its variable, or once as a loop.
+
+    Raises `NotALoop` where loops were requested and it is none.
     """
     if item.each is None:
         assert isinstance(item, s.Assignment), "a block has a variable"
@@ -54,9 +55,11 @@ def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) ->
 
 
 def assign_all(evaluator: ExpressionEvaluator, items: Sequence[s.Assignment | s.Repetition]) -> None:
-    """Emit the statements of all assignments; repetitions become loops where these are long, and can be.
+    """Emit the statements of all assignments.
 
-    Repetitions without a loop are written out, all of them, so that each of a list of tensors keeps a name of its own.
+    Repetitions become loops where these are long, and legal.
+
+    Repetitions without a loop are unrolled, all of them, so that each of a list of tensors has a name of its own.
     """
     before = evaluator.mark()
     if any(_is_long(evaluator, item) for item in items):
@@ -88,7 +91,7 @@ def _lists_as_rows(evaluator: ExpressionEvaluator) -> None:
 
 
 def _named_rows(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
-    """Give each of a list of tensors its name again where there is no loop; what an index names some of is a copy."""
+    """Restore the name of each of a list of tensors without a loop; tensors that an index names become copies."""
     try:
         _lists_as_rows(evaluator)
     except NotALoop as reason:
@@ -111,8 +114,8 @@ def _turns(
 
 
 def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assignment | s.Repetition]) -> None:
-    """Emit the statements of all turns at once. Some turns at either end may differ from the others, as where a
-    condition asks for it, and are then written out.
+    """Emit the statements of all iterations at once. Some iterations at either end may differ from the others, as
+    where a condition tests for it, and are peeled.
     """
     count, reason = evaluator.size(each.bound), ""
     for first, last in sorted(product(range(MOST_APART + 1), repeat=2), key=sum):
@@ -138,7 +141,7 @@ def _all_turns(
     first: int,
     count: int,
 ) -> None:
-    """Emit the statements of a block for `count` turns from `first` on."""
+    """Emit the statements of a block for `count` iterations from `first` on."""
     start = len(evaluator.statements)
     evaluator.step = Var(unused_name(each.name, {v.name for s in evaluator.statements for v in s.axes}), count)
     for inner in block:
@@ -152,7 +155,7 @@ def _all_turns(
 
 
 def _is_long(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> bool:
-    """Whether a repetition, written out, is more than a few statements."""
+    """Return whether a repetition, unrolled, is more than a few statements."""
     if item.each is None:
         return False
     count = evaluator.size(item.each.bound)
@@ -166,7 +169,7 @@ def _assignments(item: s.Assignment | s.Repetition) -> int:
 
 
 def _may_loop(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> bool:
-    """Whether a repetition names some of a list of tensors by its variable, or is too long to be written out."""
+    """Return whether a repetition names some of a list of tensors by its variable, or is too long to be unrolled."""
     assert item.each is not None, "a repetition has a variable"
     return evaluator.is_too_long(evaluator.size(item.each.bound)) or any(
         isinstance(evaluator.scope.get(name), TensorList) for name in _names(item)
@@ -222,8 +225,8 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
 def _check_order(
     evaluator: ExpressionEvaluator, target: TensorRef, added: Sequence[Statement], item: s.Assignment
 ) -> None:
-    """What an assignment reads is written before, whole, and by other assignments; of lists of tensors this is known
-    only now.
+    """Check that all reads of an assignment are written by earlier ones, completely; of lists of tensors the order is
+    first known here.
     """
     read = dict.fromkeys(tensor for statement in added for tensor in statement.tensors_read)
     if target.name in read and target.row is None:
@@ -290,7 +293,7 @@ def _write(
     nothing = any(v.extent == 0 for v in evaluator.variables)
     for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
         if indirects(index) and not item.into:
-            raise _scattered(target, index, axis, item)
+            raise _data_index_error(target, index, axis, item)
         low, high = index.bounds()
         if extent and not nothing and not 0 <= low <= high < extent:
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
@@ -298,8 +301,8 @@ def _write(
     return tuple(write)
 
 
-def _scattered(target: TensorRef, index: Index, axis: int, item: s.Assignment) -> SpecError:
-    """Return the error that data decides where an assignment writes, with the way to say it."""
+def _data_index_error(target: TensorRef, index: Index, axis: int, item: s.Assignment) -> SpecError:
+    """Return the error that data decides where an assignment writes, with a hint at the syntax for it."""
     place = indirects(index)[0]
     element = f"{place.tensor}[{', '.join(i.text for i in place.indices)}]"
     way = f"scatter sum {target.name}[{element}] = value"
@@ -311,8 +314,8 @@ def _scattered(target: TensorRef, index: Index, axis: int, item: s.Assignment) -
 
 
 def _check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment) -> None:
-    """An integer of a tensor is a place by itself, with nothing added to it: then it is known when there is no such
-    place. A condition does not arrive anywhere.
+    """Check that an integer of a tensor is the entire index, with nothing added to it: out-of-range places are then
+    detected. A condition does not arrive anywhere.
     """
     if item.into and target.type.dtype is DType.BOOL:
         raise SpecError(
@@ -333,8 +336,8 @@ def _nothing(target: TensorRef, item: s.Assignment) -> Statement:
 
 
 def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:
-    """Different values of the variables write different elements: each has a place of its own, as digits of a number
-    have.
+    """Check that different values of the variables write different elements: each has a place of its own, as digits of
+    a number have.
     """
     if item.into:
         return
@@ -390,7 +393,9 @@ def _merge(evaluator: ExpressionEvaluator, first: int) -> None:
 
 
 def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: list[str]) -> None:
-    """Every element of a result or intermediate is written once (writes are injective, ranges add up).
+    """Check that every element of a result or intermediate is written once.
+
+    Writes are injective, and ranges add up.
 
     Raises `SpecError` where the elements that are written are too few or too many.
     """
@@ -398,7 +403,7 @@ def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: li
     for statement in evaluator.statements:
         count = evaluator.tensors[statement.target].size if statement.into else prod(a.extent for a in statement.axes)
         written[statement.target] = written.get(statement.target, 0) + count
-    for name, type_ in (*evaluator.tensors.items(), *_untouched(evaluator)):
+    for name, type_ in (*evaluator.tensors.items(), *_unreferenced_lists(evaluator)):
         if name in inputs or name in evaluator.tables or written.get(name, 0) == type_.size:
             continue
         raise SpecError(
@@ -406,8 +411,8 @@ def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: li
         )
 
 
-def _untouched(evaluator: ExpressionEvaluator) -> Iterator[tuple[str, TensorType]]:
-    """Yield the first of each list of tensors that nothing names."""
+def _unreferenced_lists(evaluator: ExpressionEvaluator) -> Iterator[tuple[str, TensorType]]:
+    """Yield the first tensor of each list without a reference."""
     for ref in evaluator.scope.values():
         if isinstance(ref, TensorList) and ref.name not in evaluator.wholes:
             number = next((n for n in range(ref.count) if (ref.name, n) not in evaluator.numbered), None)

@@ -1,4 +1,7 @@
-"""Binding of operands and attributes: which dim, element type or list each name stands for, and what does not fit."""
+"""Binding of operands and attributes to a declaration.
+
+Each name gets its dim, element type or list; mismatches are errors.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,17 @@ CLASSES: dict[str, tuple[DType, ...]] = {
 
 @frozen
 class Binding:
-    """The operands of one use: formal name per position, and the declared operand behind each."""
+    """Operands of one use: formal name and declared operand per position."""
 
     inputs: tuple[str | None, ...]
     operands: tuple[tuple[s.Operand, tuple[str, ...]], ...]
 
 
 def bind_operands(decl: Declaration, types: Sequence[TensorType | None], evaluator: ExpressionEvaluator) -> Binding:
-    """Bind operands to types; dims and element types get their values in the evaluator's scope."""
+    """Bind operands to types.
+
+    Dims and element types get their values in the evaluator's scope.
+    """
     evaluator.scope.update({d.value: d for d in DType})
     groups = _distribute(decl, list(types))
     computed = {b.name for i in decl.items if isinstance(i, s.LetItem) for b in i.bindings} | set(decl.attributes)
@@ -124,7 +130,7 @@ def _binds(node: s.Expression, computed: set[str]) -> bool:
 
 
 def _match(decl: Declaration, operand: s.Operand, ref: TensorRef, computed: set[str]) -> dict[str, Value]:
-    """Match a shape against the declared dims; return what the names stand for."""
+    """Match a shape against the declared dims; return the values of the names."""
     shape, dims = ref.type.shape, operand.dims
     spreads = [n for n, d in enumerate(dims) if isinstance(d, s.Spread)]
     fixed = len(dims) - len(spreads)
@@ -151,7 +157,9 @@ def _match(decl: Declaration, operand: s.Operand, ref: TensorRef, computed: set[
 
 
 def check_shapes(decl: Declaration, binding: Binding, evaluator: ExpressionEvaluator) -> None:
-    """Check each operand against its declared shape, now that every name has a value.
+    """Check each operand against its declared shape.
+
+    Every name has a value by now.
 
     Raises `GraphError` where they differ.
     """
@@ -180,14 +188,14 @@ def bind_attribute(
     if item.name in given and given[item.name] is not None:
         value: Value = _plain(given[item.name])
     elif item.default is None:
-        raise GraphError(f"{where}: expected {_wanted(item.type)}, found none")
+        raise GraphError(f"{where}: expected {_describe_type(item.type)}, found none")
     else:
         value = evaluator.evaluate(item.default)
         if value is None:
             return None
     converted = _convert(item.type, value)
     if converted is None:
-        raise GraphError(f"{where}: expected {_wanted(item.type)}, found {describe(value)}")
+        raise GraphError(f"{where}: expected {_describe_type(item.type)}, found {describe(value)}")
     if item.type.length is not None:
         length = evaluator.size(item.type.length)
         if not isinstance(converted, tuple) or len(converted) != length:
@@ -227,7 +235,7 @@ _WORDS = {
 ATTRIBUTE_KINDS = frozenset(_WORDS) | {"choice"}
 
 
-def _wanted(type_: s.AttributeType) -> str:
+def _describe_type(type_: s.AttributeType) -> str:
     return _WORDS.get(type_.kind) or " or ".join(f'"{c}"' for c in type_.choices)
 
 

@@ -1,4 +1,4 @@
-"""The functions a declaration may call on sizes, lists and indices, in one table.
+"""Table of the functions that declarations call on sizes, lists and indices.
 
 Scalar functions of elements are those of `ir.functions`; a name in both tables (`min`, `abs`, ...) is static while its
 arguments are.
@@ -19,7 +19,10 @@ from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is
 
 @frozen
 class Builtin:
-    """A static function: least and greatest number of arguments, meaning, and one line for the manual."""
+    """Static function of declarations.
+
+    `arity` has the least and greatest number of arguments, `apply` the meaning, `summary` one line for the manual.
+    """
 
     name: str
     arity: tuple[int, int]
@@ -201,11 +204,11 @@ def _circle(k: Value, n: Value) -> tuple[float, float]:
 
 
 def _evaluation(pairs: Value, size: Value) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """Return the matrices B, G, A with which `A @ ((G @ g) * (B @ d))` are the inner products of `size` taps g with all
-    windows of d: polynomials evaluated at 0, at the points p and -p of `pairs`, and at infinity (Winograd, Arithmetic
-    Complexity of Computations, 1980; Lavin and Gray, arXiv 1509.09308, section 4).
+    """Return the matrices B, G, A for which `A @ ((G @ g) * (B @ d))` are the inner products of `size` taps g with all
+    windows of d: polynomials evaluated at 0, at the points p and -p of `pairs`, and at infinity (Winograd,
+    Arithmetic Complexity of Computations, 1980; Lavin and Gray, arXiv 1509.09308, section 4).
 
-    Points of a pair are neighbours, so what vanishes by symmetry is exactly 0.
+    Points of a pair are neighbours, so terms that vanish by symmetry are exactly 0.
     """
     if not isinstance(size, int) or not all(isinstance(p, (int, float)) and p > 0 for p in pairs):
         raise Trouble(f"evaluation needs positive points and a size, found {describe(pairs)} and {describe(size)}")
@@ -302,12 +305,15 @@ CONSTANTS: dict[str, Value] = {
 
 
 def takes_elements(args: tuple[Value, ...]) -> bool:
-    """Whether any argument, or item of a list argument, is computed per element."""
+    """Return whether an argument, or item of one, is per element."""
     return any(is_expr(a) or (isinstance(a, tuple) and takes_elements(a)) for a in args)
 
 
 def apply_builtin(name: str, args: tuple[Value, ...]) -> Value:
-    """Call a static function; arguments it cannot take are the declaration's mistake."""
+    """Call a static function.
+
+    Arguments that it cannot take are the declaration's mistake.
+    """
     builtin = BUILTINS[name]
     try:
         return limited(builtin.apply(*args), f"the value of {name}")

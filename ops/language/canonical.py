@@ -1,8 +1,7 @@
-"""The canonical form of a statement.
+"""Canonical form of a statement, with split axes.
 
 Where an axis is read through `k // d` or `k % d`, with `d` dividing its extent, it splits into an outer and an inner
-axis: `k = d * outer + inner`. Grouped convolutions and pixel shuffles become affine this way, whatever op they come
-from.
+axis: `k = d * outer + inner`. Grouped convolutions and pixel shuffles become affine this way, in any operation.
 
     y[k] = x[k // 4]   ->   y[4*k_o + k_i] = x[k_o]
 """
@@ -17,19 +16,24 @@ from ...ir import FloorDiv, Index, Mod, Statement, Var, as_index, indices, prima
 
 
 def canonicalise(statement: Statement) -> Statement:
-    """Split axes until no read divides a whole axis by a divisor of its extent."""
+    """Split axes until no read divides one by its extent's divisor."""
     while (found := _divided_axis(statement)) is not None:
         statement = split_axis(statement, *found)
     return statement
 
 
 def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -> tuple[Statement, ...]:
-    """Return the statements that the outputs depend on: a declaration may compute what only some of its uses need."""
+    """Return the statements that the outputs depend on.
+
+    A declaration may compute intermediates that only some of its uses need.
+    """
     wanted = set(outputs)
     kept: list[Statement] = []
     for step, run in reversed(list(runs(statements))):
         live: list[Statement] = []
-        while len(found := _live(run, wanted)) > len(live):  # a turn may need what a later statement wrote before
+        while len(found := _live(run, wanted)) > len(
+            live
+        ):  # an iteration may need a tensor that a later statement wrote earlier
             live = found
             wanted.update(tensor for statement in live for tensor in statement.tensors_read)
             if step is None:
@@ -39,7 +43,7 @@ def live_statements(statements: Sequence[Statement], outputs: Collection[str]) -
 
 
 def _live(run: Sequence[Statement], outputs: Collection[str]) -> list[Statement]:
-    """Return the statements that outputs depend on within one turn, the last first."""
+    """Return the statements that outputs depend on within one iteration, the last first."""
     wanted = set(outputs)
     kept: list[Statement] = []
     for statement in reversed(run):
@@ -50,7 +54,10 @@ def _live(run: Sequence[Statement], outputs: Collection[str]) -> list[Statement]
 
 
 def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
-    """Replace an axis by an outer and an inner one, `inner_extent` consecutive values each."""
+    """Split an axis into an outer and an inner one.
+
+    The inner one has `inner_extent` consecutive values.
+    """
     taken = {v.name for v in (*statement.axes, *statement.reduce)}
     outer = Var(unused_name(axis.name + "_o", taken), axis.extent // inner_extent)
     inner = Var(unused_name(axis.name + "_i", taken), inner_extent)
@@ -70,7 +77,7 @@ def split_axis(statement: Statement, axis: Var, inner_extent: int) -> Statement:
 
 
 def unused_name(name: str, taken: Container[str]) -> str:
-    """Return a name that is not taken: the given one, or the given one with underscores behind it."""
+    """Return a name that is not taken, with underscores appended if needed."""
     while name in taken:
         name += "_"
     return name

@@ -1,4 +1,4 @@
-"""What must hold in a declaration before any shape is known: names, kinds, arities, assignments.
+"""Static checks of declarations: names, kinds, arities, assignments.
 
 Every check adds to one list of errors, so that a file is corrected in one go.
 """
@@ -97,7 +97,9 @@ class _Checker(ExpressionChecker):
         variadic = [t for t in self.tensors.values() if isinstance(t, s.Operand) and t.variadic]
         for tensor in variadic[1:]:
             self.error(
-                f"operand '{tensor.name}' is a second variadic one", self._home(tensor.span), "one can be told apart"
+                f"operand '{tensor.name}' is a second variadic one",
+                self._home(tensor.span),
+                "only one can be recognised",
             )
 
     def _home(self, span: Span) -> Span:
@@ -139,7 +141,7 @@ class _Checker(ExpressionChecker):
                         self.scope.add(node.id)
                 if sum(isinstance(d, s.Spread) for d in operand.dims) > 1:
                     self.error(
-                        f"operand '{operand.name}' has two spread dims", operand.span, "one can be told from the rank"
+                        f"operand '{operand.name}' has two spread dims", operand.span, "the rank determines only one"
                     )
 
     def _definition(self, item: s.Item) -> None:
@@ -233,9 +235,9 @@ class _Checker(ExpressionChecker):
             for binder in item.binders:
                 self.expression(binder.bound)
             with self.local([b.name for b in item.binders], item.span):
-                self._written(item)
+                self._check_target(item)
 
-    def _written(self, item: s.Assignment) -> None:
+    def _check_target(self, item: s.Assignment) -> None:
         found = self.tensors.get(item.target.name)
         target = found if isinstance(found, (s.Result, s.Temporary)) else None
         if target is None:
@@ -263,9 +265,10 @@ class _Checker(ExpressionChecker):
             self.expression(item.value)
 
     def _order(self, item: s.Assignment) -> None:
-        """An assignment reads no tensor that it writes, and no result or intermediate that none before it writes.
+        """Check that an assignment reads no tensor that it writes, and no result or intermediate without an earlier
+        assignment.
 
-        Of a list of tensors each has a time of its own, which only the shapes tell.
+        Only the shapes determine the order within a list of tensors.
         """
         for name in (
             name for node in (item.value, *(n for b in item.target.brackets for n in b)) for name in names_read(node)
@@ -287,12 +290,12 @@ class _Checker(ExpressionChecker):
         names = {f"d{result}" for result in results}
         for step in item.steps:
             for argument in step.arguments:
-                with self._extended(names):
+                with self._temporary_names(names):
                     self.expression(argument.value)
             names.update(step.results)
 
     @contextmanager
-    def _extended(self, names: set[str]) -> Iterator[None]:
+    def _temporary_names(self, names: set[str]) -> Iterator[None]:
         added = names - self.scope
         self.scope |= added
         yield

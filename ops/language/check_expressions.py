@@ -12,14 +12,17 @@ from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS
 
 DTYPES = frozenset(d.value for d in DType)
 RESERVED = frozenset(CONSTANTS) | DTYPES
-#: What looks at a tensor itself: the value of a constant operand, an element as an index, an element in a type with
-#: room for sums.
+#: Functions that take a tensor: the value of a constant operand, an element as an index, an element in a type with room
+#: for sums.
 _ON_TENSORS = {"value": 1, "index": 2, "wide": 1}
 _FUNCTION_NAMES = frozenset(FUNCTIONS) | frozenset(BUILTINS) | frozenset(_ON_TENSORS)
 
 
 class ExpressionChecker:
-    """Names in scope, and the errors found; `quiet` while lines of a family are read, whose own check reports them."""
+    """Names in scope, and the errors found.
+
+    `quiet` is true while lines of a family are read, whose own check reports them.
+    """
 
     def __init__(self) -> None:
         self.errors: list[CutsError] = []
@@ -31,17 +34,20 @@ class ExpressionChecker:
         self.functions: dict[str, int] = {}
 
     def error(self, message: str, span: Span, hint: str = "") -> None:
-        """Note an error, unless it belongs to a family and is reported there."""
+        """Add an error, unless the family's own check reports it."""
         self.report(SpecError(message, span, hint))
 
     def report(self, error: CutsError) -> None:
-        """Note an error, unless it belongs to a family and is reported there."""
+        """Add an error, unless the family's own check reports it."""
         if not self.quiet:
             self.errors.append(error)
 
     @contextmanager
     def local(self, names: Iterable[str], span: Span) -> Iterator[None]:
-        """Bring index variables into scope; a name has one meaning at a time."""
+        """Bring index variables into scope.
+
+        A name has one meaning at a time.
+        """
         names = list(names)
         for name in names:
             if name in self.scope:
@@ -112,7 +118,10 @@ class ExpressionChecker:
             )
 
     def subscript_count(self, name: str, items: tuple[s.Expression, ...], span: Span) -> None:
-        """Compare the number of subscripts with the declared dims where neither has a spread part."""
+        """Compare the number of subscripts with the declared dims.
+
+        Only where neither has a spread part.
+        """
         tensor = self.tensors[name]
         if isinstance(tensor, s.TableItem) or (isinstance(tensor, s.Operand) and tensor.variadic):
             return
@@ -125,21 +134,25 @@ class ExpressionChecker:
 
 
 def reads_itself(name: str, span: Span) -> SpecError:
-    """Return the error of an assignment that reads the tensor that it writes."""
+    """Return the error of an assignment that reads its own target."""
     hint = "elements are written in no order: let an intermediate hold the result, and read that"
     return SpecError(f"'{name}' is read by the statement that writes it", span, hint)
 
 
 def reads_unwritten(name: str, span: Span) -> SpecError:
-    """Return the error of an assignment that reads what is written behind it, or never."""
+    """Return the error of an assignment that reads an unwritten tensor.
+
+    A later assignment writes it, or none.
+    """
     return SpecError(
         f"'{name}' is read before a statement writes it", span, "statements are run in the order in which they stand"
     )
 
 
 def names_read(node: s.Expression) -> Iterator[s.Name]:
-    """Yield the names in an expression that stand for values, not for a tensor that something is asked about, as in
-    `rank(x)`.
+    """Yield the names in an expression that stand for values.
+
+    Arguments of functions about tensors, as in `rank(x)`, are left out.
     """
     if isinstance(node, s.Name):
         yield node

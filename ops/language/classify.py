@@ -1,7 +1,7 @@
 """Classes of a statement's axes, read off its accesses.
 
 In a reduction of a product of operands, an output axis that indexes the first operand alone is of class M, the second
-alone N, both batch; what is summed is reduced. Nothing here knows which operation a statement came from.
+alone N, both batch; summed axes are reduced. Nothing here knows which operation a statement came from.
 """
 
 from __future__ import annotations
@@ -28,18 +28,24 @@ def contracted_reads(statement: Statement, constants: Collection[str] = ()) -> t
 
 
 def is_complex(statement: Statement, constants: Collection[str] = ()) -> bool:
-    """Whether some reduced axis indexes two or more operands, so that work outgrows data (Table 2 of DeepCuts)."""
+    """Return whether some reduced axis indexes two or more operands.
+
+    Work then outgrows data (Table 2 of DeepCuts).
+    """
     operands = contracted_reads(statement, constants)
     return any(sum(axis in expr_variables(r) for r in operands) >= 2 for axis in statement.reduce)
 
 
 def is_complex_program(program: Program) -> bool:
-    """Whether any statement is complex."""
+    """Return whether any statement is complex."""
     return any(is_complex(s, program.constants) for s in program.statements)
 
 
 def classify_axes(statement: Statement, constants: Collection[str] = ()) -> Mapping[Var, AxisClass]:
-    """Return the class of every axis of a statement; without a contraction all output axes are batch."""
+    """Return the class of every axis of a statement.
+
+    Without a contraction all output axes are batch.
+    """
     classes = dict.fromkeys(statement.reduce, AxisClass.REDUCED)
     operands = contracted_reads(statement, constants)
     if not is_complex(statement, constants):

@@ -1,4 +1,4 @@
-"""An operation's declaration with the lines of its families put before its own."""
+"""Declaration of an operation, including the lines of its families."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Declaration:
 
     @cached_property
     def assignments(self) -> tuple[s.Assignment, ...]:
-        """What is computed, in the order in which it is written; those that are repeated once."""
+        """Assignments in the order of the text.
+
+        Repeated ones occur once.
+        """
         return tuple(_assignments(self.items))
 
     @cached_property
@@ -60,7 +63,7 @@ class Declaration:
 
     @cached_property
     def text(self) -> str:
-        """The declaration as it is written: its first line and the indented ones below."""
+        """Text of the declaration: first line and the indented ones below."""
         line, _ = self.span.source.line_column(self.span.start)
         first, *rest = self.span.source.text.split("\n")[line - 1 :]
         body = takewhile(lambda text: not text or text[0].isspace() or text.startswith("}"), rest)
@@ -68,7 +71,10 @@ class Declaration:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the declaration's meaning: it changes with any line but not with comments or layout."""
+        """Hash of the declaration's meaning.
+
+        It changes with any line but not with comments or layout.
+        """
         text = "\n".join([self.name, *map(repr, self.items)])
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,9 +1,9 @@
 """Programs over no elements.
 
-A dim may be 0. A statement over an empty range, or into a tensor without elements, writes nothing and goes; a reduction
-over nothing is its identity (the sum is 0, the product 1, the greatest element the least value there is), a position in
-nothing an error; a read outside of an empty tensor is what it says for outside. What is left has no empty range and
-reads no empty tensor, so nothing behind `ops` needs to know.
+A dim may be 0. A statement over an empty range, or into a tensor without elements, writes nothing and is removed; a
+reduction over nothing is its identity (the sum is 0, the product 1, the greatest element the least value there is), a
+position in nothing an error; a read outside of an empty tensor is its fill value. The remaining statements have no
+empty range and read no empty tensor, so the passes need no special cases.
 
     y[i] = sum over (r < 0) of x[i, r]    ->    y[i] = 0
 """
@@ -18,14 +18,14 @@ from ...ir import COMBINERS, Call, Const, Expr, GraphError, Read, Statement, Ten
 
 
 def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str) -> list[Statement]:
-    """Return the statements that write something, without empty ranges and reads of empty tensors."""
+    """Remove empty statements, empty ranges and reads of empty tensors."""
     if all(t.size for t in tensors.values()) and all(v.extent for s in statements for v in (*s.axes, *s.reduce)):
         return list(statements)
     writing = (s for s in statements if all(axis.extent for axis in s.axes) and tensors[s.target].size)
-    return [_filled(s, tensors, op) for s in writing]
+    return [_fill_empty(s, tensors, op) for s in writing]
 
 
-def _filled(statement: Statement, tensors: Mapping[str, TensorType], op: str) -> Statement:
+def _fill_empty(statement: Statement, tensors: Mapping[str, TensorType], op: str) -> Statement:
     _check_divisions(statement, op)
     if all(var.extent for var in statement.reduce):
         body = rebuild(statement.body, lambda node: _outside(node, tensors))
@@ -41,7 +41,7 @@ def _filled(statement: Statement, tensors: Mapping[str, TensorType], op: str) ->
 
 
 def _check_divisions(statement: Statement, op: str) -> None:
-    """A mean over no integers divides by zero, which integers cannot."""
+    """Raise where a mean over no integers divides by zero, which integers cannot."""
     for node in walk(statement.body):
         if (
             not isinstance(node, Call)

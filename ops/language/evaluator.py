@@ -1,7 +1,7 @@
 """Evaluation of a declaration's expressions once the shapes are known.
 
-One method per class of `syntax`. A value is static, an index or an expression per element (`values`), whichever its
-parts allow.
+One method per class of `syntax`. A value is static, an index or an expression per element (`values`): the first that
+its parts allow.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS, ON_ELEMENTS, apply_bui
 from .values import Absent, TensorList, TensorRef, Trouble, Value, describe, elementwise, is_expr, to_expr
 from .workspace import Workspace
 
-#: Limits that stop a slip before it eats the machine: of a dim, of a list and of the turns of repetitions, and of all
-#: lists together.
-_LARGEST, _LONGEST, _ITEMS = 1 << 40, 1 << 16, 1 << 22
+#: Limits against runaway declarations: of a dim, of a list and of the iterations of repetitions, and of all lists
+#: together.
+_MAX_DIM, _MAX_ITEMS, _MAX_TOTAL_ITEMS = 1 << 40, 1 << 16, 1 << 22
 _FOLDS = {"sum": "add", "prod": "mul", "min": "min", "max": "max"}
 
 
 @frozen
 class Located:
-    """Say where in a declaration an operation has no meaning.
+    """Context manager that locates errors in a declaration.
 
     A `Trouble` within becomes a `SpecError` at the span. A class, as one is entered for each expression of a
-    declaration, and a generator takes longer than what most of them do.
+    declaration, and a generator takes longer than most evaluations.
     """
 
     span: Span
@@ -56,7 +56,7 @@ class Located:
 
 
 class ExpressionEvaluator(Workspace):
-    """Names in scope, and what expressions mean in it."""
+    """Names in scope, and evaluation of expressions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,19 +67,22 @@ class ExpressionEvaluator(Workspace):
         self.no_loop = ""  # why they are none
 
     def evaluate(self, node: s.Expression) -> Value:
-        """Return the value of an expression; a tensor without subscripts stays a tensor."""
+        """Return the value of an expression.
+
+        A tensor without subscripts stays a tensor.
+        """
         with Located(node.span):
             return getattr(self, "_" + type(node).__name__.lower())(node)
 
     def element(self, node: s.Expression) -> Value:
-        """Return the value of an expression in which tensors stand for their elements."""
+        """Return the value of an expression, tensors as their elements."""
         with Located(node.span):
             return self.as_element(self.evaluate(node))
 
     def items(self, nodes: tuple[s.Expression, ...]) -> tuple[Value, ...]:
-        """Evaluate a list of entries, putting the items of spread ones in place.
+        """Evaluate a list of entries, with spread ones expanded.
 
-        Raises `SpecError` where what is spread is no list.
+        Raises `SpecError` where a spread entry is no list.
         """
         result: list[Value] = []
         for node in nodes:
@@ -105,8 +108,8 @@ class ExpressionEvaluator(Workspace):
         return self._all_of(value) if isinstance(value, TensorList) else value
 
     def _all_of(self, value: TensorList) -> Value:
-        if value.count > _LONGEST:
-            raise Trouble(f"expected a list of at most {_LONGEST} items, found {value.count} tensors '{value.name}'")
+        if value.count > _MAX_ITEMS:
+            raise Trouble(f"expected a list of at most {_MAX_ITEMS} items, found {value.count} tensors '{value.name}'")
         return tuple(self.list_item(value, number) for number in range(value.count))
 
     def _listing(self, node: s.Listing) -> Value:
@@ -115,12 +118,12 @@ class ExpressionEvaluator(Workspace):
     def _comprehension(self, node: s.Comprehension) -> Value:
         source = self.evaluate(node.source)
         if node.counted:
-            source = range(min(self._size(source, node.source.span), _LONGEST + 1))
-        if not isinstance(source, (tuple, range)) or len(source) > _LONGEST:
-            raise Trouble(f"expected a list of at most {_LONGEST} items, found {describe(source)}")
+            source = range(min(self._size(source, node.source.span), _MAX_ITEMS + 1))
+        if not isinstance(source, (tuple, range)) or len(source) > _MAX_ITEMS:
+            raise Trouble(f"expected a list of at most {_MAX_ITEMS} items, found {describe(source)}")
         self.listed += len(source)
-        if self.listed > _ITEMS:
-            raise Trouble(f"lists have at most {_ITEMS} items in all")
+        if self.listed > _MAX_TOTAL_ITEMS:
+            raise Trouble(f"lists have at most {_MAX_TOTAL_ITEMS} items in all")
         outer, result = self.scope.get(node.var), []
         for item in source:
             self.scope[node.var] = item
@@ -135,21 +138,21 @@ class ExpressionEvaluator(Workspace):
             self.scope[name] = value
 
     def turns(self, bound: s.Expression) -> range:
-        """Return the values that a repetition takes in turn.
+        """Return the iteration values of a repetition.
 
         Raises `SpecError` for more than the language allows of repetitions that are no loops.
         """
         count, why = self.size(bound), f"it is no loop: {self.no_loop}" if self.no_loop else ""
-        if count > _LONGEST:
-            raise SpecError(f"a repetition has at most {_LONGEST} turns, found {count}", bound.span, why)
+        if count > _MAX_ITEMS:
+            raise SpecError(f"a repetition has at most {_MAX_ITEMS} turns, found {count}", bound.span, why)
         self.turned += count
-        if self.turned > _LONGEST:
-            raise SpecError(f"repetitions have at most {_LONGEST} turns in all", bound.span, why)
+        if self.turned > _MAX_ITEMS:
+            raise SpecError(f"repetitions have at most {_MAX_ITEMS} turns in all", bound.span, why)
         return range(count)
 
     def is_too_long(self, count: int) -> bool:
-        """Whether a repetition of so many turns can only be a loop."""
-        return count > _LONGEST
+        """Return whether a repetition of `count` iterations must be a loop."""
+        return count > _MAX_ITEMS
 
     def size(self, node: s.Expression) -> int:
         """Return the value of an expression that must be a size."""
@@ -157,7 +160,7 @@ class ExpressionEvaluator(Workspace):
 
     @staticmethod
     def _size(value: Value, span: Span) -> int:
-        if not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        if not isinstance(value, int) or not 0 <= value <= _MAX_DIM:
             raise SpecError(f"expected a size, found {describe(value)}", span)
         return value
 
@@ -301,7 +304,7 @@ class ExpressionEvaluator(Workspace):
         return self.read(base, indices, fill)
 
     def _base_outside(self, node: s.Expression, fill: Value) -> Value:
-        """Return what is read with something outside: of a list of tensors one that may not be there."""
+        """Return the base of a read with an outside value: of a list of tensors one that may be absent."""
         known = (
             self.scope.get(node.base.id) if isinstance(node, s.Subscript) and isinstance(node.base, s.Name) else None
         )
@@ -336,7 +339,7 @@ class ExpressionEvaluator(Workspace):
     def bind(self, binder: s.Binder) -> list[Var]:
         """Bring a binder's variables into scope; return them.
 
-        Raises `SpecError` where several variables are bound by what is no list.
+        Raises `SpecError` where several variables have a bound that is no list.
         """
         bound = self.evaluate(binder.bound)
         if not binder.spread:

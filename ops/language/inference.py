@@ -1,6 +1,6 @@
-"""Type inference of graph nodes from the declarations, and the instances behind it, each made once.
+"""Type inference of graph nodes from the declarations, with cached instances.
 
-Graphs repeat themselves: the fifty convolutions of a network are a dozen different ones. Instances are therefore kept
+Graphs repeat themselves: the fifty convolutions of a network are a dozen different ones. Instances are therefore cached
 per operation, operand types and attributes.
 """
 
@@ -27,14 +27,14 @@ class Vocabulary(Protocol):
 
 
 class Instances:
-    """The instances of a vocabulary that have been asked for."""
+    """Cached instances of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._known: dict[object, Instance] = {}
 
     def of(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
-        """Return what a node means for operands of these types."""
+        """Return the instance of a node for operands of these types."""
         key = (
             node.op,
             node.declaration,
@@ -49,12 +49,12 @@ class Instances:
         return found
 
     def of_node(self, node: Node, graph: Graph) -> Instance:
-        """Return what a node of a graph means."""
+        """Return the instance of a node in a graph."""
         return self.of(node, [None if v is None else graph.types[v] for v in node.inputs])
 
     @cached_property
     def conversion(self) -> tuple[str, str]:
-        """The operation that converts its one operand to an element type, and the attribute that names the type.
+        """Cast operation, and its attribute that names the element type.
 
         Raises `GraphError` where the vocabulary has none.
         """

@@ -1,4 +1,7 @@
-"""From a declaration to a `Program`, once the operands' types and the attributes are known."""
+"""Instantiation of a declaration as a `Program`.
+
+The operands' types and the attributes are known.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def instantiate(
     attributes: Mapping[str, Attribute],
     constants: Mapping[int, Array] | None = None,
 ) -> Instance:
-    """Return what the declared operation means for these operands and attributes.
+    """Return the instance of an operation for these operands and attributes.
 
     Raises `SpecError`, with the operands' types, where the declaration has no meaning for them.
     """
@@ -90,7 +93,7 @@ class _Instantiation:
         position = binding.inputs.index(name)
         if position not in self.constants:
             raise GraphError(f"op '{self.decl.name}': operand '{name}': expected a constant, found a computed value")
-        return _nested(self.constants[position].tolist())
+        return _to_tuples(self.constants[position].tolist())
 
     # ---- items
 
@@ -211,12 +214,14 @@ class _Instantiation:
 
 @lru_cache(maxsize=1024)
 def _placeholder(source: Source, start: int, text: str) -> s.Expression:
-    """Return what stands in a placeholder of a message; passes propose what declarations refuse again and again."""
+    """Return the expression in a placeholder of a message; parsed ones are cached, as passes propose the same illegal
+    nodes repeatedly.
+    """
     return parse_expression(source, start, text)
 
 
-def _nested(value: object) -> Value:
-    return tuple(_nested(v) for v in value) if isinstance(value, list) else value
+def _to_tuples(value: object) -> Value:
+    return tuple(_to_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 def _flatten(value: Value) -> tuple[float, ...]:
@@ -229,7 +234,7 @@ def _flatten(value: Value) -> tuple[float, ...]:
 
 @define(frozen=True, slots=False)
 class OpDecl(Declaration):
-    """A declared operation that can be bound to the types of its operands."""
+    """Declared operation that can be bound to the types of its operands."""
 
     def instantiate(
         self,
@@ -237,5 +242,5 @@ class OpDecl(Declaration):
         attributes: Mapping[str, Attribute] | None = None,
         constants: Mapping[int, Array] | None = None,
     ) -> Instance:
-        """Return what the operation means for operands of these types."""
+        """Return the instance for operands of these types."""
         return instantiate(self, input_types, attributes or {}, constants)

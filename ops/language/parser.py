@@ -70,7 +70,10 @@ def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]
 
 
 def pieces(source: Source) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the kind and the name of each declaration of a text, and where it begins and ends, without parsing it."""
+    """Yield kind, name, start and end of each declaration of a text.
+
+    Nothing is parsed.
+    """
     heads = [*_NAMED_HEAD.finditer(source.text)]
     ends = [*(m.start() for m in heads[1:]), len(source.text)]
     for head, end in zip(heads, ends, strict=True):
@@ -91,8 +94,10 @@ def parse_piece(source: Source, start: int, end: int) -> Declaration:
 
 
 def parse_written(source: Source) -> Declaration:
-    """Return the declaration of a text as `declare` writes it: a head, items of whole lines, and a brace. Each item is
-    parsed once, however many declarations have it: of the gradients of a network most have most lines in common.
+    """Return the declaration of a text that `declare` wrote.
+
+    The text has a head, items of whole lines, and a brace. Each item is parsed once, however many declarations have it:
+    of the gradients of a network most have most lines in common.
     """
     head, *lines = source.text.rstrip().split("\n")
     assert head.endswith("{") and lines[-1:] == ["}"], "that is how it is written"
@@ -101,7 +106,9 @@ def parse_written(source: Source) -> Declaration:
 
 
 def _chunks(lines: Sequence[str]) -> Iterator[str]:
-    """Yield items: what is set further in than the first line belongs to the one before, as does its closing brace."""
+    """Yield items: lines that are indented further than the first one belong to the item before, as does its closing
+    brace.
+    """
     chunk: list[str] = []
     for line in lines:
         if chunk and not line.startswith(("   ", "  }")):
@@ -136,7 +143,7 @@ def _build(source: Source, start: int, text: str, rule: str) -> Any:
 
 
 def _check_depth(source: Source, start: int, tree: Tree[Token]) -> None:
-    """Refuse what is nested so deep that later walks over it would exhaust the stack."""
+    """Refuse expressions nested so deep that later walks over them would exhaust the stack."""
     level: list[Tree[Token]] = [tree]
     for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in node.children if isinstance(child, Tree)]
@@ -201,23 +208,23 @@ def _syntax_error(source: Source, start: int, text: str, error: UnexpectedInput)
     if isinstance(error, UnexpectedCharacters):
         position = error.pos_in_stream or 0
         span = Span(source, start + position, start + position + 1)
-        return ParseError(f"unexpected character {text[position]!r}", span, _expected(error.allowed))
+        return ParseError(f"unexpected character {text[position]!r}", span, _expected_text(error.allowed))
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         position = error.token.start_pos or 0
         span = Span(source, start + position, start + position + len(error.token))
-        return ParseError(f"unexpected {str(error.token)!r}", span, _expected(error.accepts or error.expected))
+        return ParseError(f"unexpected {str(error.token)!r}", span, _expected_text(error.accepts or error.expected))
     assert isinstance(error, (UnexpectedToken, UnexpectedEOF))
     position = len(text.rstrip())
     span = Span(source, start + max(0, position - 1), start + position)
     return ParseError(
         "unexpected end of the declaration",
         span,
-        _expected(error.accepts if isinstance(error, UnexpectedToken) else ()),
+        _expected_text(error.accepts if isinstance(error, UnexpectedToken) else ()),
     )
 
 
-def _expected(terminals: Iterable[str] | None) -> str:
-    """Say what could stand here, with operators and items of a declaration summed up."""
+def _expected_text(terminals: Iterable[str] | None) -> str:
+    """Return a text for the terminals that could stand here, with operators and items of a declaration summed up."""
     names = set(terminals or ())
     parts: list[str] = []
     if len(names & _OPERATORS) > 3:

@@ -1,4 +1,7 @@
-"""Printing of declarations in the syntax they are read from; print, parse, print is the identity."""
+"""Printing of declarations in their syntax.
+
+Print, parse, print is the identity.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Repetitions as loops: which statements of one turn, over an index in the place of the turn's number, mean all turns.
+"""Repetitions as loops: the statements of one iteration over a loop index.
 
-A repetition is a loop where every turn does the same to parts of tensors that move along with it. What depends on the
-turn in another way, but on no state, is computed for all turns in front of the loop, and so are reductions that need no
-state. What no turn needs comes behind the loop:
+A repetition is a loop where every iteration does the same to parts of tensors that move with it. Statements that depend
+on the iteration in another way, but on no state, are hoisted and computed for all iterations before the loop, and so
+are reductions that need no state. Statements that no iteration needs come after the loop:
 
     each t < S { h[t + 1][n] = h[t][n] * f32(t) + (sum[f < F] w[n, f] * x[t, f])   v[t][n] = h[t + 1][n] * 2 }
       ->   a[t] = f32(t);  s[t, n] = sum over f of w[n, f] * x[t, f]
            h[t + 1, n] = h[t, n] * a[t] + s[t, n]  step t
            v[t, n] = h[t + 1, n] * 2
 
-Where turns share no state, the step is an axis like any other.
+Where iterations share no state, the step is an axis like any other.
 """
 
 from __future__ import annotations
@@ -48,13 +48,16 @@ from .canonical import unused_name
 from .unroll import copy_of_row
 from .values import TensorList
 
-#: Assignments of all turns together up to which a repetition is written out: as many statements as one kernel may have
-#: (`passes.fusion.programs.LONGEST_RUN`), so that a loop of several launches gains nothing over them.
+#: Assignments of all iterations together up to which a repetition is unrolled: as many statements as one kernel may
+#: have (`passes.fusion.programs.LONGEST_RUN`), so that a loop of several launches gains nothing over them.
 SHORT = 24
 
 
 class NotALoop(Exception):
-    """A repetition whose turns differ in more than the parts of tensors that they touch; the text says in what."""
+    """Repetition whose iterations differ beyond moving parts of tensors.
+
+    The text names the difference.
+    """
 
 
 def as_loop(
@@ -64,10 +67,11 @@ def as_loop(
     fresh: Callable[[str], str],
     declared: Collection[str],
 ) -> list[Statement]:
-    """Return the statements of all turns, given those of one over the index `step`; new tensors are entered in
-    `tensors`, `declared` are those that a turn may write but not read.
+    """Return the loop, given the statements of one iteration over `step`.
 
-    Raises `NotALoop` where they mean something else than all turns one after another.
+    New tensors are entered in `tensors`; `declared` are those that an iteration may write but not read.
+
+    Raises `NotALoop` where the loop would differ from all iterations one after another.
     """
     invariant = [s for s in statements if s.step is None]
     looped = [s for s in statements if s.step is not None]
@@ -76,12 +80,12 @@ def as_loop(
         for tensor in statement.tensors_read:
             if tensor in written and (statement.step is None or tensor in declared):
                 raise NotALoop(f"'{tensor}' is written by every turn and read as a whole")
-    ahead = _ahead(looped)
+    ahead = _hoistable(looped)
     front = [evolve(s, step=None) for s in looped if s in ahead]
     looped = [s for s in looped if s not in ahead]
-    behind = _behind(looped)
-    after = [evolve(s, step=None) for s in looped if s in behind]
-    looped = [s for s in looped if s not in behind]
+    sunk = _sinkable(looped)
+    after = [evolve(s, step=None) for s in looped if s in sunk]
+    looped = [s for s in looped if s not in sunk]
     loop = _Loop(step, tensors, fresh, {s.target for s in looped})
     looped = [loop.statement(statement) for statement in looped]
     if not _has_state(loop.parts()):
@@ -89,8 +93,8 @@ def as_loop(
     return [*invariant, *front, *loop.hoisted, *looped, *after]
 
 
-def _ahead(looped: Sequence[Statement]) -> list[Statement]:
-    """Return the reductions and copies that need no state, and what they read of the loop, in order."""
+def _hoistable(looped: Sequence[Statement]) -> list[Statement]:
+    """Return the reductions and copies that need no state, and their dependencies in the loop, in order."""
     stateful: set[str] = set()
     free: list[Statement] = []
     written = {s.target for s in looped}
@@ -112,8 +116,10 @@ def _ahead(looped: Sequence[Statement]) -> list[Statement]:
     return [s for s in free if s.target in moved]
 
 
-def _behind(looped: Sequence[Statement]) -> list[Statement]:
-    """Return what no turn needs and what needs of each turn a single tensor, so that no more of them must be kept."""
+def _sinkable(looped: Sequence[Statement]) -> list[Statement]:
+    """Return the statements that no iteration needs and that read a single tensor per iteration, so that no more
+    tensors must be kept.
+    """
     found: list[Statement] = []
     while True:
         rest = [s for s in looped if s not in found]
@@ -127,7 +133,9 @@ def _behind(looped: Sequence[Statement]) -> list[Statement]:
 
 @frozen
 class _Loop:
-    """Statements of a turn made over parts that move with the step; `hoisted` is what else depends on it."""
+    """Statements of an iteration, rewritten over parts that move with the step; `hoisted` has the others that depend on
+    it.
+    """
 
     step: Var
     tensors: dict[str, TensorType]
@@ -142,7 +150,10 @@ class _Loop:
         return Slicer(self.step, self.tensors)
 
     def statement(self, statement: Statement) -> Statement:
-        """Return a statement in which the step stands only where parts of tensors begin."""
+        """Return a statement with the step only at tensor parts' starts.
+
+        Other uses of the step are hoisted.
+        """
         found = evolve(statement, body=rebuild(statement.body, lambda node: self._leaf(node, statement)))
         try:
             self.slicer.statement(found)
@@ -156,11 +167,11 @@ class _Loop:
         except Unsliceable as reason:
             if any(tensor in self.written for tensor in tensors_read(node)):
                 raise NotALoop(str(reason)) from reason
-            return self._ahead(node, statement)
+            return self._hoistable(node, statement)
         return node
 
-    def _ahead(self, node: Expr, statement: Statement) -> Read:
-        """Return the element of a tensor that holds the values of a node at all turns."""
+    def _hoistable(self, node: Expr, statement: Statement) -> Read:
+        """Return the element of a tensor with the values of a node for every iteration."""
         if node not in self.known:
             used = expr_variables(node)
             axes = tuple(v for v in (*statement.axes, *statement.reduce) if v in used)
@@ -186,7 +197,7 @@ class _Loop:
 
 
 def _has_state(parts: Mapping[str, Sequence[Slice]]) -> bool:
-    """Whether a turn touches, of what the loop writes, more than the part that it writes."""
+    """Return whether an iteration touches more of the loop's tensors than the part that it writes."""
     return any(len(found) > 1 for found in parts.values())
 
 
@@ -196,28 +207,33 @@ def _has_state(parts: Mapping[str, Sequence[Slice]]) -> bool:
 def as_rows(
     statements: Sequence[Statement], items: Mapping[str, tuple[str, int]], lists: Mapping[str, TensorList]
 ) -> list[Statement]:
-    """Return statements in which tensors of some lists, given by name and number, are rows of one tensor."""
+    """Replace tensors of some lists by rows of one tensor.
+
+    `items` maps the tensors to list name and number.
+    """
     parts = {name: row_slice(whole, number, lists[whole].whole) for name, (whole, number) in items.items()}
     return [unsliced(statement, parts) for statement in statements]
 
 
 def check_rows(statements: Sequence[Statement], lists: Mapping[str, TensorList]) -> None:
-    """Hold lists of tensors to the order of turns: each row is written whole before it is read.
+    """Check that rows of lists of tensors are written before reads.
+
+    Each row is written completely.
 
     Raises `NotALoop` where one is not.
     """
     last = {name: np.full(one.count, -1, np.int64) for name, one in lists.items()}
-    for when, statement in _timed(statements):
+    for when, statement in _with_times(statements):
         if statement.target in lists:
             for rows, times in _rows(statement.write[0], statement.step, when):
                 np.maximum.at(last[statement.target], rows, times)
-    for when, statement in _timed(statements):
+    for when, statement in _with_times(statements):
         for element in addressed_elements(statement.body):
             if element.tensor not in lists:
                 continue
             for rows, times in _rows(element.indices[0], statement.step, when):
                 written = last[element.tensor]
-                inside = (rows >= 0) & (rows < len(written))  # what lies outside is not read, a guard says so
+                inside = (rows >= 0) & (rows < len(written))  # guards exclude reads outside
                 found, when_read = written[rows[inside]], np.broadcast_to(times, rows.shape)[inside]
                 if (found < 0).any() or (found >= when_read).any():
                     raise NotALoop(f"'{element.tensor}' is read before a statement writes it")
@@ -226,8 +242,10 @@ def check_rows(statements: Sequence[Statement], lists: Mapping[str, TensorList])
 def with_own_rows(
     statements: Sequence[Statement], lists: Collection[str], tensors: dict[str, TensorType]
 ) -> list[Statement]:
-    """Return statements of which none reads a tensor that it writes, but at an earlier turn: a row that a turn of its
-    own computes, or that one reads, is a tensor too, and copied.
+    """Give a tensor to rows of statements that read their own target.
+
+    A statement may read its target only at an earlier iteration; such a row, computed or read by one iteration, is a
+    tensor too, and copied.
     """
     plain = [s for s in statements if s.step is None]
     touched = [(s, t, row, written) for s in plain for t, row, written in rows_touched(s) if t in lists]
@@ -251,8 +269,8 @@ def with_own_rows(
 Times = npt.NDArray[np.int64]
 
 
-def _timed(statements: Sequence[Statement]) -> Iterator[tuple[Times, Statement]]:
-    """Yield each statement with the times at which its turns come; the one time of a statement without step."""
+def _with_times(statements: Sequence[Statement]) -> Iterator[tuple[Times, Statement]]:
+    """Yield each statement with the times of its iterations; a single time for a statement without step."""
     clock = 0
     for step, run in runs(statements):
         turns = 1 if step is None else step.extent
@@ -263,7 +281,7 @@ def _timed(statements: Sequence[Statement]) -> Iterator[tuple[Times, Statement]]
 
 
 def _rows(row: Index, step: Var | None, when: Times) -> Iterator[tuple[Times, Times]]:
-    """Yield rows that an index names, with the times at which it does."""
+    """Yield the rows that an index names, with their times."""
     factor, rest = (0, row) if step is None else pace(row, step)
     low, high = rest.bounds()
     if not factor:

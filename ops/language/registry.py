@@ -1,4 +1,4 @@
-"""The vocabulary: declarations read from `.cuts` files, built-in and users' alike."""
+"""Vocabulary: declarations from `.cuts` files, built-in and the user's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Table(MutableMapping[str, T]):
-    """A mapping of which some values are made when they are first asked for."""
+    """Mapping with lazily made values."""
 
     def __init__(self, values: Mapping[str, T]) -> None:
         known = values if isinstance(values, Table) else None
@@ -29,7 +29,7 @@ class Table(MutableMapping[str, T]):
         self._makers: dict[str, Callable[[], T]] = {} if known is None else dict(known._makers)
 
     def later(self, name: str, make: Callable[[], T]) -> None:
-        """Give a name a value that is made when it is asked for."""
+        """Give a name a value that is made at its first use."""
         self._names[name] = None
         self._makers[name] = make
 
@@ -58,7 +58,10 @@ class Table(MutableMapping[str, T]):
 
 
 class Registry(Mapping[str, OpDecl]):
-    """Operations by name. Loading returns a new registry, so the cached built-in one never changes."""
+    """Operations by name.
+
+    Loading returns a new registry, so the cached built-in one never changes.
+    """
 
     def __init__(
         self, ops: Mapping[str, OpDecl] | None = None, families: Mapping[str, s.Declaration] | None = None
@@ -72,7 +75,10 @@ class Registry(Mapping[str, OpDecl]):
         return _builtin()
 
     def load(self, *paths: str | Path) -> Registry:
-        """Return this registry and the declarations of some files; a folder stands for the `.cuts` files in it."""
+        """Return this registry, extended by the declarations of some files.
+
+        A folder stands for the `.cuts` files in it.
+        """
         sources: list[Source] = []
         for path in map(Path, paths):
             found = sorted(path.glob("*.cuts")) if path.is_dir() else [path]
@@ -80,7 +86,10 @@ class Registry(Mapping[str, OpDecl]):
         return self.extend(*sources)
 
     def extend(self, *sources: Source) -> Registry:
-        """Return this registry and the declarations of some texts; raise every error in them at once."""
+        """Return this registry, extended by declarations in text form.
+
+        Raises every error in them at once.
+        """
         errors: list[CutsError] = []
         parsed: list[s.Declaration] = []
         for source in sources:
@@ -90,7 +99,10 @@ class Registry(Mapping[str, OpDecl]):
         return self._with(parsed, errors)
 
     def written(self, *sources: Source) -> Registry:
-        """Return this registry and the declarations of texts that `declare` wrote, one in each."""
+        """Return this registry, extended by texts that `declare` wrote.
+
+        There is one declaration in each.
+        """
         return self._with([parse_written(source) for source in sources], [])
 
     def _with(self, parsed: Sequence[s.Declaration], errors: list[CutsError]) -> Registry:
@@ -106,15 +118,15 @@ class Registry(Mapping[str, OpDecl]):
         return result
 
     def of(self, node: Node) -> OpDecl:
-        """Return the declaration of a node's operation: its own where it brings one.
+        """Return the declaration of a node's operation, its own if present.
 
-        Raises `UnknownOp` where nobody declares it, `SpecError` where its own declaration is none.
+        Raises `UnknownOp` where no declaration exists, `SpecError` where its own one is invalid.
         """
         return _brought(node.op, node.declaration) if node.declaration else self[node.op]
 
     @cached_property
     def instances(self) -> Instances:
-        """The instances of this vocabulary that have been asked for: one collection, whoever asks."""
+        """Cached instances of this vocabulary, shared by all callers."""
         return Instances(self)
 
     def _define(self, declaration: s.Declaration) -> list[CutsError]:
@@ -135,7 +147,7 @@ class Registry(Mapping[str, OpDecl]):
         return []
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what makes an equal registry: not what is kept of it here."""
+        """Return the state of an equal registry, without caches."""
         return {"_ops": self._ops, "_families": self._families}
 
     def __getitem__(self, name: str) -> OpDecl:
@@ -166,7 +178,10 @@ def _unknown_op(name: str, known: Iterable[str]) -> UnknownOp:
 
 
 def family_chain(declaration: s.Declaration, families: Mapping[str, s.Declaration]) -> list[s.Declaration]:
-    """Return the families of a declaration, outermost first; unknown ones and cycles end the chain."""
+    """Return the families of a declaration, outermost first.
+
+    Unknown ones and cycles end the chain.
+    """
     chain: list[s.Declaration] = []
     name = declaration.family
     while name is not None and name in families and families[name] not in chain:
@@ -205,8 +220,8 @@ def _builtin() -> Registry:
 
 
 def _add_pieces(registry: Registry, source: Source) -> None:
-    """Add declarations that are parsed when they are asked for: a model uses few of those that come with the package,
-    whose errors its tests find.
+    """Add declarations that are parsed at first use: a model uses few of the built-in ones, and tests find their
+    errors.
     """
     for kind, name, start, end in pieces(source):
         if kind == "family":

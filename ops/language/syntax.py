@@ -1,6 +1,6 @@
-"""The syntax tree of `.cuts` files: one frozen class per rule of `spec/cuts.lark`.
+"""Syntax tree of `.cuts` files: a class per rule of `spec/cuts.lark`.
 
-Spans take no part in equality, so two texts that print alike have equal trees.
+Spans take no part in equality, so two texts that print equally have equal trees.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Name(Node):
 
 @frozen
 class Call(Node):
-    """`fn(args)`: a static function, a scalar function or a conversion to an element type."""
+    """`fn(args)`, a function call or a conversion.
+
+    The function is static or scalar; a conversion names an element type.
+    """
 
     fn: str
     args: tuple[Expression, ...]
@@ -82,7 +85,7 @@ class Slice(Node):
 
 @frozen
 class Subscript(Node):
-    """`base[items]`: an element of a tensor or of a list, or a slice of a list."""
+    """`base[items]`: an element of a tensor or list, or a list slice."""
 
     base: Expression
     items: tuple[Expression, ...]
@@ -90,7 +93,7 @@ class Subscript(Node):
 
 @frozen
 class Outside(Node):
-    """`read outside fill`: what a read yields where an index leaves the tensor."""
+    """`read outside fill`: a read with a fill value for out-of-range indices."""
 
     read: Expression
     fill: Expression
@@ -160,7 +163,7 @@ Expression: TypeAlias = (
 
 @frozen
 class TypeItem(Node):
-    """`type T: float | int`: an element type that stands for any of some classes."""
+    """`type T: float | int`: an element type of some classes."""
 
     name: str
     classes: tuple[str, ...]
@@ -189,7 +192,7 @@ class Result(Node):
 
 @frozen
 class Temporary(Node):
-    """`name: T[dims]`, a named intermediate; with a binder, one for each value of it."""
+    """`name: T[dims]`: an intermediate; with a binder, one per value of it."""
 
     name: str
     binder: Binder | None
@@ -199,8 +202,9 @@ class Temporary(Node):
 
 @frozen
 class AttributeType(Node):
-    """Type of an attribute: a `kind`, an expected length of a list, the shape an axis counts in, or the allowed
-    strings.
+    """Type of an attribute.
+
+    It has a `kind`, and the length of a list, the shape that an axis counts in, or the allowed strings.
     """
 
     kind: str
@@ -220,7 +224,10 @@ class AttributeItem(Node):
 
 @frozen
 class Binding(Node):
-    """`name = value` in a `let`, or `name(parameters) = value`, a function of its own."""
+    """`name = value` or `name(parameters) = value` in a `let`.
+
+    With parameters it is a function of the declaration.
+    """
 
     name: str
     value: Expression
@@ -281,7 +288,10 @@ class Require(Node):
 
 @frozen
 class Target(Node):
-    """What an assignment writes: a tensor with subscripts, or without any for every element by position."""
+    """Target of an assignment: a tensor, with or without subscripts.
+
+    Without any it is every element by position.
+    """
 
     name: str
     brackets: tuple[tuple[Expression, ...], ...]
@@ -289,8 +299,11 @@ class Target(Node):
 
 @frozen
 class Assignment(Node):
-    """`each j < n: target = value for c < C`, or `scatter sum target = value for c < C`: `into` names the reduction of
-    what arrives at an element, `atomic` says that it may arrive in any order.
+    """Assignment, possibly repeated by `each`, possibly a `scatter`.
+
+    Its forms are `each j < n: target = value for c < C` and `scatter sum target = value for c < C`.
+
+    `into` names the reduction of the values that arrive at an element, `atomic` says that they may arrive in any order.
     """
 
     each: Binder | None
@@ -303,7 +316,10 @@ class Assignment(Node):
 
 @frozen
 class Repetition(Node):
-    """`each t < T { assignments }`: all of them for the first value, then for the second, ... as a recurrence needs."""
+    """`each t < T { assignments }`, a recurrence.
+
+    All assignments run for the first value, then for the second, and so on.
+    """
 
     each: Binder
     items: tuple[Assignment | Repetition, ...]
@@ -311,7 +327,7 @@ class Repetition(Node):
 
 @frozen
 class Argument(Node):
-    """An operand of a step, or an attribute when it has a name."""
+    """Operand of a step; an attribute when it has a name."""
 
     name: str | None
     value: Expression
@@ -328,7 +344,7 @@ class Step(Node):
 
 @frozen
 class Algorithm(Node):
-    """Another way to compute the op: steps of declared ops, legal when the guard holds."""
+    """Alternative algorithm of the op: steps, legal when the guard holds."""
 
     name: str
     guard: Expression | None

@@ -1,4 +1,7 @@
-"""From Lark's parse tree to the classes of `syntax`: one method per rule or alias of the grammar."""
+"""Conversion of Lark's parse tree to the classes of `syntax`.
+
+There is one method per rule or alias of the grammar.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Children = list[Any]
 
 @v_args(meta=True)
 class TreeBuilder(Transformer[Token, Any]):
-    """Builds the syntax tree of a piece of text that starts at an offset of its source."""
+    """Builds the syntax tree of text at an offset of its source."""
 
     def __init__(self, source: Source, start: int) -> None:
         super().__init__()

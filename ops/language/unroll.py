@@ -1,8 +1,8 @@
-"""Recurrences written out: a program without steps that computes the same, turn after turn.
+"""Unrolling of recurrences to programs without steps.
 
-The tensors that hold all turns of a loop become one for each turn where nothing reads them as a whole, so that what is
-made of the program is what it would be for statements that somebody wrote one by one. For what has no form for loops
-yet, and to compare loops with.
+The tensors that hold all iterations of a loop become one for each iteration where nothing reads them as a whole, so
+that passes treat the program like statements written one by one. It serves passes that support no loops, and
+comparisons with loops.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from ...ir import (
 )
 from .canonical import unused_name
 
-#: Most statements that a loop may be written out to.
+#: Most statements of an unrolled loop.
 LONGEST = 1 << 13
 
 
 def unrolled(program: Program, purpose: str = "", most: int = LONGEST) -> Program:
-    """Return a program with its loops written out.
+    """Unroll the loops of a program.
 
-    Raises `GraphError` where these have more than `most` turns, or too many statements; `purpose` says what needed it.
+    Raises `GraphError` where these have more than `most` iterations, or too many statements; `purpose` names the
+    requester.
     """
     loops = [(step, run) for step, run in runs(program.statements) if step is not None]
     if not loops:
@@ -57,8 +58,9 @@ def unrolled(program: Program, purpose: str = "", most: int = LONGEST) -> Progra
 def separate_rows(
     statements: Sequence[Statement], wholes: Collection[str], tensors: dict[str, TensorType]
 ) -> list[Statement]:
-    """Return statements that write each row of some tensors to a tensor of its own, entered in `tensors`; what reads
-    several rows reads a tensor that they are copied to.
+    """Write each row of some tensors to a separate tensor.
+
+    New tensors are entered in `tensors`; a statement that reads several rows reads a tensor that they are copied to.
     """
     touched = [(t, row) for s in statements for t, row, _ in rows_touched(s) if t in wholes]
     names: dict[tuple[str, int], str] = {}

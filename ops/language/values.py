@@ -1,4 +1,4 @@
-"""What an expression of a declaration can be once shapes are known, and arithmetic over it.
+"""Values of a declaration's expressions at known shapes, and their arithmetic.
 
 Three stages meet in one language: static values (numbers, strings, lists, element types), index expressions, and scalar
 expressions computed per element. An operation takes the highest stage of its operands; lists work item by item.
@@ -32,10 +32,12 @@ from ...ir import (
 
 @frozen
 class TensorRef:
-    """A tensor by its formal name; `items` is its declared shape entry by entry, a tuple for a spread one.
+    """Tensor by its formal name.
+
+    `items` is its declared shape entry by entry, a tuple for a spread one.
 
     With a `row` it is one of a list of tensors, the one with that number: part `row` of the tensor `name`, which has
-    one more axis in front than `type`.
+    one more leading axis than `type`.
     """
 
     name: str
@@ -48,8 +50,8 @@ class TensorRef:
 class TensorList:
     """`count` intermediates of one type, the declared `name[j]`.
 
-    Each has a name of its own as long as numbers tell which one is meant. Where an index does (the turn of a loop),
-    they are the rows of one tensor `name`.
+    Each has a name of its own as long as numbers select it. Where an index does (the iteration of a loop), they are the
+    rows of one tensor `name`.
     """
 
     name: str
@@ -93,7 +95,7 @@ _SCALAR = {
 }  # fmt: skip
 _NUMBERS = (int, float)
 #: Most bits of an integer, and digits that a message shows of a longer one.
-_BITS, _SHOWN = 128, 40
+_MAX_INTEGER_BITS, _MAX_SHOWN_DIGITS = 128, 40
 _NEUTRAL = {("+", 0): "both", ("-", 0): "right", ("*", 1): "both", ("/", 1): "right", ("**", 1): "right"}
 
 
@@ -102,12 +104,12 @@ class Trouble(Exception):
 
 
 def is_expr(value: Value) -> bool:
-    """Whether a value is computed per element."""
+    """Return whether a value is computed per element."""
     return isinstance(value, EXPRS)
 
 
 def is_static(value: Value) -> bool:
-    """Whether a value is known at instantiation and is no list."""
+    """Return whether a value is known at instantiation and is no list."""
     return value is None or isinstance(value, (int, float, str, DType))
 
 
@@ -131,19 +133,20 @@ def describe(value: Value) -> str:
 
 
 def _integer_text(value: int) -> str:
-    """Return an integer, cut where no reader would count its digits: converting many of them takes long, and Python
-    refuses.
-    """
-    if value.bit_length() <= _BITS:
+    """Return an integer, truncated if long: converting many digits takes long, and Python refuses."""
+    if value.bit_length() <= _MAX_INTEGER_BITS:
         return str(value)
     if value.bit_length() > 1 << 13:
         return f"an integer of {value.bit_length()} bits"
     text = str(value)
-    return f"{text[:_SHOWN]}... ({len(text.lstrip('-'))} digits)"
+    return f"{text[:_MAX_SHOWN_DIGITS]}... ({len(text.lstrip('-'))} digits)"
 
 
 def to_expr(value: Value, dtype: DType) -> Expr:
-    """Return a value as a scalar expression; literals and indices take the element type `dtype`."""
+    """Return a value as a scalar expression.
+
+    Literals and indices take the element type `dtype`.
+    """
     if is_expr(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, Index):
@@ -158,14 +161,20 @@ def to_expr(value: Value, dtype: DType) -> Expr:
 
 
 def literal(value: float | int | bool, dtype: DType) -> Const:
-    """Return a number as one of an element type; raise `Trouble` where the type does not have it."""
+    """Return a number as one of an element type.
+
+    Raises `Trouble` where the type does not have it.
+    """
     if not dtype.holds(value):
         raise Trouble(f"{value} is no value of element type {dtype}")
     return Const(float(value) if dtype.is_float else bool(value) if dtype is DType.BOOL else int(value), dtype)
 
 
 class Arithmetic:
-    """Infix and scalar functions over values; needs the tensors' types to give literals an element type."""
+    """Infix and scalar functions over values.
+
+    The tensors' types give literals an element type.
+    """
 
     def __init__(self, tensors: Mapping[str, TensorType]) -> None:
         self.tensors = tensors
@@ -223,13 +232,13 @@ class Arithmetic:
         return expr
 
     def select(self, test: Value, then: Value, other: Value, dtype: DType) -> Value:
-        """Return `then if test else other` for a test known only per element."""
+        """Return `then if test else other` for a per-element test."""
         if not is_expr(then) and not is_expr(other):
             then, other = to_expr(then, dtype), to_expr(other, dtype)
         return call("select", self.condition(test), *self.unify(then, other))
 
     def widen(self, value: Value) -> Value:
-        """Return an element in the type that sums of its type fit in."""
+        """Return an element in the type of its sums."""
         return self.convert(DType(self.dtype(value).element.wide), value) if is_expr(value) else value
 
     def convert(self, dtype: DType, value: Value) -> Value:
@@ -244,11 +253,11 @@ class Arithmetic:
 
 
 def _static_infix(op: str, left: float, right: float) -> float:
-    """Return `left op right` of numbers; what is too large for any machine is a mistake, and could take for ever."""
+    """Return `left op right` of numbers; too large numbers are a mistake, and could take for ever."""
     text = f"{describe(left)} {op} {describe(right)}"
     whole = isinstance(left, int) and isinstance(right, int)
-    if op == "**" and whole and abs(left) > 1 and right > _BITS:
-        raise Trouble(f"{text} has more than {_BITS} bits")
+    if op == "**" and whole and abs(left) > 1 and right > _MAX_INTEGER_BITS:
+        raise Trouble(f"{text} has more than {_MAX_INTEGER_BITS} bits")
     try:
         value = _STATIC[op](left, right)
     except OverflowError:
@@ -261,16 +270,20 @@ def _static_infix(op: str, left: float, right: float) -> float:
 
 
 def limited(value: Value, text: str) -> Value:
-    """Return a value, unless it is an integer of so many bits that it can only be a mistake; `text` says where it comes
-    from.
+    """Return a value, unless it is an integer with too many bits.
+
+    Such an integer can only be a mistake; `text` names its source.
     """
-    if isinstance(value, int) and value.bit_length() > _BITS:
-        raise Trouble(f"{text} has more than {_BITS} bits")
+    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        raise Trouble(f"{text} has more than {_MAX_INTEGER_BITS} bits")
     return value
 
 
 def elementwise(fn: Callable[..., Value], *args: Value) -> Value:
-    """Apply a function item by item where some arguments are lists; the others repeat."""
+    """Apply a function item by item where arguments are lists.
+
+    The others repeat.
+    """
     lengths = {len(a) for a in args if isinstance(a, tuple)}
     if not lengths:
         return fn(*args)

@@ -1,4 +1,4 @@
-"""What an instantiation builds up: types of tensors, index variables, statements.
+"""State of an instantiation: tensor types, index variables, statements.
 
 A tensor named without subscripts stands for its element at the position being written, by NumPy's broadcasting rules. A
 reduction inside an expression becomes a statement of its own with a temporary tensor.
@@ -31,13 +31,14 @@ from ...ir import (
 from .canonical import unused_name
 from .values import Absent, Arithmetic, TensorList, TensorRef, Trouble, Value, describe, is_expr, literal
 
-#: What an assignment adds to.
-_HELD = ("statements", "tensors", "unwritten", "looked_at", "numbered", "wholes")
+#: Attributes that an assignment extends.
+_UNDOABLE_STATE = ("statements", "tensors", "unwritten", "looked_at", "numbered", "wholes")
 
 
 class Workspace:
-    """Tensors and statements found so far, and the assignment being evaluated: what it writes, where, with which
-    variables.
+    """Tensors and statements found so far, and the current assignment.
+
+    Of the assignment it has target, position and variables.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Workspace:
         self.taken: set[str] = set()
         self.step: Var | None = None  # the variable of the loop that is being read
         self.numbered: dict[tuple[str, int], TensorRef] = {}  # those of lists of tensors that a number named
-        self.wholes: dict[str, TensorList] = {}  # lists of tensors of which an index named one
+        self.wholes: dict[str, TensorList] = {}  # lists of tensors that an index selects from
 
     @property
     def written(self) -> TensorRef:
@@ -77,7 +78,10 @@ class Workspace:
         return self.read(value, tuple(Index() if n == 1 else i for i, n in zip(indices, shape, strict=True)), None)
 
     def as_index(self, value: Value, axis: int, type_: TensorType) -> Index:
-        """Return a subscript as an index; an element of an integer tensor becomes an indirect one."""
+        """Return a subscript as an index.
+
+        An element of an integer tensor becomes an indirect one.
+        """
         value = self.as_element(value)
         if isinstance(value, Index):
             return value
@@ -95,7 +99,10 @@ class Workspace:
         raise Trouble(f"{message}; {way}" if is_expr(value) else message)
 
     def read(self, ref: TensorRef, indices: tuple[Index, ...], fill: Value) -> Value:
-        """Return the read of an element, with the guards its indices need; without `fill` they must need none."""
+        """Return the read of an element, with guards for its indices.
+
+        Without `fill` they must need none.
+        """
         row = () if ref.row is None else (ref.row,)
         guards = [g for i in row if not (g := Guard(i, 0, self.tensors[ref.name].shape[0])).always]
         never = any(v.extent == 0 for v in self.variables)  # no element is computed here
@@ -121,12 +128,12 @@ class Workspace:
         return Read(ref.name, (*row, *indices), tuple(dict.fromkeys(guards)), filling)
 
     def mark(self) -> dict[str, Any]:
-        """Return what has been built up so far, for `restore`."""
+        """Return the present state, for `restore`."""
         held = (self.statements, self.tensors, self.unwritten, self.looked_at, self.numbered, self.wholes)
-        return dict(zip(_HELD, (copy(value) for value in held), strict=True))
+        return dict(zip(_UNDOABLE_STATE, (copy(value) for value in held), strict=True))
 
     def restore(self, mark: Mapping[str, Any]) -> None:
-        """Forget what was built up since a mark."""
+        """Restore the state of a mark."""
         for name, value in mark.items():
             current = getattr(self, name)
             current.clear()
@@ -134,8 +141,9 @@ class Workspace:
         self.step = None
 
     def list_item(self, base: TensorList, position: Value, outside: bool = False) -> TensorRef:
-        """Return one of a list of tensors: by its number, or as a row of all of them where only an index is known,
-        which may be `outside`.
+        """Return one of a list of tensors, by number or row.
+
+        It is a row of all of them where only an index is known, which may be `outside`.
         """
         if isinstance(position, Index) and position.is_const:
             position = position.const
@@ -143,7 +151,7 @@ class Workspace:
         if not isinstance(low, int) or (not outside and not -base.count <= low <= high < base.count):
             raise Trouble(f"there are {base.count} tensors '{base.name}', found number {describe(position)}")
         if not isinstance(position, Index) and base.name not in self.wholes:
-            return self._numbered(base, position % base.count)
+            return self._item_by_number(base, position % base.count)
         if not isinstance(position, Index):
             return base.row(Index(position % base.count))
         if low < 0 and not outside:
@@ -152,7 +160,7 @@ class Workspace:
         self.tensors[base.name] = base.whole
         return base.row(position)
 
-    def _numbered(self, base: TensorList, number: int) -> TensorRef:
+    def _item_by_number(self, base: TensorList, number: int) -> TensorRef:
         if (base.name, number) not in self.numbered:
             ref = base.item(self.fresh_tensor(f"{base.name}_{number}"))
             self.numbered[base.name, number] = ref
@@ -177,9 +185,11 @@ class Workspace:
         return candidate
 
     def temporary(self, kind: str, body: Expr, reduce: tuple[Var, ...], span: Span) -> Expr:
-        """Emit a reduction into a temporary over the variables it depends on; return the read of it.
+        """Emit a reduction into a temporary; return the read of it.
 
-        Raises `SpecError` where it is one of floats and what it reduces is not.
+        The temporary is over the variables that it depends on.
+
+        Raises `SpecError` where it is one of floats and its operand is not.
         """
         free = expr_variables(body) - set(reduce)
         axes = tuple(v for v in self.variables if v in free)

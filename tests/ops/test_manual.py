@@ -49,7 +49,7 @@ def test_an_entry_lists_algorithms_with_their_guards_and_steps() -> None:
     [
         ("floor", ["No gradient for `x`: zero, as the result is constant between jumps."]),
         ("argmax", ["No gradient for `x`: the results are not real numbers."]),
-        ("hardmax", ["No gradient for `x`: its elements are only told apart by size."]),
+        ("hardmax", ["No gradient for `x`: its elements are only compared by size."]),
         ("gather_elements", ["Gradient: derived for `x`.", "No gradient for `indices`: integers."]),
         ("where", ["Gradient: derived for `a`, `b`.", "No gradient for `condition`: truth values."]),
         ("softmax", ["Gradient: stated for `x`: `dx = softmax_grad(y, dy, axis: axis)`."]),

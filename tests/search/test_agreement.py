@@ -188,7 +188,7 @@ def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeyp
     graph = unary("sqrt", DType.F32, 3)
     plans = [compiled(graph), compiled(graph, "no-fusion")]
     outputs = iter([found, {"y": found["y"].copy()}])
-    monkeypatch.setattr("cuts.compile.agreement._computed", lambda session, inputs: next(outputs))
+    monkeypatch.setattr("cuts.compile.agreement._run_plan", lambda session, inputs: next(outputs))
     monkeypatch.setattr(Agreement, "_judged", lambda self, plan: False)
     assert agreement(graph).trusted(plans) == [True, True]
     outputs = iter([found, {"y": np.array([1.0, 3.0, 2.0], np.float32)}])
