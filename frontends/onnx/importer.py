@@ -260,7 +260,11 @@ class Importer:
         """Return the hint for a failing node that depends on the values of given inputs."""
         source_inputs = self._source_inputs(node) & self.given
         listed = ", ".join(map(quote, sorted(source_inputs)))
-        return f"it depends on the values of {listed}; where they are random, give them by --input" if source_inputs else ""
+        return (
+            f"it depends on the values of {listed}; where they are random, give them by --input"
+            if source_inputs
+            else ""
+        )
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         arrays = [self.constants[name] if name else None for name in self._names(node)]

@@ -31,7 +31,11 @@ def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     """
     body = attributes["body"]
     max_steps = _constant_scalar(importer, node.input[0], where, "the number of steps") if node.input[0] else None
-    is_running = len(node.input) < 2 or not node.input[1] or bool(_constant_scalar(importer, node.input[1], where, "the condition"))
+    is_running = (
+        len(node.input) < 2
+        or not node.input[1]
+        or bool(_constant_scalar(importer, node.input[1], where, "the condition"))
+    )
     states = [importer.aliases.get(name, name) for name in node.input[2:]]
     collected: list[list[str]] = [[] for _ in body.output[1 + len(states) :]]
     origin = node.name or next(name for name in node.output if name)

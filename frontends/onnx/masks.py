@@ -53,7 +53,10 @@ def _choice(
 ) -> list[onnx.NodeProto] | None:
     if node.op_type != "ScatterND" or node.domain not in ("", "ai.onnx") or _reduces(node) or len(node.input) != 3:
         return None
-    mask, value = _mask_of(producers.get(node.input[1]), producers), _repeated_constant(node.input[2], producers, single)
+    mask, value = (
+        _mask_of(producers.get(node.input[1]), producers),
+        _repeated_constant(node.input[2], producers, single),
+    )
     if mask is None or value is None:
         return None
     helper, label = onnx.helper, node.name or node.output[0]
@@ -79,7 +82,9 @@ def _mask_of(places: onnx.NodeProto | None, producers: dict[str, onnx.NodeProto]
         return None
     order = [list(a.ints) for a in places.attribute if a.name == "perm"]
     nonzero = producers.get(places.input[0])
-    return nonzero.input[0] if nonzero is not None and nonzero.op_type == "NonZero" and order in ([], [[1, 0]]) else None
+    return (
+        nonzero.input[0] if nonzero is not None and nonzero.op_type == "NonZero" and order in ([], [[1, 0]]) else None
+    )
 
 
 def _repeated_constant(updates: str, producers: dict[str, onnx.NodeProto], single: set[str]) -> str | None:

@@ -1,8 +1,8 @@
-"""Bodies of ONNX's `Scan` and `Loop` that are imported once for all their steps: then compile time does not depend on
-how many these are.
+"""Bodies of ONNX's `Scan` and `Loop`, imported once for all steps.
 
-That a step is like every other has to be seen without its number: where the body asks for a constant that is computed
-from it, or changes the shape of a state, the caller imports the body for each step instead.
+Compile time then does not depend on the number of steps. That the steps are equal must be decided without the number of
+the step: where the body asks for a constant that is computed from it, or changes the shape of a state, the caller
+unrolls the body.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ class StagedModel:
         prepared = next((p for p in compiled if p.fits(arrays)), None)
         if prepared is None:
             fixable = [
-                name for name, array in arrays.items() if array.dtype.kind in "iub" and array.size <= _MAX_SPECIALISED_ELEMENTS
+                name
+                for name, array in arrays.items()
+                if array.dtype.kind in "iub" and array.size <= _MAX_SPECIALISED_ELEMENTS
             ]
             model = self._submodel(nodes, arrays, outputs)
             prepared = prepare_model(model, arrays, self.compile_graph, self.borders.declared, fixable, self.infer)

@@ -71,7 +71,9 @@ def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> t
         parts.setdefault(stage, ([], []))[foreign].append(node)
         available.update(dict.fromkeys(node.output, stage + foreign))
     return tuple(
-        ForeignStage((*_live_nodes(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes))
+        ForeignStage(
+            (*_live_nodes(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes)
+        )
         for _, (part, foreign_nodes) in sorted(parts.items() or [(0, ([], []))])
     )
 
