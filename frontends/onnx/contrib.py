@@ -71,7 +71,7 @@ def _one(op: str, *names: str) -> _Write:
     return write
 
 
-def _concatenation(use: _Use) -> _Text:
+def _concat(use: _Use) -> _Text:
     count = (len(use.present) - 2) // 3
     parts = [f"x{n}" for n in range(count)]
     operands = ["y_scale", "y_zero", *(name for part in parts for name in (part, f"{part}_scale", f"{part}_zero"))]
@@ -192,7 +192,7 @@ def _fused_convolution(use: _Use) -> _Text:
 
 _TEXTS: dict[str, _Write] = {
     "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _one("Sigmoid"),
-    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _concatenation,
+    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _concat,
     "QLinearGlobalAveragePool": _one("GlobalAveragePool"), "QGemm": _product, "MatMulIntegerToFloat": _rescaled_product,
     "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,

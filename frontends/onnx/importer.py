@@ -365,7 +365,7 @@ class Importer:
         return name
 
     def fresh(self, hint: str) -> str:
-        """Return a new value name: the hint, numbered where it is in use."""
+        """Return a new value name: the hint, numbered where necessary."""
         name = fresh_name(self.reserved, hint)
         self.reserved.add(name)
         return name

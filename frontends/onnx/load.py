@@ -55,7 +55,7 @@ def load_onnx_for(
     declared: Collection[str] = (),
     fixable: Collection[str] | None = None,
 ) -> tuple[Graph, dict[str, Array]]:
-    """Return a model's graph for inputs, and the inputs it is specialised for.
+    """Return a model's graph for inputs, and the inputs that specialise it.
 
     Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of
     the graph. Only those in `fixable` do, where it is given.

@@ -25,7 +25,7 @@ _MAX_UNROLLED_STEPS = 1 << 10
 
 
 def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import a `Loop` in the node's place, as one operation or step by step.
+    """Import a `Loop` in place, as one operation or unrolled.
 
     Raises `Opaque` where its length is not known, or too great to be unrolled.
     """
@@ -48,7 +48,7 @@ def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     step = 0
     while is_running and (max_steps is None or step < int(max_steps)):
         if step >= _MAX_UNROLLED_STEPS:
-            raise Opaque(f"{where}: a loop of more than {_LONGEST} steps is not unrolled")
+            raise Opaque(f"{where}: a loop of more than {_MAX_UNROLLED_STEPS} steps is not unrolled")
         number = importer.add_constant(np.asarray(step, np.int64), f"{origin}.step")
         condition, *results = import_step(importer, body, [number, condition, *states], f"{origin}.{step}", where)
         if any(value in importer.unknown for value in (condition, *results)):

@@ -51,7 +51,7 @@ class CompiledModel(BackendRep):
         self._inputs = [value.name for value in model.graph.input if value.name not in fixed]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the outputs in order, given the inputs in order or by name."""
+        """Return the outputs in order, for inputs in order or by name."""
         given = inputs if isinstance(inputs, Mapping) else dict(zip(self._inputs, inputs, strict=False))
         arrays = {name: as_array(name, value) for name, value in given.items()}
         prepared = self.prepare(arrays)
@@ -142,7 +142,9 @@ def types_of(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Return an input as an array; ONNX's suite gives some as protocol buffers.
+    """Return an input as an array.
+
+    ONNX's suite gives some as protocol buffers.
 
     Raises `GraphError` where the value is no tensor, or its element type is not supported.
     """
@@ -157,7 +159,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def out_of_scope(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> str:
-    """Return the reason why a model cannot be imported, or an empty text."""
+    """Return the reason against importing a model, or an empty text."""
     try:
         load_onnx_for(model, {name: as_array(name, value) for name, value in inputs.items()})
     except CutsError as error:

@@ -22,7 +22,7 @@ _MAX_UNROLLED_STEPS = 1 << 12
 
 
 def import_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import a `Scan` in the node's place, as one operation or step by step.
+    """Import a `Scan` in place, as one operation or unrolled.
 
     Raises `GraphError` where the sequences have not one length, or a great one, its subclass `Opaque` for the form
     before operator set 9.
@@ -66,7 +66,7 @@ def _alongs(axes: Sequence[int], backwards: Sequence[int]) -> list[Along]:
 def _unroll(importer: Importer, scan: LoopBody, origin: str, where: str) -> list[str] | None:
     """Import the body once for every step; return the results, None where one is unknown."""
     if scan.steps > _MAX_UNROLLED_STEPS:
-        raise GraphError(f"{where}: expected up to {_LONGEST} steps where they differ, found {scan.steps}")
+        raise GraphError(f"{where}: expected up to {_MAX_UNROLLED_STEPS} steps where they differ, found {scan.steps}")
     states, count = list(scan.states), len(scan.states)
     collected: list[list[str]] = [[] for _ in scan.collected]
     for step in range(scan.steps):

@@ -42,7 +42,7 @@ class OpaqueWarning(UserWarning):
 
 @frozen
 class PartKey:
-    """Key of a part: its nodes, by their first results, and its outputs."""
+    """Key of a part: first results of its nodes, and outputs."""
 
     nodes: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -86,7 +86,7 @@ class StagedModel:
         foreign = self.foreign
         if not foreign:
             return ""
-        listed = "; ".join(f"{op} ({_listed(names)})" for op, names in sorted(foreign.items()))
+        listed = "; ".join(f"{op} ({_quoted_names(names)})" for op, names in sorted(foreign.items()))
         count, runs = ("1 operation is", "runs") if len(foreign) == 1 else (f"{len(foreign)} operations are", "run")
         return f"{count} outside the vocabulary and {runs} uncompiled: {listed}"
 

@@ -13,7 +13,7 @@ from .model import tensor_array
 
 
 def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], label: str, where: str) -> list[str]:
-    """Import a body in place, its inputs bound to values; return its results."""
+    """Import a body with its inputs bound to values; return its results."""
     own = set(_own_values(body))
     names: dict[str, str] = dict(zip((value.name for value in body.input), operands, strict=True))
 

@@ -37,7 +37,9 @@ _DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeErro
 
 
 def load_archive(path: Path, infer: Infer | None = None) -> Graph:
-    """Return the graph of an exported program in a file; weights are constants.
+    """Return the graph of an exported program in a file.
+
+    Weights are constants.
 
     Raises `GraphError` where PyTorch cannot read the archive.
     """
@@ -77,7 +79,10 @@ class _Typing:
         return getattr(typing, name)
 
     def get_type_hints(self, of: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the types of a class's fields; all callers pass the same options."""
+        """Return the types of a class's fields.
+
+        All callers pass the same options.
+        """
         if of not in self._found:
             self._found[of] = typing.get_type_hints(of, *arguments, **options)
         return self._found[of]

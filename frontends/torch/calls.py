@@ -32,7 +32,7 @@ def nodes_in(argument: Any) -> Iterator[torch.fx.Node]:
 
 
 def tensor_of(node: torch.fx.Node) -> torch.Tensor | None:
-    """Return the example of a node, None where it has no static tensor."""
+    """Return the example of a node, None without a static tensor."""
     value = node.meta.get("val")
     known = isinstance(value, torch.Tensor) and all(isinstance(extent, int) for extent in value.shape)
     return value if known else None

@@ -217,7 +217,7 @@ class DeclaredOperator:
 
 
 def gradients_of(ctx: Reader, instance: Instance, names: Mapping[str, Value], problem: BackwardCall) -> list[Value]:
-    """Add the gradients of a problem to a graph; zeros where none exists."""
+    """Add the gradients of a problem to a graph, zeros without one."""
     made = ctx.add_steps(ctx.gradients.steps(instance, problem.wanted, problem.given), names)
     return [made.get(f"d{name}") or ctx.zeros_like(names[name]) for name in problem.wanted]
 

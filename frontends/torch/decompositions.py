@@ -79,7 +79,10 @@ def is_taken_apart(operation: Any, table: Mapping[Any, Any]) -> bool:
 
 @frozen
 class Rewritten:
-    """Call in core form: another operation, or the first of its `several` results."""
+    """Call in core form: another operation.
+
+    The call's result is the first of its results where there are `several`.
+    """
 
     target: torch._ops.OpOverload
     arguments: tuple[Any, ...]

@@ -1,7 +1,7 @@
-"""Device of a graph; graphs on several or unsupported ones stay in PyTorch.
+"""Device of a graph; graphs on several devices stay in PyTorch.
 
-A plan has one device for all its inputs and results. Compiled graphs of equal weights share one copy of the constants
-on a device; a tensor of it lives as long as a compiled graph keeps it.
+So do graphs on devices without kernels. A plan has one device for all its inputs and results. Compiled graphs of equal
+weights share one copy of the constants on a device; a tensor of it lives as long as a compiled graph keeps it.
 """
 
 from __future__ import annotations

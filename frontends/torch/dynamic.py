@@ -93,7 +93,7 @@ def by_shape(module: Any, compile_static: CompileStatic, limit: int | None = Non
         function = compiled.find(key)
         if function is None:
             compiled.make_room()
-            with tracing(TracingContext(FakeTensorMode())):  # autograd notes there what it finds of a graph
+            with tracing(TracingContext(FakeTensorMode())):  # autograd records its findings there
                 function = compile_static(_replace_numbers(module, known), arguments)
             compiled.keep(key, function)
         if _are_captured(arguments):

@@ -43,7 +43,7 @@ class _State:
 
 
 class FrozenFunction:
-    """Function of tensors some of which are frozen; thread-safe.
+    """Function of tensors with frozen ones among them; thread-safe.
 
     Changes are detected while the device is busy with the result, which is discarded where they occurred; the graph is
     then compiled with the new elements. Writes that bypass PyTorch's version counter (`parameter.data`) cannot be

@@ -15,7 +15,7 @@ from .captured import Captured, Ends
 
 
 class OutletLike(Protocol):
-    """View of an output in a block; `owned` where the block is its own."""
+    """View of an output in a block, which is `owned` or shared."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Import context of a PyTorch graph: values by node, and a graph builder."""
+"""Import context of a PyTorch graph: values by node, graph builder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 class Value(str):
-    """Name of a tensor of the graph, as conversions get and return it."""
+    """Name of a tensor of the graph, for conversions."""
 
     __slots__ = ()
 
@@ -199,7 +199,10 @@ class Reader:
         return names[0] if outputs == 1 else names
 
     def reshape(self, x: str, shape: Sequence[int]) -> Any:
-        """Return a tensor in another shape; 0 is a dim, -1 the rest."""
+        """Return a tensor in another shape.
+
+        A dim of 0 is one, -1 stands for the rest.
+        """
         return self.emit("reshape", x, shape=tuple(shape), allowzero=True)
 
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
@@ -259,7 +262,7 @@ class Reader:
         return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
 
     def operand(self, value: Any, dtype: DType) -> Value:
-        """Return a tensor or a number as a value of an element type."""
+        """Return a tensor or number as a value of an element type."""
         if isinstance(value, (int, float)):
             return self.number(value, dtype, convert=wrapped)
         if not isinstance(value, Value):
@@ -301,7 +304,7 @@ class Reader:
         return value
 
     def named(self, value: str, name: str) -> str:
-        """Return a copy of a value under a name, numbered where it is in use.
+        """Return a copy of a value under a name, numbered where necessary.
 
         Without other readers it costs nothing.
         """

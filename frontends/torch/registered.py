@@ -70,8 +70,8 @@ def _read_forward(made: DeclaredOperator, ctx: Reader, *operands: Any, **attribu
     ctx.gradients.declare(made.texts)
     inputs, given = tuple(made.flat(operands)), plain(attributes)
     instance = made.instance([None if v is None else ctx.type(v) for v in inputs], given)
-    outputs = tuple(Value(ctx.fresh(f"{reader.origin}.{name}")) for name in instance.outputs)
-    ctx.add(Node(ctx.fresh(f"{reader.origin}.{made.decl.name}"), made.decl.name, inputs, outputs, given))
+    outputs = tuple(Value(ctx.fresh(f"{ctx.origin}.{name}")) for name in instance.outputs)
+    ctx.add(Node(ctx.fresh(f"{ctx.origin}.{made.decl.name}"), made.decl.name, inputs, outputs, given))
     return made.packed(outputs)
 
 

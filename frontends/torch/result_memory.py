@@ -78,7 +78,7 @@ class TensorForm:
 
 @frozen
 class ResultPart:
-    """Output of a graph in axis order `order`, and its form in a memory."""
+    """Output of a graph in an axis order, and its memory layout."""
 
     name: str
     form: TensorForm

@@ -86,7 +86,7 @@ def _graph(module: Any) -> Iterator[str]:
     """Yield each node of a module's graph, and of nested graphs."""
     numbers: dict[torch.fx.Node, int] = {}
     for node in module.graph.nodes:
-        yield f"{node.op} {_target(module, node)} {_words(node.args, numbers)} {_words(node.kwargs, numbers)}"
+        yield f"{node.op} {_target(module, node)} {_text_of(node.args, numbers)} {_text_of(node.kwargs, numbers)}"
         numbers[node] = len(numbers)
 
 
@@ -109,18 +109,18 @@ def _target(module: Any, node: torch.fx.Node) -> str:
     raise _UndescribedError
 
 
-def _argument_text(value: Any, numbers: Mapping[torch.fx.Node, int]) -> str:
+def _text_of(value: Any, numbers: Mapping[torch.fx.Node, int]) -> str:
     """Return the text of an argument of a node."""
     if isinstance(value, torch.fx.Node):
         return f"%{numbers[value]}"
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return f"{kind}({', '.join(_words(item, numbers) for item in value)})"
+        return f"{kind}({', '.join(_text_of(item, numbers) for item in value)})"
     if isinstance(value, dict):
-        items = (f"{_literal(key)}: {_words(item, numbers)}" for key, item in value.items())
+        items = (f"{_literal(key)}: {_text_of(item, numbers)}" for key, item in value.items())
         return f"dict({', '.join(items)})"
     if isinstance(value, slice):
-        return f"slice{_words((value.start, value.stop, value.step), numbers)}"
+        return f"slice{_text_of((value.start, value.stop, value.step), numbers)}"
     return _literal(value)
 
 

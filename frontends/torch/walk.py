@@ -168,9 +168,9 @@ def _scan(
     along: dict[str, Along] = dict.fromkeys(elements, Along())
     repetition = Repetition(body, steps, tuple(states), along, (Along(),) * (len(results) - len(states)))
     name, text = declare_repetition(repetition, Registry.builtin().instances)
-    names = tuple(Value(ctx.fresh(f"{reader.origin}.{n}")) for n in range(len(results)))
+    names = tuple(Value(ctx.fresh(f"{ctx.origin}.{n}")) for n in range(len(results)))
     operands = (*init, *xs, *repetition.same)
-    ctx.add(Node(ctx.fresh(f"{reader.origin}.{name}"), name, operands, names, {}, ctx.origin, declaration=text))
+    ctx.add(Node(ctx.fresh(f"{ctx.origin}.{name}"), name, operands, names, {}, ctx.origin, declaration=text))
     return names
 
 

@@ -1,4 +1,7 @@
-"""ONNX's recurrent layers, in the same gate orders; `layout` 1 is batch first."""
+"""ONNX's recurrent layers, in the same gate orders.
+
+`layout` 1 is batch first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers of an exported program that share memory, as views of one buffer.
+"""Buffers of an exported program that share memory, as views.
 
 PyTorch cannot decompose a program that writes to one of several tensors in the same memory, and a plan would keep them
 as several. So all of them are read from one:

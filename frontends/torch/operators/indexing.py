@@ -20,7 +20,7 @@ def embedding(ctx: Reader, table: Value, indices: Value, *_: Any) -> Any:
 
 
 def bag_sizes(ctx: Reader, offsets: Value, count: int, last: bool) -> Any:
-    """Return the number of indices of each bag, from the starts of bags."""
+    """Return the number of indices of each bag, from their starts."""
     bags = ctx.shape(offsets)[0] - bool(last)
     starts = ctx.emit("slice", offsets, starts=(0,), ends=(bags,), axes=(0,))
     end = ctx.constant([count], dtype=ctx.type(offsets).dtype)
@@ -29,7 +29,10 @@ def bag_sizes(ctx: Reader, offsets: Value, count: int, last: bool) -> Any:
 
 
 def bag_of(ctx: Reader, offsets: Value, count: int) -> Any:
-    """Return the bag of each index: the number of bags that begin up to it, less one."""
+    """Return the bag of each index.
+
+    It is the number of bags that begin up to the index, less one.
+    """
     places = ctx.constant(np.arange(count)[:, None], dtype=ctx.type(offsets).dtype)
     begun = ctx.cast(ctx.emit("less_or_equal", offsets, places), DType.I64)
     return ctx.emit("sub", ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False), ctx.constant(1, dtype=DType.I64))
@@ -124,7 +127,7 @@ def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]
 
 
 def index(ctx: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
-    """Convert indexing by tensors of integers, which broadcast together, or by a mask."""
+    """Convert indexing by a mask, or by broadcast tensors of integers."""
     given = [n for n, v in enumerate(indices) if v is not None]
     if is_mask(ctx, indices):
         return choose(ctx, x, indices)

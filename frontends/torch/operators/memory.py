@@ -70,7 +70,7 @@ def _fill(ctx: Reader, x: Value, value: Any) -> Any:
     return ctx.number(value, kind, shape)
 
 
-def _uninitialised(ctx: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
+def _empty(ctx: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
     """Return a tensor without defined elements; zeros are as good as any."""
     kind = dtype_of(dtype or torch.get_default_dtype())
     return ctx.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))
@@ -78,5 +78,5 @@ def _uninitialised(ctx: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtyp
 
 TABLE: dict[str, Convert] = {
     "aten.as_strided": _as_strided, "aten.as_strided_scatter": _as_strided_scatter, "aten.fill": _fill,
-    "aten.empty_permuted": _uninitialised, "aten.empty_strided": _uninitialised,
+    "aten.empty_permuted": _empty, "aten.empty_strided": _empty,
 }  # fmt: skip

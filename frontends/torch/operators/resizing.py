@@ -47,7 +47,10 @@ class _Resizing:
         return self.shape == self.sizes
 
     def scales(self, copied: Sequence[bool]) -> tuple[float, ...] | None:
-        """Return a scale for each axis, 1 where it is copied; None without factors."""
+        """Return a scale for each axis, 1 where it is copied.
+
+        Returns None without factors.
+        """
         if not any(self.factors):
             return None
         axes = zip(self.shape, self.sizes, self.factors, copied, strict=True)

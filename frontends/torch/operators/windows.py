@@ -35,7 +35,7 @@ def convolution(
     rank = len(ctx.shape(w)) - 2
     strides, pads, dilations = _pair(stride, rank), _pair(padding, rank), _pair(dilation, rank)
     if not all(ctx.shape(w)[2:]):
-        ctx.fail(f"expected a kernel of at least one element along each axis, found {reader.shape(w)[2:]}")
+        ctx.fail(f"expected a kernel of at least one element along each axis, found {ctx.shape(w)[2:]}")
     given: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "groups": groups}
     if transposed:
         return ctx.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)

@@ -51,7 +51,7 @@ def result_memory(ctx: Reader, nodes: Sequence[torch.fx.Node], places: Sequence[
 
 
 def form_of(ctx: Reader, node: torch.fx.Node) -> TensorForm:
-    """Return the form that a node was traced with, dense without a trace."""
+    """Return the form that a node was traced with, dense by default."""
     value = tensor_of(node)
     if value is None or not _is_plain(value):
         known = ctx.value(node)
@@ -85,7 +85,7 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def is_view_of_input(node: torch.fx.Node) -> bool:
-    """Return whether a traced node is an input or in the storage of one."""
+    """Return whether a traced node is an input or shares its storage."""
     *_, source = _chain(node)
     return source.op == "placeholder"
 
