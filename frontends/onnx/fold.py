@@ -22,26 +22,6 @@ from ...ops.language import Registry
 
 #: Operations that the reference implementation computes wrongly for some attributes: coercion to a matrix before
 #: operator set 13, bounds beyond an end, training, powers, samples, axes of one element.
-INEXACT`) or raises: our declarations compute these. Fills and broadcasts stay views
-of one element, so that a large constant costs no memory.
-"""
-
-from __future__ import annotations
-
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import onnx
-from onnx.reference import ReferenceEvaluator
-
-from ...ir import MAX_ELEMENTS, Array, GraphError, Node, TensorType
-from ...ops import evaluate
-from ...ops.language import Registry
-
-#: Operations that the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13,
-#: bounds beyond an end, training, powers, samples, axes of one element.
 INEXACT = {
     "AffineGrid", "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool",
     "Resize", "RoiAlign",
