@@ -227,7 +227,7 @@ class Reader:
 
         `names` maps formal names to values.
         """
-        made: dict[str, Value] = {}  # separate from the operands, one of which may have the name of another's gradient
+        made: dict[str, Value] = {}  # separate from `names`: an operand may have the name of a gradient
         for step in steps:
             inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
             outputs = tuple(Value(self.fresh(f"{self.origin}.{name}")) for name in step.outputs)
