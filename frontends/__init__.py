@@ -1,4 +1,4 @@
-"""Where graphs come from: graph.json here, ONNX and PyTorch in packages of their own, which import theirs."""
+"""Importers of graphs: graph.json here, ONNX and PyTorch in packages."""
 
 from .graph_json import graph_from_json, infer_types, load_graph, save_graph
 from .weights import WeightFile, open_weights

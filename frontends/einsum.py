@@ -1,4 +1,7 @@
-"""Einstein summation as steps of our `einsum`, two operands at a time, from the left."""
+"""Einstein summation as steps of the vocabulary's `einsum`.
+
+Each step takes two operands, from the left.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ Shape = tuple[int, ...]
 
 @frozen
 class EinsumStep:
-    """One `einsum` of the vocabulary: labels of both operands as numbers, the result's labels first."""
+    """One binary `einsum` of the vocabulary, with numbered labels.
+
+    The labels of the result come first.
+    """
 
     left: tuple[int, ...]
     right: tuple[int, ...] | None
@@ -22,8 +28,9 @@ class EinsumStep:
 
 
 def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[EinsumStep]:
-    """Return the steps of an equation: the first takes operands 0 and 1, each later one the result so far and the next
-    operand.
+    """Return the binary steps of an equation.
+
+    The first step takes operands 0 and 1, each later one the intermediate result and the next operand.
 
     Raises `GraphError` where a label stands for two sizes.
     """
@@ -39,18 +46,18 @@ def einsum_steps(equation: str, shapes: Sequence[Shape]) -> list[EinsumStep]:
     left = terms[0]
     for number in range(1, max(len(terms), 2)):
         right = terms[number] if number < len(terms) else None
-        later = set(output).union(*terms[number + 1 :])
+        still_read = set(output).union(*terms[number + 1 :])
         seen = list(dict.fromkeys(left + (right or [])))
-        kept = output if number >= len(terms) - 1 else [label for label in seen if label in later]
-        order = [*kept, *(label for label in seen if label not in kept)]
+        remaining = output if number >= len(terms) - 1 else [label for label in seen if label in still_read]
+        order = [*remaining, *(label for label in seen if label not in remaining)]
         place = {label: n for n, label in enumerate(order)}
         numbers = None if right is None else tuple(place[label] for label in right)
         steps.append(
             EinsumStep(
-                tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(kept)
+                tuple(place[label] for label in left), numbers, tuple(sizes[label] for label in order), len(remaining)
             )
         )
-        left = kept
+        left = remaining
     return steps
 
 
@@ -64,20 +71,20 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     if len(parts) != len(ranks):
         raise GraphError(f"einsum '{equation}': expected {len(parts)} operands, found {len(ranks)}")
     terms: list[list[str]] = []
-    wide = 0
+    ellipsis_rank = 0
     for part, rank in zip(parts, ranks, strict=True):
         head, dots, tail = part.partition("...")
-        hidden = rank - len(head) - len(tail)
-        if hidden < 0 or (hidden and not dots):
+        ellipsis_axes = rank - len(head) - len(tail)
+        if ellipsis_axes < 0 or (ellipsis_axes and not dots):
             raise GraphError(f"einsum '{equation}': '{part}' does not fit an operand of {rank} axes")
-        wide = max(wide, hidden)
-        terms.append([*head, *(f".{n}" for n in reversed(range(hidden))), *tail])
-    spread = [f".{n}" for n in reversed(range(wide))]
+        ellipsis_rank = max(ellipsis_rank, ellipsis_axes)
+        terms.append([*head, *(f".{n}" for n in reversed(range(ellipsis_axes))), *tail])
+    ellipsis_labels = [f".{n}" for n in reversed(range(ellipsis_rank))]
     if not arrow:
         letters = [c for c in left if c.isalpha()]
-        return terms, spread + sorted(c for c in set(letters) if letters.count(c) == 1)
+        return terms, ellipsis_labels + sorted(c for c in set(letters) if letters.count(c) == 1)
     head, dots, tail = right.partition("...")
-    output = [*head, *(spread if dots else []), *tail]
+    output = [*head, *(ellipsis_labels if dots else []), *tail]
     unknown = [label for label in output if not any(label in term for term in terms)]
     if unknown or len(set(output)) < len(output):
         raise GraphError(f"einsum '{equation}': each label of the result must be one of an operand's, once")

@@ -1,9 +1,8 @@
-"""Opening files that a model refers to: only regular files inside the model's own folder, checked before anything is
-mapped.
+"""Checked access to the files that a model refers to.
 
-A model is untrusted input. A reference from it must not reach other files (`../`, an absolute path), nor borrow them by
-a symbolic or hard link, nor block on a device or a pipe. The checks are made on the open descriptor, so that nothing
-can be swapped in between.
+Only regular files inside the model's own folder are mapped. A model is untrusted input: a reference from it must not
+reach other files (`../`, an absolute path), nor borrow them by a symbolic or hard link, nor block on a device or a
+pipe. The checks are made on the open descriptor, so that no other process can swap the file in between.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ def resolve_inside(folder: Path, reference: str) -> Path:
 
 
 def map_inside(folder: Path, reference: str, max_bytes: int = MAX_WEIGHT_BYTES) -> memoryview:
-    """Map a file of the model's folder read-only: a regular file, no link of any kind, at most `max_bytes` long.
+    """Map a file of the model's folder read-only.
+
+    The file must be regular, no link of any kind, and at most `max_bytes` long.
 
     Raises `GraphError` where it is anything else, or cannot be opened.
     """
@@ -81,7 +82,9 @@ def map_inside(folder: Path, reference: str, max_bytes: int = MAX_WEIGHT_BYTES) 
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Return the text of a file that the user named, UTF-8 and at most `max_bytes` long.
+    """Return the text of a file that the user named.
+
+    The file must be UTF-8 and at most `max_bytes` long.
 
     Raises `GraphError` where it is not, or cannot be read.
     """

@@ -1,4 +1,4 @@
-"""The JSON document of a graph as plain classes, and its strict structuring.
+"""JSON document of a graph as classes, and its strict structuring.
 
 These classes mirror `spec/graph.schema.json` field by field; `graph_json` gives them meaning. Nothing is coerced: a
 number where a string belongs, an unknown key or a missing one is an error that carries the path to it
@@ -46,7 +46,10 @@ class Input:
 
 @frozen
 class Constant:
-    """A named, typed constant: its elements in row-major order, or None where they stand in the weights file."""
+    """Named, typed constant with its elements in row-major order.
+
+    `data` is None where the elements are in the weights file.
+    """
 
     name: str
     dtype: DType
@@ -56,8 +59,10 @@ class Constant:
 
 @frozen
 class Operation:
-    """One node; an input of null is an optional operand that is absent. `declaration` is the text of its operation
-    where no vocabulary has it.
+    """Node of a document.
+
+    An input of null is an absent optional operand. `declaration` is the text of the operation where the vocabulary does
+    not have it.
     """
 
     name: str
@@ -71,8 +76,9 @@ class Operation:
 
 @frozen
 class GraphDocument:
-    """A whole graph.json; `types` may give the types of computed values, `weights` names the safetensors file beside
-    it.
+    """Whole graph.json.
+
+    `types` may give the types of computed values; `weights` names the safetensors file beside it.
     """
 
     format: str
@@ -103,11 +109,11 @@ def parse_document(text: str, name: str) -> GraphDocument:
 
 
 def structure_document(value: object, name: str, text: str | None = None) -> GraphDocument:
-    """Structure decoded JSON as a document, reporting every field that is wrong, with its place where the text is
-    given.
+    """Structure decoded JSON as a document, reporting every wrong field.
+
+    Errors carry positions where `text` is given.
 
     Raises `GraphError` with all of them.
-
     """
     if isinstance(value, Mapping):
         for key, expected in (("format", FORMAT), ("version", VERSION)):
@@ -115,7 +121,7 @@ def structure_document(value: object, name: str, text: str | None = None) -> Gra
                 raise _misfit(name, text, f"$.{key}", f"expected {json.dumps(expected)}, found {show(value[key])}")
     try:
         return _CONVERTER.structure(value, GraphDocument)
-    except Exception as failure:  # cattrs raises groups of whatever the hooks raise
+    except Exception as failure:  # cattrs raises groups of the exceptions that hooks raise
         lines = cattrs.transform_error(failure, format_exception=_explain)
         raise_all(
             [_misfit(name, text, path, message) for message, _, path in (line.partition("\0 @ ") for line in lines)]
@@ -124,14 +130,14 @@ def structure_document(value: object, name: str, text: str | None = None) -> Gra
 
 
 def _misfit(name: str, text: str | None, path: str, message: str) -> GraphError:
-    """Return the error that a field of a document is wrong."""
+    """Return the error for a wrong field of a document."""
     if text is None:
         return GraphError(f"{name}: at {path}: {message}")
     return GraphError(f"at {path}: {message}", Span(Source(name, text), *place_of(text, steps_of(path))))
 
 
 def document_to_value(document: GraphDocument) -> dict[str, Any]:
-    """Return a document as values that `json.dumps` writes; absent fields are left out."""
+    """Return a document as a JSON value without absent fields."""
     return _CONVERTER.unstructure(document)  # type: ignore[no-any-return]
 
 
@@ -179,7 +185,7 @@ def _unstructure_attribute(value: Attribute) -> Any:
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _checked(kind: type, expected: str, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _typed_hook(kind: type, expected: str, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda value, type_: inner(_demand(kind, expected, value), type_)
 
 
@@ -190,7 +196,7 @@ def _has_origin(origin: Any, kind: Any) -> bool:
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=True, omit_if_default=True)
     for kind, expected in _SCALARS.items():
-        converter.register_structure_hook(kind, _checked(kind, expected, lambda value, _: value))
+        converter.register_structure_hook(kind, _typed_hook(kind, expected, lambda value, _: value))
     optional = (str, type(None))
     converter.register_structure_hook_func(
         lambda t: t == str | None, lambda value, _: _demand(optional, "a string or null", value)
@@ -203,13 +209,13 @@ def _converter() -> cattrs.Converter:
         inner = make_dict_structure_fn(
             kind, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
         )
-        return _checked(dict, "an object", inner)
+        return _typed_hook(dict, "an object", inner)
 
     def list_hook(kind: Any) -> Callable[[Any, Any], Any]:
-        return _checked(list, "a list", homogenous_tuple_structure_factory(kind, converter))
+        return _typed_hook(list, "a list", homogenous_tuple_structure_factory(kind, converter))
 
     def map_hook(kind: Any) -> Callable[[Any, Any], Any]:
-        return _checked(dict, "an object", mapping_structure_factory(kind, converter))
+        return _typed_hook(dict, "an object", mapping_structure_factory(kind, converter))
 
     converter.register_structure_hook_factory(has, object_hook)
     converter.register_structure_hook_factory(partial(_has_origin, tuple), list_hook)

@@ -1,9 +1,8 @@
-"""graph.json: the exchange form of graph IR, with its weights beside it in safetensors.
+"""graph.json: the exchange form of graph IR, with safetensors weights.
 
-`spec/graph.schema.json` describes the document. Inputs and constants carry their types; the types of computed values
+`spec/graph.schema.json` describes the document. Inputs and constants carry their types. The types of computed values
 are derived from the declarations, and checked against `types` where the document gives them. Nodes may stand in any
-order. Everything that is wrong with a document is reported at once, each error with the path of the field or the name
-of the node.
+order. All faults of a document are reported at once, each with the path of the field or the name of the node.
 """
 
 from __future__ import annotations
@@ -58,14 +57,17 @@ from .json_places import places_below
 from .weights import WeightFile, open_weights, write_weights
 
 MAX_BYTES = 1 << 28
-#: Constants of up to so many elements stand in the JSON document itself when a graph is saved.
+#: Elements up to which `save_graph` writes a constant into the JSON document.
 INLINE = 64
-#: Longest text that nodes keep for messages about them.
-_LOCATED = 1 << 24
+#: Text length up to which nodes keep their source for messages.
+_MAX_LOCATED_LENGTH = 1 << 24
 
 
 def load_graph(path: str | os.PathLike[str], infer: Infer | None = None) -> Graph:
-    """Read a graph.json file and its weights; `infer` derives types where the vocabulary is not the built-in one."""
+    """Read a graph.json file and its weights.
+
+    `infer` derives types where the vocabulary is not the built-in one.
+    """
     file = Path(path)
     source = Source(str(file), read_text(file, MAX_BYTES))
     return _build(parse_document(source.text, source.name), file.parent, source, infer)
@@ -74,7 +76,10 @@ def load_graph(path: str | os.PathLike[str], infer: Infer | None = None) -> Grap
 def graph_from_json(
     source: str | Mapping[str, object], folder: str | os.PathLike[str] | None = None, infer: Infer | None = None
 ) -> Graph:
-    """Read a graph from JSON text or its decoded value; `folder` is where a weights file lies, if there is one."""
+    """Read a graph from JSON text or its decoded value.
+
+    `folder` contains the weights file, where there is one.
+    """
     text = Source("<json>", source if isinstance(source, str) else "")
     document = (
         parse_document(text.text, text.name) if isinstance(source, str) else structure_document(source, text.name)
@@ -83,7 +88,7 @@ def graph_from_json(
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph as graph.json and, where it has large constants, `<stem>.safetensors` beside it.
+    """Write a graph as graph.json, and large constants as `<stem>.safetensors`.
 
     Raises `UsageError` where they cannot be written, or the graph has state.
     """
@@ -98,7 +103,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def graph_to_json(graph: Graph) -> str:
-    """Return the JSON text of a graph with all its constants in the text.
+    """Return the JSON text of a graph, constants included.
 
     Raises `UsageError` where the graph has state.
     """
@@ -107,7 +112,7 @@ def graph_to_json(graph: Graph) -> str:
 
 
 def _check_pure(graph: Graph) -> None:
-    """Refuse state and fixed results, for which the document has no place."""
+    """Raise `UsageError` where a graph has state or fixed results."""
     names = (*graph.interface.state, *graph.interface.fixed)
     if names:
         raise UsageError(
@@ -141,7 +146,7 @@ def _to_text(graph: Graph, weights: str | None, inline: int) -> str:
 
 
 def _layout(document: dict[str, object]) -> str:
-    """Return JSON text with one node, constant or type per line, so that it can be read and compared by line."""
+    """Return JSON text with one node, constant or type per line."""
     parts = []
     for key, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -164,7 +169,7 @@ def _build(document: GraphDocument, folder: Path | None, source: Source, infer: 
     where = source.name
     raise_all([GraphError(f"{where}: {problem}") for problem in _type_problems(document)])
     constants = _read_constants(document, folder, where)
-    types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _declared(document)}
+    types = {entry.name: TensorType(entry.dtype, entry.shape) for entry in _typed_entries(document)}
     places = _node_spans(source, len(document.nodes))
     pairs = zip(document.nodes, places, strict=True)
     nodes = tuple(
@@ -187,34 +192,34 @@ def _build(document: GraphDocument, folder: Path | None, source: Source, infer: 
 
 
 def _is_placed(error: CutsError, source: Source) -> bool:
-    """Whether an error shows where in the document it is."""
+    """Return whether an error has a position in the document."""
     return any(span is not None and span.source is source for span in (error.span, error.used))
 
 
 def _node_spans(source: Source, count: int) -> Sequence[Span | None]:
-    """Return where each node names its operation; nothing where there is no text, or too much."""
-    if not source.text or len(source.text) > _LOCATED:
+    """Return the span of each node's operation name, None without text or beyond the limit."""
+    if not source.text or len(source.text) > _MAX_LOCATED_LENGTH:
         return (None,) * count
     return [Span(source, *place) for place in places_below(source.text, ("nodes",), "op")]
 
 
 def _verify_names(graph: Graph, document: GraphDocument) -> None:
-    """Names that mappings would swallow must be unique in the document already."""
-    counts = Counter(entry.name for entry in _declared(document))
+    """Check names in the document, as mappings would drop duplicates."""
+    counts = Counter(entry.name for entry in _typed_entries(document))
     message = "value {} is declared {} times among inputs and constants"
     raise_all([GraphError(message.format(quote(name), count)) for name, count in counts.items() if count > 1])
 
 
-def _declared(document: GraphDocument) -> tuple[Input | Constant, ...]:
+def _typed_entries(document: GraphDocument) -> tuple[Input | Constant, ...]:
     return *document.inputs, *document.constants
 
 
 def _type_problems(document: GraphDocument) -> Iterator[str]:
-    entries: list[tuple[str, Input | Constant | Type]] = [(entry.name, entry) for entry in _declared(document)]
+    entries: list[tuple[str, Input | Constant | Type]] = [(entry.name, entry) for entry in _typed_entries(document)]
     for name, entry in [*entries, *document.types.items()]:
         if problem := type_problem(TensorType(entry.dtype, entry.shape)):
             yield f"value {quote(name)}: {problem}"
-    for entry in _declared(document):
+    for entry in _typed_entries(document):
         other = document.types.get(entry.name)
         if other is not None and (other.dtype, other.shape) != (entry.dtype, entry.shape):
             declared, found = TensorType(entry.dtype, entry.shape), TensorType(other.dtype, other.shape)
@@ -252,7 +257,7 @@ def _read_constants(document: GraphDocument, folder: Path | None, where: str) ->
 
 
 def _inline_array(entry: Constant, type_: TensorType) -> Array:
-    """Return the elements that stand in the document as an array, checking their number, kinds and ranges."""
+    """Return inline elements as an array, checking their number, kinds and ranges."""
     where = f"constant {quote(entry.name)}"
     data = entry.data
     if not isinstance(data, list) or len(data) != type_.size:
@@ -273,8 +278,9 @@ def _inline_array(entry: Constant, type_: TensorType) -> Array:
 
 
 def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node, ...]:
-    """Return nodes in topological order, as they are where they are in order already;
-    a cycle is left for the verifier to report.
+    """Return nodes in topological order, unchanged where they are sorted.
+
+    The verifier reports a cycle.
     """
     if find_cycle(nodes):
         return tuple(nodes)
@@ -296,8 +302,9 @@ def sort_nodes(nodes: Sequence[Node], known: Mapping[str, object]) -> tuple[Node
 
 
 def infer_types(graph: Graph, infer: Infer) -> dict[str, TensorType]:
-    """Return the types of all values, deriving those that are absent;
-    what cannot be derived is left for the verifier to report.
+    """Return the types of all values, deriving absent ones.
+
+    The verifier reports values whose type cannot be derived.
     """
     types = dict(graph.types)
     for node in graph.nodes:

@@ -1,8 +1,7 @@
-"""Where a value stands in a JSON text: found by walking the text itself, and only for those values that somebody asks
-about.
+"""Source positions of values in a JSON text.
 
-The decoder keeps no positions. Each step down a path reads the members of one object or list with the standard decoder
-and notes where they begin and end, so a place costs about as much as decoding what stands before it.
+The decoder keeps no positions. Each step down a path decodes the members of one object or list with the standard
+decoder and notes their bounds, so a position costs about as much as decoding the text that precedes it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TypeAlias
 
 #: A step of a path: the key of an object's member, or the position in a list.
 Step: TypeAlias = str | int
-#: Where a value begins and ends.
+#: Offsets of a value's begin and end.
 Place: TypeAlias = tuple[int, int]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -28,7 +27,10 @@ def steps_of(path: str) -> tuple[Step, ...]:
 
 
 def place_of(text: str, path: Sequence[Step]) -> Place:
-    """Return where the value at a path stands, or where the nearest one around it does; the text is valid JSON."""
+    """Return the position of the value at a path of valid JSON.
+
+    Where the path leaves the document, this is the position of the innermost value around it.
+    """
     found = _value_at(text, _skip(text, 0))
     for step in path:
         inner = [place for name, place in members(text, found[0]) if name == step]
@@ -39,12 +41,18 @@ def place_of(text: str, path: Sequence[Step]) -> Place:
 
 
 def places_below(text: str, path: Sequence[Step], member: Step) -> list[Place]:
-    """Return where a member of each object in the list at a path stands."""
+    """Return the positions of a member of each listed object.
+
+    `path` leads to the list.
+    """
     return [dict(members(text, start))[member] for _, (start, _) in members(text, place_of(text, path)[0])]
 
 
 def members(text: str, start: int) -> Iterator[tuple[Step, Place]]:
-    """Yield the members of the object or list that begins at an offset, each with its place; of others nothing."""
+    """Yield the members of an object or list with their positions.
+
+    The value begins at offset `start`; a scalar has no members.
+    """
     closing = {"{": "}", "[": "]"}.get(text[start])
     at, number = _skip(text, start + 1), 0
     while closing is not None and text[at] != closing:
@@ -64,6 +72,6 @@ def _value_at(text: str, start: int) -> Place:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return the first offset from `at` on that is no space."""
+    """Return the first offset from `at` on that is no white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at

@@ -1,7 +1,7 @@
-"""Resizing along one axis as a table: for each place of the result, which elements count and how much.
+"""Resizing along one axis as a table of elements and weights.
 
-The rules are those of ONNX's `Resize`: where a place of the result lies in the input, the kernel laid around that
-point, and what happens beyond the ends.
+The rules are those of ONNX's `Resize`: the coordinate of each result in the input, the kernel around that point, and
+the treatment of positions beyond the ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attrs import frozen
 
 Table = npt.NDArray[Any]
 
-#: How a place between two elements becomes one of them.
+#: Rounding of a position between two elements, by its name in ONNX.
 ROUNDING: dict[str, Callable[[Table], Table]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -27,8 +27,9 @@ ROUNDING: dict[str, Callable[[Table], Table]] = {
 
 @frozen
 class Rule:
-    """How an axis is resampled: the kernel ("nearest", "linear" or "cubic"), the coordinate rule, and what its corners
-    are.
+    """Resampling rule of an axis: kernel, coordinate rule and options.
+
+    `kernel` is "nearest", "linear" or "cubic".
     """
 
     kernel: str
@@ -42,8 +43,9 @@ class Rule:
 def axis_table(
     rule: Rule, size: int, result: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[Table, Table, Table]:
-    """Return (places, weights, outside): for each of `result` places its elements and weights, and whether it lies
-    outside the input.
+    """Return (places, weights, outside) for `result` positions.
+
+    For each position these are its elements, their weights, and whether it lies outside the input.
     """
     x = _coordinates(rule.place, size, result, scale, roi)
     if rule.kernel == "nearest":
@@ -64,8 +66,9 @@ def axis_table(
 
 
 def _coordinates(place: str, size: int, result: int, scale: float, roi: tuple[float, float]) -> Table:
-    """Return where each place of the result lies in the input; `scale * size` may have a fraction that `result` has
-    not.
+    """Return the coordinate of each result in the input.
+
+    `scale * size` may have a fraction that `result` has not.
     """
     y = np.arange(result, dtype=np.float64)
     full = scale * size

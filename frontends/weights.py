@@ -1,9 +1,8 @@
-"""Weights in safetensors files: read without copying and with every number of the header checked, written in name
-order.
+"""Weights in safetensors files: memory-mapped reading and ordered writing.
 
-A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. The
-header is read here rather than by the library because the file is already open and checked (`files.map_inside`), and
-because damage must be explained.
+A file is eight bytes of header length, a JSON header `{name: {dtype, shape, data_offsets}}` and the elements. Every
+number of the header is checked; tensors are written in name order. The header is parsed here rather than by the library
+because the file is already open and checked (`files.map_inside`), and because damage must be explained.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DTYPES = {d.value.upper(): d for d in DType}
 
 @frozen
 class WeightFile:
-    """An open file of weights: where each tensor lies."""
+    """Open file of weights, with the offset of each tensor."""
 
     name: str
     data: memoryview
@@ -48,7 +47,9 @@ class WeightFile:
 
 
 def open_weights(folder: Path, reference: str) -> WeightFile:
-    """Open a safetensors file of the model's folder and check its header against its size.
+    """Open a safetensors file and check its header against its size.
+
+    The file is in the model's folder.
 
     Raises `GraphError` where it is no safetensors file.
     """
@@ -94,7 +95,10 @@ def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[Te
 
 
 def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to a safetensors file, whole or not at all. Raises `UsageError` where it cannot be written."""
+    """Write arrays to a safetensors file, atomically.
+
+    Raises `UsageError` where it cannot be written.
+    """
     dense = {name: array if array.flags.c_contiguous else array.copy() for name, array in arrays.items()}
     with whole_file(path, "weights", (SafetensorError,)) as part:
         save_file(dense, str(part))

@@ -1,6 +1,6 @@
-"""ONNX models as graphs: one walk over the nodes, and models cut where an operation is outside the vocabulary.
+"""ONNX importer, and models cut at operations outside the vocabulary.
 
-What depends on constants alone is computed while a model is read. What each operation means is in `operators`.
+Values that depend on constants alone are computed at import. `operators` has the conversion of each operation.
 """
 
 from .load import load_onnx

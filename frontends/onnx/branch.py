@@ -1,7 +1,7 @@
-"""ONNX's `If`: the branch that a constant condition chooses, else both.
+"""Conversion of ONNX's `If`.
 
-Where the condition is computed, both branches are imported, if their results have the same types, and each result is
-chosen element by element: what is not chosen affects nothing. That computes more than needed, and keeps the graph
+A constant condition selects its branch. Where the condition is computed, both branches are imported, if their results
+have the same types, and each result is selected element by element. That computes more than needed, and keeps the graph
 whole.
 """
 
@@ -20,7 +20,10 @@ from .steps import import_step
 
 
 def take_branch(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import an `If` in the node's place: the branch that its constant condition chooses, else both."""
+    """Import an `If` in the node's place.
+
+    A constant condition imports one branch, a computed one both.
+    """
     name = importer.aliases.get(node.input[0], node.input[0])
     condition = importer.constants.get(name)
     if condition is None:

@@ -1,4 +1,4 @@
-"""One ONNX node being imported, as the tables of conversions see it."""
+"""View of an ONNX node for the conversion tables."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from attrs import define, field
 
 from ...ir import Array, Attribute, DType, GraphError, TensorType
 
-_REQUIRED = object()
+_NO_DEFAULT = object()
 
 
 class Opaque(GraphError):
-    """A node is valid, and its operation or the form that it takes here is outside the vocabulary."""
+    """Raised where a valid node has a form outside the vocabulary."""
 
 
 class MoreResults(Opaque):
-    """A conversion defines only the first result of a node; the standard's function body may define all."""
+    """Raised where a conversion defines only the first result.
+
+    The standard's function body may define all of them.
+    """
 
 
 class GraphBuilder(Protocol):
-    """What a conversion needs of the importer: the types known so far, constants, and a way to add nodes."""
+    """Importer interface for conversions: types, constants, new nodes."""
 
     opset: int
 
@@ -34,7 +37,7 @@ class GraphBuilder(Protocol):
         """Return the array of a value, None where it is computed."""
 
     def want(self, value: str) -> None:
-        """Note that a computed value would have to be a constant."""
+        """Note that a computed value must become a constant."""
 
     def add_constant(self, array: Array, hint: str) -> str:
         """Return the name of a new constant."""
@@ -47,7 +50,10 @@ class GraphBuilder(Protocol):
         origin: str,
         outputs: Sequence[str | None],
     ) -> tuple[str, ...]:
-        """Add an operation and return its outputs; an output of None gets a name."""
+        """Add an operation and return its outputs.
+
+        An output of None gets a fresh name.
+        """
 
     def alias(self, name: str, value: str) -> None:
         """Let an ONNX name stand for an existing value."""
@@ -55,7 +61,7 @@ class GraphBuilder(Protocol):
 
 @define
 class NodeCall:
-    """An ONNX node: operands by position, attributes by name, and the results it must define."""
+    """ONNX node: operands by position, attributes by name, required results."""
 
     builder: GraphBuilder
     op_type: str
@@ -76,7 +82,7 @@ class NodeCall:
         raise GraphError(f"{self.where}: {message}", hint=hint)
 
     def refuse(self, message: str, hint: str = "") -> NoReturn:
-        """Raise `Opaque` where this node is valid but none that the vocabulary can say."""
+        """Raise `Opaque` where this valid node is outside the vocabulary."""
         raise Opaque(f"{self.where}: {message}", hint=hint)
 
     # ---- operands
@@ -101,8 +107,9 @@ class NodeCall:
         return len(self.type(position).shape)
 
     def array(self, position: int, what: str) -> Array | None:
-        """Return an operand that selects statically as an array, None where it is absent;
-        a computed one is an error.
+        """Return a constant operand as an array, None where absent.
+
+        A computed operand is an error.
         """
         value = self.optional(position)
         if value is None:
@@ -116,18 +123,21 @@ class NodeCall:
             )
         return array
 
-    # ---- attributes and what older operator sets had as attributes
+    # ---- attributes, and operands that were attributes in older operator sets
 
-    def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
+    def attribute(self, name: str, default: Any = _NO_DEFAULT) -> Any:
         """Return an attribute or its default, and note that it was understood."""
         self.used.add(name)
         value = self.attributes.get(name, default)
-        if value is _REQUIRED:
+        if value is _NO_DEFAULT:
             self.fail(f"attribute '{name}' is required")
         return value
 
     def ints(self, name: str, position: int | None = None) -> tuple[int, ...] | None:
-        """Return a list of integers given as an attribute or, in newer operator sets, as a constant operand."""
+        """Return a list of integers from an attribute or a constant operand.
+
+        Newer operator sets give operands in place of attributes.
+        """
         self.used.add(name)
         if name in self.attributes:
             return tuple(int(v) for v in np.atleast_1d(self.attributes[name]))
@@ -135,7 +145,10 @@ class NodeCall:
         return None if array is None else tuple(int(v) for v in array.reshape(-1))
 
     def number(self, name: str, position: int, default: float | None = None) -> float | int | bool | None:
-        """Return a number given as an attribute or as a constant operand of one element."""
+        """Return a number from an attribute or a constant operand.
+
+        The operand must have one element.
+        """
         self.used.add(name)
         if name in self.attributes:
             value: float | int = self.attributes[name]
@@ -150,7 +163,10 @@ class NodeCall:
     # ---- results
 
     def emit(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Attribute | None) -> Any:
-        """Add an operation with fresh results; return its result, or all of them where there are several."""
+        """Add an operation with fresh results and return them.
+
+        A single result is returned bare.
+        """
         given = {k: v for k, v in attributes.items() if v is not None}
         values = self.builder.add_node(op, inputs, given, self.origin, [None] * outputs)
         return values[0] if outputs == 1 else values

@@ -1,9 +1,8 @@
-"""ONNX Runtime's own operations (`com.microsoft`), which its quantiser and its optimiser write into models, as
-functions of the standard's.
+"""ONNX Runtime's own operations (`com.microsoft`) as standard functions.
 
-Each is a text in ONNX's notation, made for a node: attributes are written out, and optional operands that are absent
-leave lines out. What is quantised is computed on real numbers between two conversions, as ONNX Runtime's documentation
-defines it.
+Its quantiser and optimiser write these into models. Each becomes a text in ONNX's notation, generated for a node:
+attributes are written out, and absent optional operands leave lines out. Quantised operations are computed on real
+numbers between two conversions, as ONNX Runtime's documentation defines them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LAYOUT = "com.microsoft.nchwc."
 
 @frozen
 class _Use:
-    """A node: its attributes, and which of its operands are there."""
+    """Attributes of a node, and flags of its present operands."""
 
     attributes: dict[str, Any]
     present: tuple[bool, ...]
@@ -72,7 +71,7 @@ def _one(op: str, *names: str) -> _Write:
     return write
 
 
-def _joined(use: _Use) -> _Text:
+def _concat(use: _Use) -> _Text:
     count = (len(use.present) - 2) // 3
     parts = [f"x{n}" for n in range(count)]
     operands = ["y_scale", "y_zero", *(name for part in parts for name in (part, f"{part}_scale", f"{part}_zero"))]
@@ -81,7 +80,7 @@ def _joined(use: _Use) -> _Text:
 
 
 def _product(use: _Use) -> _Text:
-    """A product of matrices and a bias that is counted in steps of both scales."""
+    """Quantised matrix product with a bias in units of both scales."""
     operands = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "c", "y_scale", "y_zero")
     flags = {
         "transA": int(use.get("transA", 0)),
@@ -99,7 +98,7 @@ def _product(use: _Use) -> _Text:
 
 
 def _rescaled_product(use: _Use) -> _Text:
-    """Quantised matrices, their product as real numbers."""
+    """Matrix product of dequantised operands."""
     bias = use.has(6)
     zeros = ", a_zero" if use.has(4) else "", ", b_zero" if use.has(5) else ""
     lines = [f"p = DequantizeLinear (a, a_scale{zeros[0]})", f"q = DequantizeLinear <axis = 1> (b, b_scale{zeros[1]})"]
@@ -108,7 +107,7 @@ def _rescaled_product(use: _Use) -> _Text:
 
 
 def _dynamic_product(use: _Use) -> _Text:
-    """The first operand is quantised as it comes."""
+    """Matrix product whose first operand is quantised dynamically."""
     zero = ", b_zero" if use.has(3) else ""
     lines = [
         "r, s, z = DynamicQuantizeLinear (a)",
@@ -138,7 +137,7 @@ def _quick_gelu(use: _Use) -> _Text:
 
 
 def _skip_norm(use: _Use) -> _Text:
-    """The sum of a branch and what goes around it, then a layer norm; the sum is the fourth result."""
+    """Layer norm of a residual sum; the sum is the fourth result."""
     plus = ["more = Add (x, skip)", "total = Add (more, bias)"] if use.has(4) else ["total = Add (x, skip)"]
     bias = ", beta" if use.has(3) else ""
     norm = (
@@ -154,7 +153,7 @@ def _skip_rms_norm(use: _Use) -> _Text:
 
 
 def _fused_product(use: _Use) -> _Text:
-    """A product of matrices that are turned and scaled on the way."""
+    """Matrix product of transposed operands, scaled."""
     lines = []
     names = {}
     for name, flag in (("a", "transA"), ("b", "transB")):
@@ -177,7 +176,7 @@ _ACTIVATIONS: dict[str, Sequence[str]] = {
 
 
 def _fused_convolution(use: _Use) -> _Text:
-    """A convolution, what is added to it, and a function."""
+    """Convolution, addend and activation."""
     given: dict[str, object] = {"group": int(use.get("group", 1)), "auto_pad": f'"{use.get("auto_pad", "NOTSET")}"'}
     for name in ("dilations", "kernel_shape", "pads", "strides"):
         if name in use.attributes:
@@ -193,7 +192,7 @@ def _fused_convolution(use: _Use) -> _Text:
 
 _TEXTS: dict[str, _Write] = {
     "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _one("Sigmoid"),
-    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _joined,
+    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _concat,
     "QLinearGlobalAveragePool": _one("GlobalAveragePool"), "QGemm": _product, "MatMulIntegerToFloat": _rescaled_product,
     "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
@@ -203,7 +202,10 @@ _TEXTS: dict[str, _Write] = {
 
 
 def way_out(op: str, usual: str) -> str:
-    """Return what to do where an operation, named with its domain, has no meaning here."""
+    """Return the hint for an unsupported operation, else `usual`.
+
+    `op` carries its domain.
+    """
     return (
         "save the optimised model at ORT_ENABLE_EXTENDED; at ORT_ENABLE_ALL it is for one processor"
         if op.startswith(_LAYOUT)
@@ -212,7 +214,7 @@ def way_out(op: str, usual: str) -> str:
 
 
 def has_contrib(node: onnx.NodeProto) -> bool:
-    """Whether a node is one of ONNX Runtime's own operations that has a text here."""
+    """Return whether a node is an ONNX Runtime operation with a text."""
     return node.domain == DOMAIN and node.op_type in _TEXTS and not _channels_last(node)
 
 
@@ -221,7 +223,10 @@ def _channels_last(node: onnx.NodeProto) -> bool:
 
 
 def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
-    """Return the body of one of ONNX Runtime's own operations, for the operands and attributes of a node."""
+    """Return the function body of an ONNX Runtime operation, else None.
+
+    The body is generated for the node's operands and attributes.
+    """
     if not has_contrib(node):
         return None
     values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

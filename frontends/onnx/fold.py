@@ -1,4 +1,4 @@
-"""Constant folding of ONNX nodes: what depends on constants only is computed at import.
+"""Constant folding of ONNX nodes at import.
 
 Exporters leave whole subgraphs that compute shapes; with static input shapes they are all constant. The kernels are
 those of ONNX's own reference implementation, save where it is wrong (GatherElements along more than 64 rows, or from a
@@ -20,24 +20,27 @@ from ...ir import MAX_ELEMENTS, Array, GraphError, Node, TensorType
 from ...ops import evaluate
 from ...ops.language import Registry
 
-#: What the reference implementation computes wrongly for some attributes: coercion to a matrix before operator set 13,
-#: bounds beyond an end, training, powers, samples, axes of one element.
+#: Operations that the reference implementation computes wrongly for some attributes: coercion to a matrix before
+#: operator set 13, bounds beyond an end, training, powers, samples, axes of one element.
 INEXACT = {
     "AffineGrid", "BatchNormalization", "GridSample", "Hardmax", "LRN", "LogSoftmax", "LpNormalization", "LpPool",
     "Resize", "RoiAlign",
     "Shape", "Softmax", "Upsample",
 }  # fmt: skip
-#: Elements and steps beyond which a pass or a kernel computes what depends on constants.
-_MOST_ELEMENTS, _MOST_STEPS = 1 << 24, 1 << 28
+#: Elements and steps beyond which a value of constants is left to a pass or a kernel.
+_MAX_FOLDED_ELEMENTS, _MAX_FOLDED_STEPS = 1 << 24, 1 << 28
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 
 class NoKernel(GraphError):
-    """The reference evaluator has no operation of the version at hand, or cannot compute it."""
+    """Raised where the reference evaluator cannot compute a node.
+
+    It may have no operation of the version at hand.
+    """
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Whether a node's outputs depend on nothing but its inputs and attributes."""
+    """Return whether a node's outputs depend only on inputs and attributes."""
     return node.op_type not in _RANDOM and node.domain in ("", "ai.onnx")
 
 
@@ -51,7 +54,7 @@ def fold(
     if node.op_type in ("ConstantOfShape", "Expand"):
         return [_broadcast(node, arrays, attributes, where)]
     if node.op_type == "GatherElements" and len(arrays) == 2:
-        return [_gathered(arrays, int(attributes.get("axis", 0)), where)]
+        return [_gather_elements(arrays, int(attributes.get("axis", 0)), where)]
     if node.op_type in ("Squeeze", "Unsqueeze"):
         return [_with_axes(node.op_type, arrays, attributes.get("axes"), where)]
     if _elements(node, arrays) > MAX_ELEMENTS:
@@ -71,22 +74,25 @@ def fold(
         results = evaluator.run(None, feeds)
     except NoKernel as error:
         raise NoKernel(f"{where}: {error.message}") from error
-    except Exception as error:  # the reference kernels raise whatever NumPy raises
+    except Exception as error:  # the reference kernels raise any exception of NumPy
         raise NoKernel(f"{where}: cannot be evaluated on its constant inputs: {error}") from error
     values = iter(results)
     return [next(values) if name else None for name in node.output]
 
 
 def computed(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> dict[str, Array] | None:
-    """Return the results of a node of ours by its declaration; None where it has computed operands, or takes long."""
+    """Return the results of a node of constants by its declaration.
+
+    Returns None where the node has computed operands, or takes long.
+    """
     if (
         any(value not in constants for value in node.operands)
-        or sum(types[v].size for v in node.outputs) > _MOST_ELEMENTS
+        or sum(types[v].size for v in node.outputs) > _MAX_FOLDED_ELEMENTS
     ):
         return None
     instance = Registry.builtin().instances.of(node, [None if v is None else types[v] for v in node.inputs])
     program = instance.program
-    if sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements) > _MOST_STEPS:
+    if sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements) > _MAX_FOLDED_STEPS:
         return None
     operands = {
         f: constants[v] for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None
@@ -104,9 +110,7 @@ def _evaluator(graph: onnx.GraphProto, opset: int) -> ReferenceEvaluator:
 
 
 def _elements(node: onnx.NodeProto, arrays: Sequence[Array | None]) -> int:
-    """Return how many elements a node makes where few operands ask for many;
-    0 where results are as small as their operands.
-    """
+    """Return the number of elements where few operands ask for many, else 0."""
     values = [np.asarray([] if array is None else array).reshape(-1) for array in arrays]
     if node.op_type == "Range" and all(v.size == 1 for v in values):
         start, limit, delta = (float(v[0]) for v in values)
@@ -139,7 +143,7 @@ def _broadcast(
         raise GraphError(f"{where}: cannot make a tensor of shape {list(shape)}: {error}") from None
 
 
-def _gathered(arrays: Sequence[Array | None], axis: int, where: str) -> Array:
+def _gather_elements(arrays: Sequence[Array | None], axis: int, where: str) -> Array:
     data, indices = arrays
     if data is None or indices is None:
         raise GraphError(f"{where}: an operand is absent")

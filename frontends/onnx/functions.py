@@ -1,8 +1,7 @@
-"""Operations that ONNX defines by a function body: where our tables have none, the body is imported in the node's
-place.
+"""Operations that ONNX defines by function bodies.
 
-The bodies come with the `onnx` package. Some depend on the operands' types; their values are renamed so that two uses
-never meet.
+An operation without a conversion is imported by its body. The bodies come with the `onnx` package. Some depend on the
+operands' types. Their values are renamed, so that two uses never collide.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ from .contrib import contrib_body, has_contrib
 
 
 def standard_schema(node: onnx.NodeProto, opset: int) -> Any:
-    """Return what the standard says of an operation, None where it is another domain's or unknown to this version."""
+    """Return the standard's schema of an operation, else None.
+
+    There is none for other domains, or where this version does not know the operation.
+    """
     if node.domain not in ("", "ai.onnx"):
         return None
     try:
@@ -27,7 +29,7 @@ def standard_schema(node: onnx.NodeProto, opset: int) -> Any:
 
 
 def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
-    """Return the body that the standard gives for an operation at these operand types, or None."""
+    """Return the standard's body for an operation at operand types, or None."""
     schema = standard_schema(node, opset)
     if schema is None:
         return contrib_body(node)
@@ -48,15 +50,19 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
 
 
 def declared_name(op_type: str, declared: Collection[str]) -> str | None:
-    """Return the caller's own operation for an ONNX one: that of the same name, or of its name in lower case (`MyOp`,
-    `my_op`).
+    """Return the caller's declared operation for an ONNX one, else None.
+
+    It has the same name, or the name in lower case (`MyOp`, `my_op`).
     """
     lower = "".join(f"_{c.lower()}" if c.isupper() and n else c.lower() for n, c in enumerate(op_type))
     return next((name for name in (op_type, lower) if name in declared), None)
 
 
 def has_function(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether the standard defines an operation by others, at least for some operand types."""
+    """Return whether the standard defines an operation by a body.
+
+    Some bodies hold for some operand types only.
+    """
     schema = standard_schema(node, opset)
     if schema is None:
         return has_contrib(node)
@@ -64,7 +70,7 @@ def has_function(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
-    """Return the types that the standard declares for an operation's attributes, by name."""
+    """Return the standard's types of an operation's attributes, by name."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain)
     except onnx.defs.SchemaError:
@@ -73,8 +79,9 @@ def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
 
 
 def most_operands(node: onnx.NodeProto) -> int:
-    """Return how many operands the newest version of an operation takes; those of a domain that we do not know are as
-    many as there are.
+    """Return the operand limit of the newest version of an operation.
+
+    For an unknown domain it is the number of operands of the node.
     """
     schema = standard_schema(node, onnx.defs.onnx_opset_version())
     return len(node.input) if schema is None else int(schema.max_input)
@@ -88,7 +95,7 @@ def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
 
 
 def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
-    """Return the nodes of a body with the node's operands, results and attributes in place of the formal ones."""
+    """Return the nodes of a body with actual operands, results and attributes."""
     names: dict[str, str] = dict.fromkeys(body.input, "")
     names.update(zip(body.input, node.input, strict=False))
     names.update((formal, actual) for formal, actual in zip(body.output, node.output, strict=False) if actual)
@@ -104,12 +111,12 @@ def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str
 
 
 def renamed(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> onnx.NodeProto:
-    """Return a node of a subgraph with other values' names."""
+    """Return a node of a subgraph with its values renamed."""
     return _instance(node, rename, {}, name)
 
 
 def _defaults(node: onnx.NodeProto, body: onnx.FunctionProto) -> dict[str, onnx.AttributeProto]:
-    """Return the attributes that hold where a node gives none, by the body or by the operation's declaration."""
+    """Return the attribute defaults of the body or of the operation's declaration."""
     version = next(
         (o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), onnx.defs.onnx_opset_version()
     )
@@ -138,7 +145,10 @@ def _attributes(
     given: dict[str, onnx.AttributeProto],
     name: str,
 ) -> Iterable[onnx.AttributeProto]:
-    """Yield attributes with references resolved (an absent one is left out) and the nodes of subgraphs renamed."""
+    """Yield attributes with references resolved and the nodes of subgraphs renamed.
+
+    An attribute whose reference is absent is left out.
+    """
     for attribute in attributes:
         if attribute.ref_attr_name and attribute.ref_attr_name not in given:
             continue

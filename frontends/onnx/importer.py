@@ -1,7 +1,7 @@
-"""The walk over an ONNX graph: folds what is constant, converts what the tables know, and gathers every error.
+"""Traversal of an ONNX graph: folds, converts, and collects all errors.
 
 Values keep their ONNX names. A node that cannot be imported makes its results unknown, and nodes that read unknown
-results are passed over in silence, so that each fault is reported once.
+results are skipped in silence, so that each fault is reported once.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from .functions import attribute_types, declared_name, function_body, has_functi
 from .model import tensor_array
 from .node_opset import opset_of
 
-#: Imports a node in its place: the importer, the node, its attributes and what errors call it.
+#: Imports a node in its place: the importer, the node, its attributes and its name in errors.
 Structure: TypeAlias = Callable[["Importer", onnx.NodeProto, Mapping[str, Any], str], None]
 
 
 @frozen
 class Structures:
-    """Nodes that are read by what they say of others (a branch, a loop, a list of values),
-    not by the table of conversions.
+    """Importers of nodes that contain subgraphs or take lists of values.
+
+    Branches, loops and sequences are not in the table of conversions.
     """
 
     by_name: Mapping[str, Structure]
     of_lists: Structure
 
     def reads(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is such a one by its name."""
+        """Return whether a node is structured, by its name."""
         return node.domain in ("", "ai.onnx") and node.op_type in self.by_name
 
 
@@ -78,7 +79,7 @@ class Importer:
     outermost: str = ""
     refused: dict[str, None] = field(factory=dict)
 
-    # ---- what conversions call
+    # ---- interface for conversions
 
     def type_of(self, value: str) -> TensorType:
         """Return the type of a value."""
@@ -89,7 +90,7 @@ class Importer:
         return self.constants.get(value)
 
     def want(self, value: str) -> None:
-        """Note the inputs behind a value that would have to be a constant."""
+        """Record the inputs that a value depends on as wanted constants."""
         self.wanted |= self.sources.get(value, frozenset())
 
     def add_constant(self, array: Array, hint: str) -> str:
@@ -105,8 +106,9 @@ class Importer:
         outputs: Sequence[str | None],
         declaration: str = "",
     ) -> tuple[str, ...]:
-        """Add an operation and return its outputs; an output of None gets a name. `declaration` is that of an operation
-        outside the vocabulary.
+        """Add an operation and return its outputs.
+
+        An output of None gets a fresh name. `declaration` is that of an operation outside the vocabulary.
 
         Raises `GraphError` where the node has not as many results as the operation.
         """
@@ -120,13 +122,14 @@ class Importer:
             raise GraphError(f"op '{op}' has {len(types)} results, the node has {len(names)}")
         self.nodes.append(evolve(trial, outputs=names))
         self.types.update(zip(names, types, strict=True))
-        behind = frozenset().union(*(self.sources.get(v, frozenset()) for v in inputs if v is not None))
-        self.sources.update(dict.fromkeys(names, behind))
+        source_inputs = frozenset().union(*(self.sources.get(v, frozenset()) for v in inputs if v is not None))
+        self.sources.update(dict.fromkeys(names, source_inputs))
         return names
 
     def alias(self, name: str, value: str) -> None:
-        """Let an ONNX name stand for an existing value or sequence;
-        a result of the graph becomes a copy of its value.
+        """Let an ONNX name stand for an existing value or sequence.
+
+        A result of the graph becomes a copy of its value.
         """
         if value in self.sequences:
             self.sequences[name] = self.sequences[value]
@@ -135,11 +138,12 @@ class Importer:
         else:
             self.aliases[name] = value
 
-    # ---- the walk
+    # ---- traversal
 
     def import_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Import the nodes of the main graph; `refused` then has those outside the vocabulary,
-        each by its first result.
+        """Import the nodes of the main graph.
+
+        Afterwards `refused` has the nodes outside the vocabulary, each by its first result.
         """
         for node in nodes:
             self.outermost = next((name for name in node.output if name), "")
@@ -175,10 +179,10 @@ class Importer:
         return function_body(node, self.opset, [self.types.get(name) for name in names])
 
     def _names(self, node: onnx.NodeProto) -> list[str]:
-        """Return the values that a node reads, by the names that they have here."""
+        """Return the values that a node reads, aliases resolved."""
         return [self.aliases.get(name, name) for name in node.input]
 
-    def _behind(self, node: onnx.NodeProto) -> frozenset[str]:
+    def _source_inputs(self, node: onnx.NodeProto) -> frozenset[str]:
         """Return the inputs that a node depends on."""
         return frozenset().union(*(self.sources.get(name, frozenset()) for name in self._names(node)))
 
@@ -212,14 +216,14 @@ class Importer:
         if any(node.input[most_operands(node) :]) and not declared_name(node.op_type, self.declared):
             raise GraphError(f"{where}: expected at most {most_operands(node)} operands, found {len(node.input)}")
         if self._foldable(node):
-            self._folded(node, attributes, where)
+            self._fold_by_any(node, attributes, where)
         elif (structure := self._structure(node)) is not None:
             structure(self, node, attributes, where)
         else:
             self._convert(node, attributes, where)
 
     def _structure(self, node: onnx.NodeProto) -> Structure | None:
-        """Return what reads a node that is about other nodes, or about lists of values."""
+        """Return the importer of a node with subgraphs or lists of values, else None."""
         if node.op_type in self.structures.by_name:
             return self.structures.by_name[node.op_type]
         of_list = any(self.aliases.get(name, name) in self.sequences for name in node.input)
@@ -229,8 +233,8 @@ class Importer:
         names = [self.aliases.get(name, name) for name in node.input if name]
         return can_fold(node) and not self.structures.reads(node) and all(name in self.constants for name in names)
 
-    def _folded(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-        """Compute a node of constants: ONNX's reference does, or where it cannot our own operations."""
+    def _fold_by_any(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
+        """Evaluate a node of constants by ONNX's reference, else by our declarations."""
         ours, failure = self._in_table(node), None
         if not (ours and node.op_type in INEXACT):
             try:
@@ -253,16 +257,18 @@ class Importer:
             raise failure
 
     def _given_hint(self, node: onnx.NodeProto) -> str:
-        """Return what to do about a node that fails, where values of inputs, for which the graph is made,
-        are behind it.
-        """
-        behind = self._behind(node) & self.given
-        listed = ", ".join(map(quote, sorted(behind)))
-        return f"it depends on the values of {listed}; where they are random, give them by --input" if behind else ""
+        """Return the hint for a failing node that depends on the values of given inputs."""
+        source_inputs = self._source_inputs(node) & self.given
+        listed = ", ".join(map(quote, sorted(source_inputs)))
+        return (
+            f"it depends on the values of {listed}; where they are random, give them by --input"
+            if source_inputs
+            else ""
+        )
 
     def _fold(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         arrays = [self.constants[name] if name else None for name in self._names(node)]
-        behind = self._behind(node)
+        source_inputs = self._source_inputs(node)
         values = [attributes["value"]] if node.op_type == "Constant" and "value" in attributes else None
         for name, value in zip(node.output, values or fold(node, arrays, attributes, self.opset, where), strict=False):
             if not name:
@@ -270,7 +276,7 @@ class Importer:
             if not isinstance(value, (np.ndarray, np.generic)) or dtype_of_numpy(value.dtype) is None:
                 raise GraphError(f"{where}: its constant result is no tensor of a supported element type")
             self._define_constant(name, np.asarray(value))
-            self.sources[name] = behind
+            self.sources[name] = source_inputs
 
     def _convert(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         inputs = tuple(self.aliases.get(name, name) or None for name in node.input)
@@ -320,33 +326,34 @@ class Importer:
         return values
 
     def attempt(self, step: Callable[[], list[str]]) -> list[str] | None:
-        """Return the values that a step imports; where it cannot, forget what it added and what went wrong,
-        and return None.
+        """Return the values that a step imports, None where it fails.
+
+        A failed step leaves no nodes and no errors.
         """
         nodes, errors = len(self.nodes), len(self.errors)
-        held = {op: list(names) for op, names in self.unsupported.items()}, dict(self.refused), set(self.unknown)
+        saved = {op: list(names) for op, names in self.unsupported.items()}, dict(self.refused), set(self.unknown)
         found = step()
-        if len(self.errors) == errors and self.unsupported == held[0] and not self.unknown.intersection(found):
+        if len(self.errors) == errors and self.unsupported == saved[0] and not self.unknown.intersection(found):
             return found
         del self.nodes[nodes:], self.errors[errors:]
-        self.unsupported, self.refused, self.unknown = held
+        self.unsupported, self.refused, self.unknown = saved
         return None
 
     # ---- names
 
     def define_input(self, name: str, type_: TensorType) -> None:
-        """Make a graph input known."""
+        """Define a graph input."""
         self.types[name] = type_
         self.sources[name] = frozenset({name})
 
     def define_given(self, arrays: Mapping[str, Array]) -> None:
-        """Make inputs known by their values."""
+        """Define inputs by their values."""
         self.define_constants(arrays)
         self.given |= {name for name, array in arrays.items() if array.size}
         self.sources.update({name: frozenset({name}) for name in self.given})
 
     def define_constants(self, arrays: Mapping[str, Array]) -> None:
-        """Make initialisers known."""
+        """Define initialisers."""
         for name, array in arrays.items():
             self._define_constant(name, array)
 
@@ -358,14 +365,14 @@ class Importer:
         return name
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value has: the hint, or the hint with a number."""
+        """Return a new value name: the hint, numbered where necessary."""
         name = fresh_name(self.reserved, hint)
         self.reserved.add(name)
         return name
 
 
 def all_names(graph: onnx.GraphProto) -> set[str]:
-    """Return every value name of a graph and its subgraphs, so that new names never meet them."""
+    """Return every value name of a graph and its subgraphs."""
     names = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {v.name for v in graph.output}
     for node in graph.node:
         names.update(node.output)
@@ -376,5 +383,5 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _as_written(value: float) -> float:
-    """Return the shortest decimal number that a file's f32 stands for: 1e-05, not 9.999999747378752e-06."""
+    """Return the shortest decimal number of an f32: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))

@@ -1,7 +1,6 @@
 """ONNX models as graphs: `load_onnx("model.onnx", shapes={"x": (1, 3, 224, 224)})`.
 
-Reading is in `model`, the walk in `importer`, and what each ONNX operation means in our vocabulary in the tables of
-`operators`.
+`model` decodes, `importer` traverses, and `operators` has the conversion of each operation.
 """
 
 from __future__ import annotations
@@ -39,15 +38,14 @@ def load_onnx(
     infer: Infer | None = None,
     declared: Collection[str] = (),
 ) -> Graph:
-    """Return the graph of an ONNX model; `shapes` fixes dynamic input shapes, all unsupported operations are reported
-    at once.
+    """Return the graph of an ONNX model.
 
-    A node whose operation has a name in `declared` becomes the operation of that name: operands by position, attributes
-    by name.
+    `shapes` fixes dynamic input shapes. All unsupported operations are reported at once. A node whose operation has a
+    name in `declared` becomes the operation of that name: operands by position, attributes by name.
     """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
     derive = infer or Registry.builtin().instances.infer
-    return _graph(_imported(model, shapes or {}, {}, derive, declared), model, derive)
+    return _graph(_import_model(model, shapes or {}, {}, derive, declared), model, derive)
 
 
 def load_onnx_for(
@@ -57,7 +55,7 @@ def load_onnx_for(
     declared: Collection[str] = (),
     fixable: Collection[str] | None = None,
 ) -> tuple[Graph, dict[str, Array]]:
-    """Return a model's graph for inputs of these shapes, and the inputs whose values it was made for.
+    """Return a model's graph for inputs, and the inputs that specialise it.
 
     Inputs that select statically (a shape, axes, a condition), or are empty, become constants; they are no inputs of
     the graph. Only those in `fixable` do, where it is given.
@@ -67,7 +65,7 @@ def load_onnx_for(
     known = {name: array for name, array in arrays.items() if array.size == 0}
     while True:
         shapes = {name: array.shape for name, array in arrays.items() if name not in known}
-        importer = _imported(model, shapes, known, derive, declared)
+        importer = _import_model(model, shapes, known, derive, declared)
         more = {name: arrays[name] for name in importer.wanted if name in arrays and name not in known}
         more = {name: array for name, array in more.items() if fixable is None or name in fixable}
         if not more:
@@ -75,14 +73,14 @@ def load_onnx_for(
         known |= more
 
 
-def _imported(
+def _import_model(
     model: OnnxModel,
     shapes: Mapping[str, Sequence[int]],
     known: Mapping[str, Array],
     infer: Infer,
     declared: Collection[str],
 ) -> Importer:
-    """Walk a model's nodes; `known` gives values of inputs."""
+    """Import a model's nodes; `known` gives values of inputs."""
     weights = initialisers(model)
     inputs = input_types(model, {**weights, **known}, shapes)
     outputs = frozenset(value.name for value in model.graph.output)
@@ -99,7 +97,7 @@ def _imported(
 
 
 def _graph(importer: Importer, model: OnnxModel, infer: Infer) -> Graph:
-    """Return the graph of a finished walk, or raise what went wrong in it."""
+    """Return the graph of a finished import, or raise its errors."""
     faults = _faults(importer, model)
     if faults and all(isinstance(error, Opaque) for error in importer.errors):
         raise VocabularyError(faults, tuple(importer.refused))
@@ -117,7 +115,7 @@ def _graph(importer: Importer, model: OnnxModel, infer: Infer) -> Graph:
 
 
 def _faults(importer: Importer, model: OnnxModel) -> list[CutsError]:
-    """Return what went wrong: one error that lists unsupported operations, then the others in order."""
+    """Return the errors: one that lists unsupported operations, then the others in order."""
     faults: list[CutsError] = []
     if importer.unsupported:
         parts = []

@@ -1,4 +1,4 @@
-"""Functions that a model defines itself: inlined at their calls, each read by its own operator sets.
+"""Inlining of the functions that a model defines itself.
 
     y = l.f<k = 0.3>(x)  with  f <k = 0.5> (a) => (b) { b = LeakyRelu<alpha = @k>(a) }
     ->  y = LeakyRelu<alpha = 0.3>(x)
@@ -19,16 +19,16 @@ from ...ir import GraphError, fresh_name, quote
 from .functions import inlined
 from .node_opset import is_version, opset_of, set_opset, standard_version
 
-#: Nodes that a model may come to have; a few functions that call each other twice make any number.
+#: Limit of nodes after inlining; a few functions that call each other twice make any number.
 MOST_NODES = 1_000_000
-#: Functions that may be called one from another.
+#: Limit of nested calls.
 MAX_CALL_DEPTH = 100
 
 Key = tuple[str, str, str]
 
 
 def inline_functions(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return the model without functions of its own.
+    """Return the model with its own functions inlined.
 
     Raises `GraphError` where a function calls itself, functions grow large, a call has more operands than its function,
     or leaves out an attribute that an operation requires.
@@ -75,15 +75,15 @@ def _check_sizes(
 
 @frozen
 class _Inliner:
-    """The functions of a model, the version of the standard's operator set that it imports, and names in use."""
+    """Functions of a model, its standard operator set version, and names in use."""
 
     model: str
     bodies: Mapping[Key, onnx.FunctionProto]
     opset: int
-    taken: set[str] = field()
+    used_names: set[str] = field()
 
     def expand(self, nodes: Iterable[onnx.NodeProto], opset: int) -> Iterator[onnx.NodeProto]:
-        """Yield nodes that an operator set defines, with the bodies of functions in place of calls."""
+        """Yield nodes of an operator set with calls replaced by bodies."""
         for node in nodes:
             version = opset_of(node, opset)
             copy = onnx.NodeProto()
@@ -110,7 +110,7 @@ class _Inliner:
                 raise GraphError(f"{where}: expected at most {len(formal)} {kind}, found {len(found)}")
         given = {a.name for a in node.attribute} | {a.name for a in body.attribute_proto}
         self._check_required(body.node, given, self._version(body), where)
-        return inlined(node, _without_shared_names(body), self._fresh)
+        return inlined(node, _without_shared_names(body), self._fresh_name)
 
     def _check_required(self, nodes: Iterable[onnx.NodeProto], given: set[str], opset: int, where: str) -> None:
         """Raise `GraphError` where an operation requires an attribute that refers to one that is not given."""
@@ -138,14 +138,17 @@ class _Inliner:
             )
         return version
 
-    def _fresh(self, hint: str) -> str:
-        name = fresh_name(self.taken, hint)
-        self.taken.add(name)
+    def _fresh_name(self, hint: str) -> str:
+        name = fresh_name(self.used_names, hint)
+        self.used_names.add(name)
         return name
 
 
 def _is_required(node: onnx.NodeProto, attribute: str, opset: int) -> bool:
-    """Whether an operation of the standard requires an attribute; a Constant requires the only one that it has."""
+    """Return whether an operation requires an attribute.
+
+    A Constant requires its only one.
+    """
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, _domain(node.domain))
     except onnx.defs.SchemaError:
@@ -156,7 +159,7 @@ def _is_required(node: onnx.NodeProto, attribute: str, opset: int) -> bool:
 
 
 def _without_shared_names(body: onnx.FunctionProto) -> onnx.FunctionProto:
-    """Return a body none of whose results is an operand or another result; copies define those that were."""
+    """Return a body whose results are distinct and no operands; copies define those that are not."""
     taken = {*body.input, *body.output, *(name for node in body.node for name in node.output)}
     seen = set(body.input)
     copy = onnx.FunctionProto()
@@ -194,7 +197,7 @@ def _names(graphs: Iterable[onnx.GraphProto]) -> Iterator[str]:
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[Key]:
-    """Yield what each node calls, those of subgraphs too."""
+    """Yield the callee key of each node, those of subgraphs too."""
     for node in nodes:
         yield _key(node.domain, node.op_type, node.overload)
         for graph in _graphs(node):

@@ -1,4 +1,4 @@
-"""Writing at the true places of a mask, as exporters write it, read as a choice between two tensors.
+"""Masked writes of exporters as a choice between two tensors.
 
     NonZero(mask) -> Transpose -> places;  ScatterND(x, places, updates)   becomes   Where(mask, value, x)
 
@@ -16,20 +16,23 @@ import onnx
 from ...ir import fresh_name
 from .order import values_read
 
-_SPREAD = ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze")
+_BROADCASTS = ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze")
 
 
 def writes_as_choices(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """Return a graph with every write that can be read so as a choice, without what only the write needed."""
+    """Return a graph with masked writes replaced by choices.
+
+    Nodes that only such a write needed are removed.
+    """
     if not any(node.op_type == "NonZero" for node in graph.node):
         return graph
-    made = {name: node for node in graph.node for name in node.output}
+    producers = {name: node for node in graph.node for name in node.output}
     single = {tensor.name for tensor in graph.initializer if _is_single(tensor)}
-    taken = {*made, *(value.name for value in (*graph.input, *graph.initializer))}
+    taken = {*producers, *(value.name for value in (*graph.input, *graph.initializer))}
     nodes: list[onnx.NodeProto] = []
     lost: set[str] = set()
     for node in graph.node:
-        found = _choice(node, made, single, taken)
+        found = _choice(node, producers, single, taken)
         nodes += found or [node]
         lost.update(node.input if found else ())
     if not lost:
@@ -37,7 +40,7 @@ def writes_as_choices(graph: onnx.GraphProto) -> onnx.GraphProto:
     copy = onnx.GraphProto()
     copy.CopyFrom(graph)
     del copy.node[:]
-    copy.node.extend(_without(nodes, lost, [value.name for value in graph.output]))
+    copy.node.extend(_remove_dead(nodes, lost, [value.name for value in graph.output]))
     return copy
 
 
@@ -46,11 +49,14 @@ def _is_single(tensor: onnx.TensorProto) -> bool:
 
 
 def _choice(
-    node: onnx.NodeProto, made: dict[str, onnx.NodeProto], single: set[str], taken: set[str]
+    node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], single: set[str], taken: set[str]
 ) -> list[onnx.NodeProto] | None:
     if node.op_type != "ScatterND" or node.domain not in ("", "ai.onnx") or _reduces(node) or len(node.input) != 3:
         return None
-    mask, value = _mask_of(made.get(node.input[1]), made), _constant_behind(node.input[2], made, single)
+    mask, value = (
+        _mask_of(producers.get(node.input[1]), producers),
+        _repeated_constant(node.input[2], producers, single),
+    )
     if mask is None or value is None:
         return None
     helper, label = onnx.helper, node.name or node.output[0]
@@ -70,21 +76,23 @@ def _reduces(node: onnx.NodeProto) -> bool:
     return any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute)
 
 
-def _mask_of(places: onnx.NodeProto | None, made: dict[str, onnx.NodeProto]) -> str | None:
+def _mask_of(places: onnx.NodeProto | None, producers: dict[str, onnx.NodeProto]) -> str | None:
     """Return the mask whose true places a node lists, one per row."""
     if places is None or places.op_type != "Transpose":
         return None
     order = [list(a.ints) for a in places.attribute if a.name == "perm"]
-    listed = made.get(places.input[0])
-    return listed.input[0] if listed is not None and listed.op_type == "NonZero" and order in ([], [[1, 0]]) else None
+    nonzero = producers.get(places.input[0])
+    return (
+        nonzero.input[0] if nonzero is not None and nonzero.op_type == "NonZero" and order in ([], [[1, 0]]) else None
+    )
 
 
-def _constant_behind(updates: str, made: dict[str, onnx.NodeProto], single: set[str]) -> str | None:
-    """Return the constant of one element that updates repeat."""
-    node = made.get(updates)
-    while node is not None and node.op_type in _SPREAD:
+def _repeated_constant(updates: str, producers: dict[str, onnx.NodeProto], single: set[str]) -> str | None:
+    """Return the constant of one element that updates repeat, else None."""
+    node = producers.get(updates)
+    while node is not None and node.op_type in _BROADCASTS:
         updates = node.input[0]
-        node = made.get(updates)
+        node = producers.get(updates)
     if updates in single or (
         node is not None
         and node.op_type == "Constant"
@@ -94,8 +102,8 @@ def _constant_behind(updates: str, made: dict[str, onnx.NodeProto], single: set[
     return None
 
 
-def _without(nodes: Sequence[onnx.NodeProto], lost: Iterable[str], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return nodes without those that nothing reads any more, from the values that lost a reader on."""
+def _remove_dead(nodes: Sequence[onnx.NodeProto], lost: Iterable[str], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """Return nodes without dead ones, starting from the values that lost a reader."""
     kept, pending = list(nodes), set(lost)
     while pending:
         read = values_read(kept) | set(outputs)

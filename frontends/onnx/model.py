@@ -1,5 +1,6 @@
-"""Reading ONNX files: the protocol buffer, its tensors (external ones by the checked path rules), and static input
-shapes.
+"""Decoding of ONNX files: protocol buffer, tensors, static input shapes.
+
+External tensors obey the path rules of `files`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ MAX_BYTES = 1 << 31
 
 @frozen
 class OnnxModel:
-    """A decoded model: its main graph, operator set version (`opsets` has those of other domains too) and where its
-    external data lies.
+    """Decoded model: main graph, operator set version, folder of external data.
+
+    `opsets` has the versions of other domains too.
     """
 
     name: str
@@ -38,8 +40,9 @@ class OnnxModel:
 
 
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
-    """Decode a model from a file, bytes or a protocol buffer; model-local functions are inlined, nodes sorted, writes
-    at masks choices.
+    """Decode a model from a file, bytes or a protocol buffer.
+
+    Model-local functions are inlined, nodes sorted, and masked writes become choices.
 
     Raises `GraphError` where the data is no model.
     """
@@ -61,7 +64,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:
-    """Yield every name of a graph and its subgraphs; a damaged one comes as bytes."""
+    """Yield every name of a graph and its subgraphs; a damaged one is bytes."""
     yield graph.name
     for value in (*graph.input, *graph.output, *graph.initializer):
         yield value.name
@@ -107,7 +110,10 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 
 def element_type(code: int, where: str) -> DType:
-    """Return the element type of an ONNX type code, or raise `GraphError` for what we do not compute with."""
+    """Return the element type of an ONNX type code.
+
+    Raises `GraphError` for an unsupported one.
+    """
     try:
         dtype = dtype_of_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
     except (KeyError, TypeError, ValueError):
@@ -122,7 +128,7 @@ def element_type(code: int, where: str) -> DType:
 
 
 def tensor_array(tensor: onnx.TensorProto, folder: Path | None, where: str) -> Array:
-    """Return the elements of a tensor, mapped where they are external, checked against its type.
+    """Return the elements of a tensor, mapped where they are external.
 
     Raises `GraphError` where the data does not fit the type.
     """
@@ -156,7 +162,10 @@ def _external_array(tensor: onnx.TensorProto, type_: TensorType, folder: Path | 
 
 
 def initialisers(model: OnnxModel) -> dict[str, Array]:
-    """Return the arrays of the main graph's initialisers, reporting all that cannot be read."""
+    """Return the arrays of the main graph's initialisers.
+
+    All that cannot be decoded are reported.
+    """
     arrays: dict[str, Array] = {}
     errors = []
     for tensor in model.graph.initializer:
@@ -174,12 +183,12 @@ def initialisers(model: OnnxModel) -> dict[str, Array]:
 def input_types(
     model: OnnxModel, known: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, TensorType]:
-    """Return the static types of the inputs that are no initialisers; `shapes` fixes dynamic ones.
+    """Return the static types of the inputs that are no initialisers.
 
-    A dim that shares its symbol with a given one takes that one's extent. A first axis that stays dynamic is a batch of
-    1.
+    `shapes` fixes dynamic ones. A dim that shares its symbol with a given one takes that one's extent. A first axis
+    that stays dynamic is a batch of 1.
 
-    Raises `GraphError` where a rank is unknown, or a type is not one that we compute with.
+    Raises `GraphError` where a rank is unknown, or a type is not supported.
     """
     inputs = {v.name: v for v in model.graph.input if v.name not in known}
     raise_all(list(_foreign_shapes(model, inputs, shapes)))
@@ -208,7 +217,7 @@ def _dims(value: onnx.ValueInfoProto) -> Sequence[Any]:
 
 
 def _is_static(dim: Any) -> bool:
-    """Some exporters write -1 for a dynamic dim."""
+    """Return whether a dim is static; some exporters write -1 for a dynamic one."""
     return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
@@ -217,7 +226,7 @@ def _dim_text(dim: Any) -> str:
 
 
 def _symbols(inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return what each symbol stands for by the shapes given; one that would stand for several extents is no symbol."""
+    """Return the extent of each symbol by the given shapes, without ambiguous symbols."""
     found: dict[str, set[int]] = {}
     for name, shape in shapes.items():
         for dim, extent in zip(_dims(inputs[name]), shape, strict=False):

@@ -1,4 +1,4 @@
-"""Version of the standard's operator set that a node is read by, where it differs from the model's."""
+"""Operator set version of a node, where it differs from the model's."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from collections.abc import Iterable
 
 import onnx
 
-#: Key of a node's metadata that has the version.
+#: Key of the version in a node's metadata.
 KEY = "cuts.opset"
 
 
 def standard_version(imports: Iterable[onnx.OperatorSetIdProto], usual: int | None = None) -> int:
-    """Return the version of the standard's operator set among imports; `usual`, or the newest, where there is none."""
+    """Return the version of the standard's operator set among imports.
+
+    Without one it is `usual`, else the newest.
+    """
     newest = onnx.defs.onnx_opset_version()
     fallback = newest if usual is None else usual
     return max((o.version for o in imports if o.domain in ("", "ai.onnx")), default=fallback)
 
 
 def is_version(version: int) -> bool:
-    """Whether the standard's operator set has a version that we read."""
+    """Return whether a version of the standard's operator set is supported."""
     return 1 <= version <= onnx.defs.onnx_opset_version()
 
 
 def set_opset(node: onnx.NodeProto, version: int) -> None:
-    """Let a node be read by a version of the standard's operator set, unless it carries one."""
+    """Set the operator set version of a node, unless it carries one."""
     if any(entry.key == KEY for entry in node.metadata_props):
         return
     node.metadata_props.append(onnx.StringStringEntryProto(key=KEY, value=str(version)))
 
 
 def opset_of(node: onnx.NodeProto, usual: int) -> int:
-    """Return the version by which a node is read, `usual` where it carries none."""
+    """Return the operator set version of a node, `usual` without one."""
     for entry in node.metadata_props:
         if entry.key == KEY and entry.value.isdecimal() and is_version(int(entry.value)):
             return int(entry.value)

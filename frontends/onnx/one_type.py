@@ -1,5 +1,7 @@
-"""Nodes whose operands the standard allows types that the vocabulary has no operation for: several types at once, or
-one that our operation does not take. The operands become one type that it takes, the result what the standard says.
+"""Type promotion for nodes whose operand types the vocabulary lacks.
+
+The standard allows several types at once, or one that our operation does not take. The operands are cast to one type
+that it takes, and the result to the type that the standard defines.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from attrs import define, field, frozen
 from ...ir import Attribute, DType
 from .call import Convert, NodeCall
 
-#: From the types of some operands to the one that is computed in.
+#: Maps the types of some operands to the type of the computation.
 Choice: TypeAlias = Callable[[Collection[DType]], DType]
 
 
@@ -22,7 +24,7 @@ def widest(types: Collection[DType]) -> DType:
 
 
 def real(types: Collection[DType]) -> DType:
-    """Return the type of most digits, or for integers the real numbers that hold most of them."""
+    """Return the real type of most digits, f64 for integers."""
     wide = widest(types)
     return DType.F64 if wide.is_int else wide
 
@@ -35,8 +37,9 @@ def number(types: Collection[DType]) -> DType:
 
 @frozen
 class InOneType:
-    """A conversion of a node of one result, of the first operand's type; `positions` are the operands that become one
-    type, which `choice` picks.
+    """Conversion of a node of one result that promotes operands.
+
+    The result has the first operand's type. `positions` are the operands that become one type, which `choice` selects.
     """
 
     convert: Convert
@@ -44,7 +47,7 @@ class InOneType:
     choice: Choice
 
     def __call__(self, call: NodeCall) -> None:
-        """Convert a node; one whose operands fit as they are is converted as ever."""
+        """Convert a node, directly where its operands have the chosen type."""
         given = [n for n in self.positions if call.optional(n) is not None]
         types = [call.type(n).dtype for n in given]
         wide = self.choice(types)
@@ -55,25 +58,25 @@ class InOneType:
         for position, dtype in zip(given, types, strict=True):
             if dtype is not wide:
                 inputs[position] = call.emit("cast", call.operand(position), to=wide.value)
-        inner = _Captured(
+        inner = _CollectedCall(
             call.builder, call.op_type, call.where, call.origin, tuple(inputs), call.outputs, call.attributes, call.used
         )
         self.convert(inner)
         call.only_first_output()
-        call.result("cast", inner.made[0], to=types[0].value)
+        call.result("cast", inner.collected[0], to=types[0].value)
 
 
 @define
-class _Captured(NodeCall):
-    """A call whose result is kept instead of being the node's."""
+class _CollectedCall(NodeCall):
+    """Call whose result is collected rather than defined."""
 
-    made: list[str] = field(factory=list)
+    collected: list[str] = field(factory=list)
 
     def result(self, op: str, *inputs: str | None, **attributes: Attribute | None) -> None:
-        """Add the operation whose result is kept."""
+        """Add the operation and collect its result."""
         given = {name: value for name, value in attributes.items() if value is not None}
-        self.made += self.builder.add_node(op, inputs, given, self.origin, [None])
+        self.collected += self.builder.add_node(op, inputs, given, self.origin, [None])
 
     def give(self, value: str, position: int = 0) -> None:
-        """Keep an existing value."""
-        self.made.append(value)
+        """Collect an existing value."""
+        self.collected.append(value)

@@ -1,7 +1,7 @@
-"""Nodes in topological order, which the ONNX standard asks for but not every tool writes.
+"""Topological order of nodes, which not every exporter writes.
 
-A converter to float16, for one, appends the casts that it adds to the end of the list, before which their results are
-read. ONNX Runtime sorts what it loads; so does this, and nodes that are in order already stay as they are.
+The ONNX standard requires it. A converter to float16, for one, appends its casts to the end of the list, after their
+readers. ONNX Runtime sorts nodes when it loads a model; so does this. Sorted nodes stay unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import onnx
 
 
 def in_order(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """Return a graph whose nodes, those of its subgraphs too, follow the nodes that they read; a cycle is left for the
-    walk to report.
+    """Return a graph with its nodes, and those of subgraphs, sorted.
+
+    The importer reports a cycle.
     """
     if _is_ordered(graph):
         return graph
@@ -51,7 +52,7 @@ def _is_ordered(graph: onnx.GraphProto) -> bool:
 
 
 def _reads(graph: onnx.GraphProto) -> list[set[int]]:
-    """Return the places of the nodes that each node reads."""
+    """Return the positions of the nodes that each node reads."""
     given = {value.name for value in (*graph.initializer, *graph.input)}
     maker: dict[str, int] = {}
     for place, node in enumerate(graph.node):
@@ -62,8 +63,9 @@ def _reads(graph: onnx.GraphProto) -> list[set[int]]:
 
 
 def _order(graph: onnx.GraphProto) -> list[int]:
-    """Return the places of the nodes in topological order, of those that may come next the first; as they are if there
-    is a cycle.
+    """Return the positions of the nodes in topological order, unchanged where there is a cycle.
+
+    Of the ready nodes the first comes next.
     """
     reads = _reads(graph)
     readers: list[list[int]] = [[] for _ in reads]

@@ -1,7 +1,7 @@
-"""ONNX's backend interface over our graphs: a model is compiled when it first runs, for the shapes that it runs with.
+"""ONNX's backend interface over our graphs, compiled at the first run.
 
-`ReferenceBackend` computes with the float64 reference of the declarations; whoever can compile graphs overrides
-`compile_graph`.
+A model is compiled for the shapes of a run. `ReferenceBackend` computes with the float64 reference of the declarations;
+a compiling backend overrides `compile_graph`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Runner: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Any]]
 
 @frozen
 class Prepared:
-    """A model compiled for some inputs: their types, and the values of those that it was specialised for."""
+    """Model compiled for some inputs: their types and specialised values."""
 
     types: Mapping[str, TensorType]
     known: Mapping[str, Array]
@@ -34,14 +34,14 @@ class Prepared:
     run: Runner
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether it computes these inputs."""
+        """Return whether the model is compiled for these inputs."""
         return self.types == types_of(arrays) and all(
             np.array_equal(value, arrays[name]) for name, value in self.known.items()
         )
 
 
 class CompiledModel(BackendRep):
-    """A model ready to run; it is compiled once for every set of input shapes."""
+    """Model ready to run, compiled once for every set of input shapes."""
 
     def __init__(self, model: onnx.ModelProto, compile_graph: Callable[[Graph], Runner]) -> None:
         self._model = model
@@ -51,7 +51,7 @@ class CompiledModel(BackendRep):
         self._inputs = [value.name for value in model.graph.input if value.name not in fixed]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the outputs in order, given the inputs in order or by name."""
+        """Return the outputs in order, for inputs in order or by name."""
         given = inputs if isinstance(inputs, Mapping) else dict(zip(self._inputs, inputs, strict=False))
         arrays = {name: as_array(name, value) for name, value in given.items()}
         prepared = self.prepare(arrays)
@@ -59,7 +59,7 @@ class CompiledModel(BackendRep):
         return tuple(np.asarray(found[name]) for name in prepared.outputs)
 
     def prepare(self, arrays: Mapping[str, Array]) -> Prepared:
-        """Return the model compiled for inputs; what was compiled before is kept."""
+        """Return the model compiled for inputs, cached where it exists."""
         found = next((p for p in self._prepared if p.fits(arrays)), None)
         if found is None:
             found = prepare_model(self._model, arrays, self._compile)
@@ -75,8 +75,9 @@ def prepare_model(
     fixable: Collection[str] | None = None,
     infer: Infer | None = None,
 ) -> Prepared:
-    """Compile a model for inputs; `fixable` are those that it may be specialised for the values of, all where it is
-    None.
+    """Compile a model for inputs.
+
+    `fixable` are the inputs whose values it may be specialised for, all where it is None.
     """
     graph, known = load_onnx_for(model, arrays, infer, declared, fixable)
     return Prepared(types_of(arrays), known, graph.inputs, graph.outputs, compile_graph(graph))
@@ -87,7 +88,7 @@ class ReferenceBackend(Backend):
 
     @classmethod
     def compile_graph(cls, graph: Graph) -> Runner:
-        """Return what computes a graph."""
+        """Return the runner of a graph."""
 
         def run(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
             values = evaluate_graph(graph, Registry.builtin(), arrays)
@@ -98,7 +99,7 @@ class ReferenceBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on a device of this kind ("CPU", "CUDA")."""
+        """Return whether models run on a device of this kind ("CPU", "CUDA")."""
         return device.split(":")[0] == "CPU"
 
     @classmethod
@@ -141,9 +142,11 @@ def types_of(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Return an input as an array; ONNX's suite gives some as protocol buffers.
+    """Return an input as an array.
 
-    Raises `GraphError` where the value is no tensor, or of another element type than ours.
+    ONNX's suite gives some as protocol buffers.
+
+    Raises `GraphError` where the value is no tensor, or its element type is not supported.
     """
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
@@ -156,7 +159,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def out_of_scope(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> str:
-    """Return why a model cannot be imported for some inputs, or an empty text."""
+    """Return the reason against importing a model, or an empty text."""
     try:
         load_onnx_for(model, {name: as_array(name, value) for name, value in inputs.items()})
     except CutsError as error:

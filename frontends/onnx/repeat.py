@@ -1,8 +1,8 @@
-"""Bodies of ONNX's `Scan` and `Loop` that are imported once for all their steps: then compile time does not depend on
-how many these are.
+"""Bodies of ONNX's `Scan` and `Loop`, imported once for all steps.
 
-That a step is like every other has to be seen without its number: where the body asks for a constant that is computed
-from it, or changes the shape of a state, the caller imports the body for each step instead.
+Compile time then does not depend on the number of steps. That the steps are equal must be decided without the number of
+the step: where the body asks for a constant that is computed from it, or changes the shape of a state, the caller
+unrolls the body.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from ...ops.language import Registry
 from .importer import Importer
 from .steps import import_step
 
-#: Steps up to which a body is written out: its nodes then fuse with those around it.
+#: Steps up to which a body is unrolled: its nodes then fuse with those around it.
 WRITTEN_OUT = 4
 
 
 @frozen
 class LoopBody:
-    """What a body is repeated on: its first states, the sequences whose elements it takes, along which axes, and how
-    what it makes is collected. A `counted` body is given its number and a condition first, and returns a condition.
+    """Loop body: first states, scanned sequences, and collected results.
+
+    `sequences` and `collected` carry their axes. A `counted` body takes its number and a condition first, and returns a
+    condition.
     """
 
     body: onnx.GraphProto
@@ -36,35 +38,36 @@ class LoopBody:
     counted: str = ""
 
 
-def import_turns(importer: Importer, turns: LoopBody, origin: str, where: str) -> tuple[str, ...] | None:
-    """Import a body as one operation that computes all steps; return its results, the last states first, or None where
-    each step has to be imported by itself.
+def import_turns(importer: Importer, loop: LoopBody, origin: str, where: str) -> tuple[str, ...] | None:
+    """Import a body as one operation for all steps; return its results.
+
+    The last states come first. Returns None where the steps differ and have to be unrolled.
     """
-    known = (*turns.states, *(value for value, _ in turns.sequences))
-    if turns.steps <= WRITTEN_OUT or not all(value in importer.types for value in known):
+    known = (*loop.states, *(value for value, _ in loop.sequences))
+    if loop.steps <= WRITTEN_OUT or not all(value in importer.types for value in known):
         return None
     first, wanted = len(importer.nodes), set(importer.wanted)
-    number = [_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if turns.counted else []
-    states = [_part(importer, f"{origin}.state", importer.types[value]) for value in turns.states]
-    elements = {_element(importer, origin, value, along): along for value, along in turns.sequences}
-    operands = [*number, *([turns.counted] if turns.counted else []), *states, *elements]
-    found = importer.attempt(lambda: import_step(importer, turns.body, operands, f"{origin}.turn", where))
+    number = [_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if loop.counted else []
+    states = [_part(importer, f"{origin}.state", importer.types[value]) for value in loop.states]
+    elements = {_element(importer, origin, value, along): along for value, along in loop.sequences}
+    operands = [*number, *([loop.counted] if loop.counted else []), *states, *elements]
+    found = importer.attempt(lambda: import_step(importer, loop.body, operands, f"{origin}.turn", where))
     nodes = importer.nodes[first:]
     del importer.nodes[first:]
-    results = None if found is None else _results(importer, turns, states, found)
+    results = None if found is None else _results(importer, loop, states, found)
     if results is not None:
         body = turn_of(nodes, importer.types, (*number, *states, *elements), results)
-        along = _collected(importer, turns, results)
-        repetition = Repetition(body, turns.steps, tuple(states), elements, along, next(iter(number), None))
-        made = _declared(importer, repetition, known, origin)
-        if made is not None:
-            return made
+        along = _collected_axes(importer, loop, results)
+        repetition = Repetition(body, loop.steps, tuple(states), elements, along, next(iter(number), None))
+        results_of_all = _add_repetition(importer, repetition, known, origin)
+        if results_of_all is not None:
+            return results_of_all
     importer.wanted = wanted
     return None
 
 
 def give_all(importer: Importer, node: onnx.NodeProto, values: Sequence[str]) -> None:
-    """Let values be the results of a node."""
+    """Define the results of a node by values."""
     for name, value in zip(node.output, values, strict=False):
         if name:
             importer.alias(name, value)
@@ -82,28 +85,26 @@ def _element(importer: Importer, origin: str, value: str, along: Along) -> str:
     return _part(importer, f"{origin}.element", TensorType(type_.dtype, shape))
 
 
-def _results(importer: Importer, turns: LoopBody, states: Sequence[str], found: Sequence[str]) -> list[str] | None:
-    """Return the next states and what is collected, where each step is followed by the next and states keep their
-    types.
-    """
+def _results(importer: Importer, loop: LoopBody, states: Sequence[str], found: Sequence[str]) -> list[str] | None:
+    """Return the next states and the collected results, None where a step may end the loop or change a state's type."""
     results = list(found)
-    if turns.counted:
-        going = importer.constant(results.pop(0))
-        if going is None or not going.all():
+    if loop.counted:
+        condition = importer.constant(results.pop(0))
+        if condition is None or not condition.all():
             return None
     if any(value not in importer.types for value in results):
         return None
-    kept = all(importer.types[a] == importer.types[b] for a, b in zip(states, results, strict=False))
-    return results if kept else None
+    is_stable = all(importer.types[a] == importer.types[b] for a, b in zip(states, results, strict=False))
+    return results if is_stable else None
 
 
-def _collected(importer: Importer, turns: LoopBody, results: Sequence[str]) -> tuple[Along, ...]:
-    ranks = [len(importer.types[value].shape) for value in results[len(turns.states) :]]
-    pairs = zip(turns.collected, ranks, strict=True)
+def _collected_axes(importer: Importer, loop: LoopBody, results: Sequence[str]) -> tuple[Along, ...]:
+    ranks = [len(importer.types[value].shape) for value in results[len(loop.states) :]]
+    pairs = zip(loop.collected, ranks, strict=True)
     return tuple(Along(along.axis % (rank + 1), along.backwards) for along, rank in pairs)
 
 
-def _declared(
+def _add_repetition(
     importer: Importer, repetition: Repetition, operands: Sequence[str], origin: str
 ) -> tuple[str, ...] | None:
     """Add the operation of all steps, where the language has one."""

@@ -1,5 +1,6 @@
-"""ONNX's `Scan`: its length is that of a static axis, so it is a loop; where its steps differ by more than their
-elements, the body is imported once for every step.
+"""ONNX's `Scan` as a loop over a static axis.
+
+Where its steps differ by more than their elements, the body is unrolled.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from .importer import Importer
 from .repeat import LoopBody, give_all, import_turns
 from .steps import import_step, stacked
 
-_LONGEST = 1 << 12
+_MAX_UNROLLED_STEPS = 1 << 12
 
 
 def import_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-    """Import a `Scan` in the node's place, as one operation or step by step.
+    """Import a `Scan` in place, as one operation or unrolled.
 
     Raises `GraphError` where the sequences have not one length, or a great one, its subclass `Opaque` for the form
     before operator set 9.
@@ -30,17 +31,17 @@ def import_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
         raise Opaque(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
     scan = _scan(importer, node, attributes, where)
     origin = node.name or node.output[0]
-    made: Sequence[str] | None = import_turns(importer, scan, origin, where)
-    if made is None:
-        made = _step_by_step(importer, scan, origin, where)
-    if made is None:
+    results: Sequence[str] | None = import_turns(importer, scan, origin, where)
+    if results is None:
+        results = _unroll(importer, scan, origin, where)
+    if results is None:
         importer.unknown.update(node.output)
     else:
-        give_all(importer, node, made)
+        give_all(importer, node, results)
 
 
 def _scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> LoopBody:
-    """Return what a node says."""
+    """Return the loop of a node."""
     body, count = attributes["body"], attributes["num_scan_inputs"]
     values = [importer.aliases.get(name, name) for name in node.input]
     states, sequences = values[: len(values) - count], values[len(values) - count :]
@@ -62,10 +63,10 @@ def _alongs(axes: Sequence[int], backwards: Sequence[int]) -> list[Along]:
     return [Along(int(axis), bool(back)) for axis, back in zip(axes, backwards, strict=True)]
 
 
-def _step_by_step(importer: Importer, scan: LoopBody, origin: str, where: str) -> list[str] | None:
-    """Import the body once for every step and return the results, None where one of them is unknown."""
-    if scan.steps > _LONGEST:
-        raise GraphError(f"{where}: expected up to {_LONGEST} steps where they differ, found {scan.steps}")
+def _unroll(importer: Importer, scan: LoopBody, origin: str, where: str) -> list[str] | None:
+    """Import the body once for every step; return the results, None where one is unknown."""
+    if scan.steps > _MAX_UNROLLED_STEPS:
+        raise GraphError(f"{where}: expected up to {_MAX_UNROLLED_STEPS} steps where they differ, found {scan.steps}")
     states, count = list(scan.states), len(scan.states)
     collected: list[list[str]] = [[] for _ in scan.collected]
     for step in range(scan.steps):
@@ -93,5 +94,5 @@ def _element(importer: Importer, value: str, axis: int, place: int, origin: str)
     (part,) = importer.add_node(
         "slice", [value], {"starts": (place,), "ends": (place + 1,), "axes": (axis,)}, origin, [None]
     )
-    kept = tuple(n for a, n in enumerate(shape) if a != axis)
-    return importer.add_node("reshape", [part], {"shape": kept, "allowzero": True}, origin, [None])[0]
+    element_shape = tuple(n for a, n in enumerate(shape) if a != axis)
+    return importer.add_node("reshape", [part], {"shape": element_shape, "allowzero": True}, origin, [None])[0]

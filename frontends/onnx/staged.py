@@ -1,9 +1,9 @@
-"""ONNX models with operations outside the vocabulary: cut into stages, so that only those operations run elsewhere.
+"""ONNX models with operations outside the vocabulary, cut into stages.
 
-A part is compiled when it first runs, for the shapes that it then gets: what foreign operations return may have any
-shape. They run through ONNX's reference evaluator, or through a function that the caller gives for an operation. A node
-of an operation that we know can take a form that we do not (a condition that is computed, say); that shows when its
-part is imported, and the model is then cut there too.
+Only those operations run uncompiled. A part is compiled when it first runs, for the shapes that it then gets: results
+of foreign operations may have any shape. Foreign operations run through ONNX's reference evaluator, or through a
+function that the caller gives. A node of a supported operation can have an unsupported form (a computed condition,
+say); that shows when its part is imported, and the model is then cut there too.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ Function: TypeAlias = Callable[..., Any]
 #: Computes the results of a compiled part from its inputs.
 Execute: TypeAlias = Callable[[Prepared, Mapping[str, Array]], Mapping[str, Any]]
 
-#: Integers (a shape, axes, a choice) that a part is specialised for where it has to be; values of more elements are
-#: data.
-_MOST_FIXED = 64
+#: Elements up to which integers (a shape, axes, a choice) may specialise a part; larger values are data.
+_MAX_SPECIALISED_ELEMENTS = 64
 
 
 class OpaqueWarning(UserWarning):
-    """Some operations of a model are outside the vocabulary and run uncompiled."""
+    """Warns that operations outside the vocabulary run uncompiled."""
 
 
 @frozen
 class PartKey:
-    """What tells one part from another: its nodes, by their first results, and the values that others need of it."""
+    """Key of a part: first results of its nodes, and outputs."""
 
     nodes: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -56,7 +55,10 @@ def execute_prepared(prepared: Prepared, arrays: Mapping[str, Array]) -> Mapping
 
 @define
 class StagedModel:
-    """A model in stages, ready to run; parts are compiled as they are reached and kept by their input types."""
+    """Model in stages, ready to run.
+
+    Parts are compiled as they are reached and cached by their input types.
+    """
 
     model: OnnxModel
     weights: Mapping[str, Array] = field(repr=False)
@@ -80,11 +82,11 @@ class StagedModel:
 
     @property
     def warning(self) -> str:
-        """One sentence that lists all operations that run uncompiled; an empty text where there are none."""
+        """Sentence that lists all uncompiled operations, empty without any."""
         foreign = self.foreign
         if not foreign:
             return ""
-        listed = "; ".join(f"{op} ({_listed(names)})" for op, names in sorted(foreign.items()))
+        listed = "; ".join(f"{op} ({_quoted_names(names)})" for op, names in sorted(foreign.items()))
         count, runs = ("1 operation is", "runs") if len(foreign) == 1 else (f"{len(foreign)} operations are", "run")
         return f"{count} outside the vocabulary and {runs} uncompiled: {listed}"
 
@@ -103,7 +105,7 @@ class StagedModel:
         return input_types(self.model, self.weights, shapes)
 
     def cut_at(self, nodes: Iterable[str]) -> None:
-        """Let further nodes, each named by its first result, run uncompiled."""
+        """Let further nodes, named by their first results, run uncompiled."""
         self.borders = evolve(self.borders, opaque=self.borders.opaque | set(nodes))
         self.stages = stages_of(self.model, self.weights, self.borders)
 
@@ -150,15 +152,17 @@ class StagedModel:
                 [GraphError(f"value {quote(name)} is a sequence of tensors") for name in lists], readers
             )
         arrays = {name: as_array(name, value) for name, value in arrays.items()}
-        kept = self.compiled.setdefault(PartKey(tuple(map(first_result, nodes)), outputs), [])
-        prepared = next((p for p in kept if p.fits(arrays)), None)
+        compiled = self.compiled.setdefault(PartKey(tuple(map(first_result, nodes)), outputs), [])
+        prepared = next((p for p in compiled if p.fits(arrays)), None)
         if prepared is None:
             fixable = [
-                name for name, array in arrays.items() if array.dtype.kind in "iub" and array.size <= _MOST_FIXED
+                name
+                for name, array in arrays.items()
+                if array.dtype.kind in "iub" and array.size <= _MAX_SPECIALISED_ELEMENTS
             ]
             model = self._submodel(nodes, arrays, outputs)
             prepared = prepare_model(model, arrays, self.compile_graph, self.borders.declared, fixable, self.infer)
-            kept.append(prepared)
+            compiled.append(prepared)
         return dict(execute(prepared, arrays))
 
     def _submodel(
@@ -202,7 +206,7 @@ class StagedModel:
         model = self._model(graph, opset_of(node, self.model.opset))
         try:
             return list(ReferenceEvaluator(model).run(None, dict(operands)))
-        except Exception as error:  # its kernels raise whatever NumPy raises
+        except Exception as error:  # its kernels raise any exception of NumPy
             where = f"node {quote(node.name or first_result(node))} ({op_name(node)})"
             hint = way_out(
                 op_name(node), "declare the operation in a .cuts file, or give build_staged a function for it"
@@ -223,7 +227,7 @@ def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> OnnxMod
     return OnnxModel(name, graph, opsets.get("", onnx.defs.onnx_opset_version()), None, opsets)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _quoted_names(names: Sequence[str]) -> str:
     return ", ".join(map(quote, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
@@ -235,8 +239,9 @@ def staged_onnx(
     weights: Mapping[str, Array] | None = None,
     infer: Infer | None = None,
 ) -> StagedModel:
-    """Return a model in stages. A function is used even for an operation we know; `declared` names operations of the
-    caller's own.
+    """Return a model in stages.
+
+    A function is used even for a supported operation. `declared` names operations of the caller's own.
     """
     given = dict(functions or {})
     model = source if isinstance(source, OnnxModel) else read_model(Path(source) if isinstance(source, str) else source)

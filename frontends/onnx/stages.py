@@ -1,5 +1,6 @@
-"""Where a model with foreign operations is cut: parts to compile,
-each followed by the foreign nodes whose operands it completes.
+"""Stages of a model: parts to compile, each followed by foreign nodes.
+
+A foreign node follows the part that completes its operands.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class ForeignStage:
 
 @frozen
 class Borders:
-    """What decides whether a node is foreign: the caller has a function for it, or has declared it,
-    or it was found to be opaque.
+    """Conditions under which a node is foreign.
+
+    The caller has a function for it, or it was found to be opaque. `declared` operations are not foreign.
     """
 
     given: frozenset[str] = frozenset()
@@ -37,24 +39,28 @@ class Borders:
     opaque: frozenset[str] = frozenset()
 
     def is_chosen(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is foreign whatever it reads;
-        others of constants alone are computed when a part is imported.
+        """Return whether a node is foreign regardless of its operands.
+
+        Other nodes of constants alone are computed when a part is imported.
         """
         return op_name(node) in self.given or first_result(node) in self.opaque
 
     def is_foreign(self, node: onnx.NodeProto, opset: int) -> bool:
-        """Whether a node runs elsewhere; `opaque` names nodes by their first results."""
+        """Return whether a node runs uncompiled; `opaque` has first results."""
         return self.is_chosen(node) or not (declared_name(node.op_type, self.declared) or is_known(node, opset))
 
 
 def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> tuple[ForeignStage, ...]:
-    """Number nodes by how many foreign ones lie in front of them; a node that needs none belongs to stage 0."""
+    """Return the stages of a model.
+
+    The number of a node's stage is the length of the longest chain of foreign nodes that it depends on.
+    """
     constant = set(weights)
     outputs = {value.name for value in model.graph.output}
     available: dict[str, int] = {}
     parts: dict[int, tuple[list[onnx.NodeProto], list[onnx.NodeProto]]] = {}
-    shared: list[onnx.NodeProto] = []  # made of constants alone: every stage that reads such a node takes it along
-    for node in _behind(list(model.graph.node), set(outputs)):
+    shared: list[onnx.NodeProto] = []  # of constants alone: every stage that reads such a node contains it
+    for node in _live_nodes(list(model.graph.node), set(outputs)):
         reads = values_read([node]) - constant
         foreign = borders.is_foreign(node, opset_of(node, model.opset))
         if not reads and not (foreign and borders.is_chosen(node)):
@@ -65,12 +71,14 @@ def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> t
         parts.setdefault(stage, ([], []))[foreign].append(node)
         available.update(dict.fromkeys(node.output, stage + foreign))
     return tuple(
-        ForeignStage((*_behind(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes))
+        ForeignStage(
+            (*_live_nodes(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes)
+        )
         for _, (part, foreign_nodes) in sorted(parts.items() or [(0, ([], []))])
     )
 
 
-def _behind(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+def _live_nodes(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
     kept: list[onnx.NodeProto] = []
     for node in reversed(nodes):
         if wanted & set(node.output):
@@ -80,7 +88,7 @@ def _behind(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProt
 
 
 def is_known(node: onnx.NodeProto, version: int) -> bool:
-    """Whether the tables, or a function body of the standard over them, have an operation."""
+    """Return whether the tables or a standard function body cover an operation."""
     if node.domain not in ("", "ai.onnx"):
         return has_contrib(node)
     if node.op_type in TABLE or STRUCTURES.reads(node):
@@ -95,10 +103,10 @@ def is_known(node: onnx.NodeProto, version: int) -> bool:
 
 
 def op_name(node: onnx.NodeProto) -> str:
-    """Return the name of a node's operation, with its domain where that is not the standard's."""
+    """Return the name of a node's operation, with a foreign domain."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 def first_result(node: onnx.NodeProto) -> str:
-    """Return the first result of a node, by which it is known."""
+    """Return the first result of a node, which identifies it."""
     return next((name for name in node.output if name), "")

@@ -1,4 +1,4 @@
-"""The body of a structured node, imported in its place: what a branch, and each step of a loop, is made of."""
+"""Import of the body of a branch or of a loop's step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .model import tensor_array
 
 
 def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], label: str, where: str) -> list[str]:
-    """Import a body in place, its inputs bound to values; return its results."""
-    own = set(_defined(body))
+    """Import a body with its inputs bound to values; return its results."""
+    own = set(_own_values(body))
     names: dict[str, str] = dict(zip((value.name for value in body.input), operands, strict=True))
 
     def rename(name: str) -> str:  # a name of the body, or of the graph around it
@@ -31,17 +31,15 @@ def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], 
     return [importer.aliases.get(name, name) for name in found]
 
 
-def _defined(body: onnx.GraphProto) -> Iterator[str]:
-    """Yield the values that a body and the bodies in it define;
-    what they read of the graph around is not among them.
-    """
+def _own_values(body: onnx.GraphProto) -> Iterator[str]:
+    """Yield the values that a body and its nested bodies define."""
     yield from (tensor.name for tensor in body.initializer)
     for node in body.node:
         yield from (name for name in node.output if name)
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from (value.name for value in attribute.g.input)
-                yield from _defined(attribute.g)
+                yield from _own_values(attribute.g)
 
 
 def stacked(importer: Importer, values: list[str], axis: int, origin: str) -> str:

@@ -1,4 +1,4 @@
-"""The nodes of ONNX that are about other nodes or about lists of values, and what imports each."""
+"""Table of structured ONNX nodes: subgraphs and lists of values."""
 
 from .branch import take_branch
 from .importer import Structures

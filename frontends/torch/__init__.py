@@ -1,6 +1,7 @@
-"""PyTorch's modules, exported programs and captured graphs as graphs of ours; only this package imports `torch`.
+"""PyTorch importer: modules, exported programs and captured graphs.
 
-Programs are decomposed to PyTorch's core operations. What each of them means is in `operators`.
+Only this package imports `torch`. Programs are decomposed to PyTorch's core operations; `operators` has the conversion
+of each.
 """
 
 from .captured import Captured, Ends

@@ -1,8 +1,8 @@
 """Archives of `torch.export.save` (`.pt2`) as graphs.
 
-An archive is a zip file: the program as JSON with the version of its schema, weights beside it. Both are looked at
-before PyTorch opens it, so that what is broken or of another version is said in words. A model is untrusted input:
-PyTorch is told to unpickle tensors only, so that an archive cannot run code of its own.
+An archive is a zip file: the program as JSON with the version of its schema, weights beside it. Both are checked before
+PyTorch opens it, so that damage and other versions get a clear message. A model is untrusted input: PyTorch unpickles
+tensors only, so that an archive cannot run code of its own.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _PROGRAM = "models/model.json"
 _OLD_PROGRAM = "serialized_exported_program.json"
 _MAX_PROGRAM_BYTES = 1 << 30
 _HINT = "write it again with torch.export.save"
-#: What a damaged file raises: its directory, a member that ends early or that a decompressor refuses, one that is
+#: Errors of a damaged file: its directory, a member that ends early or that a decompressor refuses, one that is
 #: encrypted, compressed in an unknown way or nested too deep (all of these are a `RuntimeError`), text that is no JSON.
 _DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError)
 
 
 def load_archive(path: Path, infer: Infer | None = None) -> Graph:
-    """Return the graph of an exported program in a file; weights are constants.
+    """Return the graph of an exported program in a file.
+
+    Weights are constants.
 
     Raises `GraphError` where PyTorch cannot read the archive.
     """
     _check(path)
     try:
-        with _tensors_only(), _quiet(), _types_found_once():
+        with _tensors_only(), _quiet(), _cached_type_hints():
             program = torch.export.load(path)
-    except (
-        Exception
-    ) as error:  # no narrower class says it: every part of an archive has a reader of its own, with errors of its own
+    except Exception as error:  # no narrower class: every part of an archive has its own reader, with its own errors
         raise GraphError(
             f"{path}: PyTorch {torch.__version__} cannot read this archive: {_first_line(error)}", hint=_HINT
         ) from error
@@ -70,7 +70,7 @@ def _tensors_only() -> Iterator[None]:
 
 
 class _Typing:
-    """The module `typing`, which finds the types of a class's fields once."""
+    """Proxy of the module `typing` that caches the type hints of classes."""
 
     def __init__(self) -> None:
         self._found: dict[Any, dict[str, Any]] = {}
@@ -79,17 +79,18 @@ class _Typing:
         return getattr(typing, name)
 
     def get_type_hints(self, of: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the types of a class's fields; all who ask ask alike."""
+        """Return the types of a class's fields.
+
+        All callers pass the same options.
+        """
         if of not in self._found:
             self._found[of] = typing.get_type_hints(of, *arguments, **options)
         return self._found[of]
 
 
 @contextmanager
-def _types_found_once() -> Iterator[None]:
-    """Let PyTorch's reader of programs find the types of a class once. It asks for them again for each object: 24,000
-    times for DenseNet-121, most of the time that reading this archive took.
-    """
+def _cached_type_hints() -> Iterator[None]:
+    """Let PyTorch's reader of programs resolve the types of a class once, not for each object."""
     before = getattr(serialize, "typing", None)
     if before is not typing:  # it asks in another way, or another thread reads too
         yield
@@ -104,7 +105,7 @@ def _types_found_once() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what PyTorch logs; the error tells it."""
+    """Suppress PyTorch's log output; the error carries it."""
     log = logging.getLogger("torch.export")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -117,7 +118,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(path: Path) -> None:
-    """Raise where a file is no archive of one exported program in a version that this PyTorch reads."""
+    """Raise where a file is no archive of one exported program of a supported version."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if n == _OLD_PROGRAM or n.endswith(f"/{_PROGRAM}")]

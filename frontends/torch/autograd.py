@@ -1,4 +1,4 @@
-"""PyTorch's autograd as we run it: a captured module becomes graphs of core operations, which a compiler is given."""
+"""PyTorch's autograd: a captured module becomes graphs of core operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from .recurrent import layers_apart
 def through_autograd(
     module: Any, arguments: Sequence[Any], compile_part: Callable[[Any, Sequence[Any]], Any]
 ) -> Callable[..., Any]:
-    """Return a captured module as a function that runs what `compile_part` makes of autograd's graphs."""
+    """Return a captured module as a function of compiled autograd graphs.
+
+    `compile_part` compiles each graph.
+    """
     with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
         backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
         compiled: Callable[..., Any] = backend(module, arguments)
@@ -29,14 +32,14 @@ def through_autograd(
 
 
 class TracedLater:
-    """The one graph that autograd makes of a captured module without gradients, made when somebody asks for it.
+    """Lazy autograd graph of a captured module without gradients.
 
-    It keeps what the arguments were like, and none of them.
+    It keeps the metadata of the arguments, and none of them.
     """
 
     def __init__(self, module: Any, arguments: Sequence[Any]) -> None:
         self._module = module
-        self._like = [
+        self._metadata = [
             (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, torch.Tensor) else value
             for value in arguments
         ]
@@ -49,7 +52,7 @@ class TracedLater:
             graphs: list[torch.fx.Graph] = []
             mode = FakeTensorMode()
             with mode:
-                examples = [self._example(like) for like in self._like]
+                examples = [self._empty_like(like) for like in self._metadata]
 
             def note(part: Any, inputs: Sequence[Any]) -> Any:
                 graphs.append(part.graph)
@@ -61,7 +64,7 @@ class TracedLater:
         return self._graph
 
     @staticmethod
-    def _example(like: Any) -> Any:
+    def _empty_like(like: Any) -> Any:
         if not isinstance(like, tuple):
             return like
         shape, strides, dtype, device = like
@@ -70,8 +73,9 @@ class TracedLater:
 
 @contextmanager
 def _resizing_whole() -> Iterator[None]:
-    """Keep PyTorch from writing resizing as indexing, whose gradient would be a scatter; its kernels are set aside
-    while it traces.
+    """Keep resizing undecomposed while PyTorch traces.
+
+    PyTorch's decomposition is indexing, whose gradient would be a scatter.
     """
     aten = torch.ops.aten
     packets = (
@@ -93,7 +97,7 @@ def _resizing_whole() -> Iterator[None]:
 
 
 def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
-    """Return how PyTorch may write attention: whole, or as contractions and a softmax where gradients are wanted."""
+    """Return the backends of attention: whole, or decomposed where gradients are wanted."""
     trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
     whole = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]  # the second for f32 on a GPU
     return [SDPBackend.MATH] if trained else [*whole, SDPBackend.MATH]

@@ -1,4 +1,4 @@
-"""Calls in PyTorch's graphs: the nodes among their arguments, what they write to, which of them matter."""
+"""Calls in PyTorch's graphs: nodes among arguments, writes, liveness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
 def mapped(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
-    """Return arguments with other values in the place of nodes."""
+    """Return arguments with nodes replaced by other values."""
     if isinstance(argument, torch.fx.Node):
         return known[argument]
     if isinstance(argument, (list, tuple)):
@@ -32,14 +32,17 @@ def nodes_in(argument: Any) -> Iterator[torch.fx.Node]:
 
 
 def tensor_of(node: torch.fx.Node) -> torch.Tensor | None:
-    """Return what a node's value is like, None where it is no tensor of a shape that is known."""
+    """Return the example of a node, None without a static tensor."""
     value = node.meta.get("val")
     known = isinstance(value, torch.Tensor) and all(isinstance(extent, int) for extent in value.shape)
     return value if known else None
 
 
 def key_of(argument: Any, places: Mapping[torch.fx.Node, int]) -> Hashable:
-    """Return what of arguments decides which operations PyTorch makes of a call; `places` numbers their nodes."""
+    """Return the key of arguments that determines a call's decomposition.
+
+    `places` numbers their nodes.
+    """
     if isinstance(argument, torch.fx.Node):
         value = argument.meta["val"]
         strides = None if value.is_contiguous() else value.stride()
@@ -52,8 +55,9 @@ def key_of(argument: Any, places: Mapping[torch.fx.Node, int]) -> Hashable:
 
 
 def example_of(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor to trace a call with. An axis of one element may have any stride, and PyTorch writes a product in
-    another way where it is an odd one.
+    """Return a tensor for tracing a call.
+
+    An axis of one element may have any stride, and PyTorch decomposes a product differently where it is an odd one.
     """
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
         return value.detach()
@@ -61,17 +65,23 @@ def example_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def writes(node: torch.fx.Node) -> bool:
-    """Whether a call changes one of its operands."""
+    """Return whether a call changes one of its operands."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def is_view(target: torch._ops.OpOverload) -> bool:
-    """Whether results may lie in the memory of the first operand; what is made of other operations may do anything."""
+    """Return whether results may lie in the memory of the first operand.
+
+    A composite operation may do anything.
+    """
     return target._can_decompose() or any(result.alias_info is not None for result in target._schema.returns)
 
 
 def needed_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that results depend on, and those that write; no assertion is among them."""
+    """Return the nodes that results depend on, and those that write.
+
+    Assertions are not among them.
+    """
     needed: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed or writes(node):
@@ -80,13 +90,15 @@ def needed_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def last_reads(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
-    """Return the place of the last node that reads each node."""
+    """Return the position of the last reader of each node."""
     return {read: place for place, node in enumerate(graph.nodes) for read in node.all_input_nodes}
 
 
 def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None:
-    """Return the operation that computes what another writes over its first operand; None where there is none, or
-    operands have several types: its result would be of the wider one, and what is written is of the first's.
+    """Return the functional form of an in-place operation, else None.
+
+    There is none where operands have several types: the result would have the wider one, and the written tensor keeps
+    its own.
     """
     name = target.overloadpacket.__name__
     written = [argument for argument in target._schema.arguments if argument.alias_info is not None]
@@ -99,8 +111,10 @@ def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None
 
 
 def result_known(node: torch.fx.Node) -> torch.Tensor | None:
-    """Return the tensor that a call without operands computes, such as a window of a signal: it is the same whenever
-    the program runs. None where it draws random numbers, or has other results.
+    """Return the tensor that a call without operands computes, else None.
+
+    A window of a signal is one. It is the same in every run; calls that draw random numbers or have other results are
+    excluded.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or node.all_input_nodes or target._schema.is_mutable:

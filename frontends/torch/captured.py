@@ -1,4 +1,4 @@
-"""What was read of a graph that PyTorch captured: a graph of ours, and what goes in and comes out of it."""
+"""Captured graph of PyTorch after import, and its signature."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .result_memory import ResultMemory, dense_memory
 
 
 class UncompiledWarning(UserWarning):
-    """A captured graph could not be read and runs in PyTorch."""
+    """Warns that a captured graph cannot be imported and runs in PyTorch."""
 
 
 @frozen
 class Ends:
-    """What goes in and comes out of a captured graph: as `Captured` says, with the types of inputs and outputs."""
+    """Signature of a captured graph, as `Captured` has it, with types."""
 
     inputs: tuple[str | None, ...]
     results: tuple[str | int | float | None, ...]
@@ -31,14 +31,13 @@ class Ends:
 
 @frozen
 class Captured:
-    """A captured graph: ours, what is behind each of its results (a name, or the number or None that it is), and the
-    derived gradients that it uses.
+    """Captured graph after import, its signature and derived gradients.
 
-    `inputs` has the name of each of its inputs, None for one that nothing reads. Besides them the graph has the inputs
-    `seeds`: random numbers, new ones for each run. Where `orders` has an input, the graph's input is that one with its
-    axes in this order. Results have the names of views in `memory`, or of outputs, each with a memory of its own, where
-    there is none. The capture began when the usual clock showed `begun`. Where it has constants of its own, `again`
-    reads it once more, so that they need not be kept.
+    A result is a name, or the number or None that it is. `inputs` has the name of each of its inputs, None for one
+    without a reader. Besides them the graph has the inputs `seeds`: random numbers, new ones for each run. Where
+    `orders` has an input, the graph's input is that one with its axes in this order. Results have the names of views in
+    `memory`, or of outputs, each with its own memory, where there is none. The capture began when the usual clock
+    showed `begun`. Where the graph has constants, `again` imports it once more, so that they need not be kept.
     """
 
     graph: Graph
@@ -54,30 +53,31 @@ class Captured:
 
     @property
     def ends(self) -> Ends:
-        """What goes in and comes out."""
+        """Signature of the graph."""
         types = {name: self.graph.types[name] for name in (*self.graph.inputs, *self.graph.outputs)}
         memory = self.memory or dense_memory(types, self.graph.outputs)
         return Ends(self.inputs, self.results, self.seeds, self.orders, types, memory)
 
 
 def captured_graph(
-    reader: Reader,
+    ctx: Reader,
     name: str,
     places: Sequence[str],
     found: Sequence[str | int | float | None],
     memory: ResultMemory | None = None,
 ) -> Captured:
-    """Return what has been read, as a function of `places`; those that nothing reads are no inputs of the graph, nor
-    are those without a name.
+    """Return the imported graph as a function of `places`.
+
+    Places without a reader or a name are no inputs of the graph.
     """
     outputs = memory.outputs if memory else tuple(dict.fromkeys(value for value in found if isinstance(value, str)))
-    whole = read_graph(reader, name, (*(p for p in places if p in reader.types), *reader.seeds), outputs)
+    whole = read_graph(ctx, name, (*(p for p in places if p in ctx.types), *ctx.seeds), outputs)
     read = {value for node in whole.nodes for value in node.operands}
     given = tuple(place if place in read else None for place in places)
-    seeds = tuple(value for value in reader.seeds if value in read)
+    seeds = tuple(value for value in ctx.seeds if value in read)
     inputs = (*(place for place in given if place is not None), *seeds)
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
-    registry = reader.gradients.registry
+    registry = ctx.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)
-    texts = reader.gradients.texts
-    return Captured(graph, given, tuple(found), seeds, registry, texts, reader.orders, memory, reader.begun)
+    texts = ctx.gradients.texts
+    return Captured(graph, given, tuple(found), seeds, registry, texts, ctx.orders, memory, ctx.begun)

@@ -1,10 +1,10 @@
-"""Exported programs in core operations: each call is taken apart by itself, where it has to be.
+"""Decomposition of exported programs into core operations, call by call.
 
-`run_decompositions` of PyTorch traces a whole program again, twice: for DenseNet-121 that took 2.5 of the 3.5 s of
-reading it. An exported program has the type of every value, so what is in core form already is taken over, and what is
-not is traced alone, once for all calls with operands of the same types. Writing in place becomes the operation without
-it, where nothing else that shares the memory is read later. Whatever is not as simple as that (graphs within graphs,
-changed parameters, symbolic shapes, an operation that we cannot read) is PyTorch's to take apart, as a whole.
+PyTorch's `run_decompositions` traces a whole program again, twice, which takes most of the import. An exported program
+has the type of every value, so core operations are copied, and each other call is traced alone, once for all calls with
+operands of the same types. An in-place operation becomes its functional form, where no later reader shares the memory.
+Programs that are not as simple (nested graphs, changed parameters, symbolic shapes, an unsupported operation) are
+decomposed by PyTorch as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOG = logging.getLogger("cuts.frontends")
 
 @frozen
 class CoreProgram:
-    """A graph of core operations, what its inputs and outputs are, and what the program holds, by target."""
+    """Graph of core operations, its signature, and the tensors of the program."""
 
     graph: torch.fx.Graph
     signature: Any
@@ -49,24 +49,26 @@ class CoreProgram:
 
     @classmethod
     def of(cls, program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> CoreProgram:
-        """Return a program with a graph in the place of its own."""
+        """Return a program with another graph."""
         return cls(graph, program.graph_signature, {**program.state_dict, **program.constants})
 
 
 def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> CoreProgram:
-    """Return a program in core form, made call by call where that is possible and `is_read` holds of all operations.
+    """Return a program in core form, decomposed call by call where possible.
+
+    That needs `is_read` of all operations.
 
     Raises `GraphError` where PyTorch cannot decompose it.
     """
-    with warnings.catch_warnings():  # PyTorch warns of its own insides, which nobody who calls this can change
+    with warnings.catch_warnings():  # warnings about PyTorch's internals, which callers cannot change
         warnings.simplefilter("ignore", FutureWarning)
         graph = piecewise(program, is_read)
         if graph is None:
-            program = _decomposed(without_shared_memory(program))
+            program = _decompose_whole(without_shared_memory(program))
         return CoreProgram.of(program, graph or program.graph)
 
 
-def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _decompose_whole(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Return a program that PyTorch decomposes as a whole."""
     try:
         decomposed: torch.export.ExportedProgram = program.run_decompositions(training_decompositions())
@@ -77,30 +79,33 @@ def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def piecewise(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> torch.fx.Graph | None:
-    """Return a program's graph in core form, made call by call; None where it is involved."""
+    """Return a program's graph, decomposed call by call, else None.
+
+    Involved programs are not decomposed here.
+    """
     if getattr(program.graph_signature, "backward_signature", None) is not None:
         return None
     try:
-        graph = _Parts(program.graph, is_read).taken_apart()
+        graph = _Decomposition(program.graph, is_read).decompose()
         graph.lint()
-    except _Involved:
+    except _InvolvedError:
         return None
-    except Exception as error:  # another version's insides: PyTorch knows its own
-        _LOG.info("cuts: a program is taken apart as a whole: %s: %s", type(error).__name__, error)
+    except Exception as error:  # internals of another version
+        _LOG.info("cuts: a program is decomposed as a whole: %s: %s", type(error).__name__, error)
         return None
     return graph
 
 
-class _Involved(Exception):
-    """A program is not taken apart call by call."""
+class _InvolvedError(Exception):
+    """Raised where a program cannot be decomposed call by call."""
 
 
 @define
-class _Parts:
-    """A program's graph as it is copied, in core operations.
+class _Decomposition:
+    """Copy of a program's graph in core operations.
 
-    `known` has what each of its nodes became: a node, a number, or several. `memory` has, for each new node, one that
-    stands for the memory in which it lies, the same for views of it.
+    `known` has the value of each of its nodes: a node, a number, or several. `memory` has, for each new node, one that
+    stands for its memory, the same for views of it.
     """
 
     source: torch.fx.Graph
@@ -109,10 +114,10 @@ class _Parts:
     graph: torch.fx.Graph = field(factory=torch.fx.Graph)
     known: dict[torch.fx.Node, Any] = field(factory=dict)
     memory: dict[torch.fx.Node, torch.fx.Node] = field(factory=dict)
-    traced: dict[Hashable, torch.fx.Graph] = field(factory=dict)
+    traces: dict[Hashable, torch.fx.Graph] = field(factory=dict)
     mode: FakeTensorMode | None = None
 
-    def taken_apart(self) -> torch.fx.Graph:
+    def decompose(self) -> torch.fx.Graph:
         """Return the graph in core form."""
         last, needed = last_reads(self.source), needed_nodes(self.source)
         for place, node in enumerate(self.source.nodes):
@@ -121,34 +126,34 @@ class _Parts:
             elif node.op == "output":
                 self.graph.output(mapped(node.args[0], self.known))
             elif node in needed:
-                self.known[node] = self._converted(node, place, last)
+                self.known[node] = self._convert(node, place, last)
         return self.graph
 
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and tensor_of(node) is None:
-            raise _Involved
+            raise _InvolvedError
         self.mode = self.mode or getattr(value, "fake_mode", None)
         copied = self.graph.placeholder(node.name)
-        copied.name = node.name  # a graph gives new names to what is called as a function of Python
+        copied.name = node.name  # a graph renames nodes with the names of Python's functions
         copied.meta["val"] = value
         self.known[node], self.memory[copied] = copied, copied
 
-    def _converted(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
-        """Add what a node of the program is made of; return what it becomes."""
+    def _convert(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
+        """Add the decomposition of a node of the program; return its value."""
         if node.op != "call_function" or "val" not in node.meta:
-            raise _Involved
+            raise _InvolvedError
         args, kwargs = mapped(node.args, self.known), mapped(node.kwargs, self.known)
         if node.target is operator.getitem:
             source, at = args
             return self._item(source, at, node.meta["val"]) if isinstance(source, torch.fx.Node) else source[at]
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise _Involved
+            raise _InvolvedError
         if not writes(node):
             return self._call(node.target, args, kwargs, node.meta["val"])
         target = without_writing(node.target, (args, kwargs))
         if target is None or not isinstance(args[0], torch.fx.Node) or self.memory[args[0]].op == "placeholder":
-            raise _Involved
+            raise _InvolvedError
         made = self._call(target, args, kwargs, node.meta["val"])
         self._overwrite(self.known, args[0], made, place, last)
         return made
@@ -156,20 +161,22 @@ class _Parts:
     def _overwrite(
         self, known: dict[torch.fx.Node, Any], old: torch.fx.Node, new: Any, place: int, last: Mapping[Any, int]
     ) -> None:
-        """Let what is read later of a value, after the node at `place`, be another; nothing else in its memory may be
-        read. `known` has what nodes became, `last` the places of their last readers.
+        """Replace a value for readers after the node at `place`.
+
+        No other value in its memory may be read. `known` has the values of nodes, `last` the positions of their last
+        readers.
         """
         memory = self.memory[old]
         for node, value in known.items():
             if value is old:
                 known[node] = new
             elif last.get(node, -1) > place and any(self.memory[part] is memory for part in nodes_in(value)):
-                raise _Involved
+                raise _InvolvedError
 
     # ---- calls
 
     def _call(self, target: torch._ops.OpOverload, args: Any, kwargs: Any, value: Any) -> Any:
-        """Add a call, or what it is made of; return its results, which are like `value`."""
+        """Add a call or its decomposition; return its results, which are like `value`."""
         rewrite = None if kwargs else REWRITES.get(target)
         found = None if rewrite is None else rewrite(*args)
         if isinstance(found, Rewritten):
@@ -180,12 +187,12 @@ class _Parts:
         if not is_taken_apart(target, self.table):
             return self._add(target, args, kwargs, value)
         nodes = list(dict.fromkeys(nodes_in((args, kwargs))))
-        return self._inlined(self._trace(target, args, kwargs, nodes), nodes)
+        return self._inline(self._trace(target, args, kwargs, nodes), nodes)
 
     def _add(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         """Add a call of a core operation."""
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable or not self.is_read(str(target)):
-            raise _Involved
+            raise _InvolvedError
         node = self.graph.create_node("call_function", target, args, kwargs, name=target.overloadpacket.__name__)
         node.meta["val"] = value
         first = next(nodes_in(args), None) if is_view(target) else None
@@ -200,32 +207,32 @@ class _Parts:
         return node
 
     def _trace(self, target: Any, args: Any, kwargs: Any, nodes: list[torch.fx.Node]) -> torch.fx.Graph:
-        """Return what a call is made of, as a function of the nodes among its arguments."""
+        """Return the decomposition of a call, as a function of the nodes among its arguments."""
         if any(tensor_of(node) is None for node in nodes):
-            raise _Involved
+            raise _InvolvedError
         places = {node: place for place, node in enumerate(nodes)}
         key = (target, key_of(args, places), key_of(kwargs, places))
-        if key not in self.traced:
-            self.traced[key] = self._traced(self.table.get(target, target), args, kwargs, nodes)
-        return self.traced[key]
+        if key not in self.traces:
+            self.traces[key] = self._trace_new(self.table.get(target, target), args, kwargs, nodes)
+        return self.traces[key]
 
-    def _traced(
+    def _trace_new(
         self, function: Callable[..., Any], args: Any, kwargs: Any, nodes: list[torch.fx.Node]
     ) -> torch.fx.Graph:
-        def computed(*tensors: Any) -> Any:
+        def call(*tensors: Any) -> Any:
             given = dict(zip(nodes, tensors, strict=True))
             return function(*mapped(args, given), **mapped(kwargs, given))
 
         with self.mode or FakeTensorMode(), torch.no_grad():
             examples = [example_of(node.meta["val"]) for node in nodes]
             try:
-                graph: torch.fx.Graph = make_fx(computed, decomposition_table=dict(self.table))(*examples).graph
-            except Exception as error:  # whatever tracing meets: as a whole it may not, or says what it met
-                raise _Involved from error
+                graph: torch.fx.Graph = make_fx(call, decomposition_table=dict(self.table))(*examples).graph
+            except Exception as error:  # any error of tracing: the whole program may decompose, or explain it
+                raise _InvolvedError from error
         return graph
 
-    def _inlined(self, graph: torch.fx.Graph, operands: list[torch.fx.Node]) -> Any:
-        """Add what a call is made of; return its results."""
+    def _inline(self, graph: torch.fx.Graph, operands: list[torch.fx.Node]) -> Any:
+        """Add a decomposition; return its results."""
         places = [node for node in graph.nodes if node.op == "placeholder"]
         known: dict[torch.fx.Node, Any] = dict(zip(places, operands, strict=True))
         given = {self.memory[node] for node in operands}
@@ -236,7 +243,7 @@ class _Parts:
             if node not in needed or node in known:
                 continue
             if node.op != "call_function":
-                raise _Involved
+                raise _InvolvedError
             args, kwargs, value = mapped(node.args, known), mapped(node.kwargs, known), node.meta.get("val")
             if node.target is operator.getitem:
                 source, at = args
@@ -244,7 +251,7 @@ class _Parts:
             elif not writes(node):
                 known[node] = self._add(node.target, args, kwargs, value)
             elif not isinstance(args[0], torch.fx.Node) or self.memory[args[0]] in given:
-                raise _Involved
+                raise _InvolvedError
             else:
                 made = self._add(without_writing(node.target, (args, kwargs)), args, kwargs, value)
                 self._overwrite(known, args[0], made, place, last)

@@ -1,8 +1,8 @@
-"""Declarations as operators of PyTorch, with a shape function, kernels and the derived gradient.
+"""Declarations as operators of PyTorch, with kernels and derived gradient.
 
 A declaration `my_op` becomes `torch.ops.cuts.my_op`, and its gradient `torch.ops.cuts.my_op_backward`. Both are opaque
-to PyTorch and known to this frontend: in a model that is compiled by `cuts` they are operations like any other, and
-fuse with what is around them.
+to PyTorch and known to this importer: in a model that `cuts` compiles they are operations like any other, and fuse with
+their neighbours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .reader import TORCH_TYPES, Reader, Value, dtype_of
 from .tensors import function_of_tensors
 
 NAMESPACE = "cuts"
-#: How the kinds of attributes are written in a schema.
+#: Kinds of attributes in a schema.
 _KINDS = {
     "int": "int", "axis": "int", "float": "float", "bool": "bool", "string": "str", "choice": "str",
     "dtype": "ScalarType", "ints": "int[]", "axes": "int[]", "floats": "float[]", "strings": "str[]",
@@ -36,7 +36,10 @@ Types = Sequence[TensorType | None]
 
 @frozen
 class BackwardCall:
-    """What a backward operator computes: the gradients of the operands `wanted`, given those of the results `given`."""
+    """Arguments of a backward operator.
+
+    It computes the gradients of the operands `wanted`, given those of the results `given`.
+    """
 
     operands: tuple[TensorType | None, ...]
     attributes: Mapping[str, Attribute]
@@ -44,13 +47,13 @@ class BackwardCall:
     given: tuple[str, ...]
 
     def text(self) -> str:
-        """Return it as the string that the operator takes."""
+        """Return the string that the operator takes."""
         operands = [None if t is None else [t.dtype.value, list(t.shape)] for t in self.operands]
         return json.dumps([operands, dict(self.attributes), self.wanted, self.given])
 
     @staticmethod
     def parse(text: str) -> BackwardCall:
-        """Return what `text` wrote."""
+        """Return the call of a `text`."""
         operands, attributes, wanted, given = json.loads(text)
         types = tuple(None if t is None else TensorType(DType(t[0]), tuple(t[1])) for t in operands)
         return BackwardCall(types, plain(attributes), tuple(wanted), tuple(given))
@@ -58,7 +61,7 @@ class BackwardCall:
 
 @define(eq=False)
 class DeclaredOperator:
-    """An operator and what it is made of: the declaration, the texts that it needs, and how graphs are compiled."""
+    """Operator of a declaration: its vocabulary texts and its compiler."""
 
     name: str
     decl: OpDecl
@@ -68,11 +71,11 @@ class DeclaredOperator:
     compiled: dict[object, Callable[..., list[Any]]] = field(factory=dict)
     lock: Any = field(factory=Lock)
 
-    # ---- what PyTorch is told
+    # ---- registration
 
     @property
     def schema(self) -> str:
-        """Operands by position, attributes by name; an attribute that has a default may be left out."""
+        """Schema: operands by position, attributes by name, defaults optional."""
         operands = [_parameter(self.decl.operands[n:]) for n in range(len(self.decl.operands))]
         named = []
         for name, item in self.decl.attributes.items():
@@ -88,7 +91,7 @@ class DeclaredOperator:
         return "Tensor" if len(self.decl.results) == 1 else f"({', '.join('Tensor' for _ in self.decl.results)})"
 
     def packed(self, results: Sequence[Any]) -> Any:
-        """Return results as the schema has them."""
+        """Return results in the form of the schema."""
         return list(results) if self._returned == "Tensor[]" else results[0] if len(results) == 1 else tuple(results)
 
     # ---- forward
@@ -101,14 +104,14 @@ class DeclaredOperator:
         return self.packed(self._run(("forward", types, _key(given)), tensors, lambda: self._forward(types, given)))
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
-        """Return results that have types and no elements."""
+        """Return results with types and without elements."""
         tensors = self.flat(operands)
         device = _device(self.decl.name, tensors)
         instance = self.instance(tuple(map(_type, tensors)), plain(attributes))
         return self.packed([_empty(type_, device) for type_ in instance.output_types])
 
     def instance(self, types: Types, attributes: Mapping[str, Attribute]) -> Instance:
-        """Return what the operation means for operands of these types."""
+        """Return the instance of the operation for operand types."""
         return self.decl.instantiate(types, attributes)
 
     def _forward(self, types: Types, attributes: Mapping[str, Attribute]) -> Captured:
@@ -124,7 +127,7 @@ class DeclaredOperator:
     # ---- backward
 
     def remember(self, context: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None) -> None:
-        """Keep for the backward pass what the derived gradient reads, and nothing else."""
+        """Save the tensors that the derived gradient reads for the backward pass."""
         tensors, results = self.flat(inputs), list(output) if isinstance(output, (list, tuple)) else [output]
         types, attributes = tuple(map(_type, tensors)), plain(keyword_only_inputs or {})
         instance = self.instance(types, attributes)
@@ -171,30 +174,36 @@ class DeclaredOperator:
         return self._run(("backward", problem), saved, lambda: self.backward_graph(BackwardCall.parse(problem)))
 
     def fake_backward(self, saved: Sequence[Any], problem: str) -> list[Any]:
-        """Return gradients that have types and no elements."""
+        """Return gradients with types and without elements."""
         parsed = BackwardCall.parse(problem)
         types = dict(zip(self.instance(parsed.operands, parsed.attributes).inputs, parsed.operands, strict=True))
         return [_empty(type_, saved[0].device) for name in parsed.wanted if (type_ := types[name]) is not None]
 
     def backward_graph(self, problem: BackwardCall) -> Captured:
-        """Return the graph of a gradient: its inputs are what it reads of operands, results, and gradients `dy`."""
-        reader = Reader(self.registry.instances.infer, gradients=Gradients(self.registry, dict(self.texts)))
+        """Return the graph of a gradient.
+
+        Its inputs are the operands and results that it reads, and the gradients `dy`.
+        """
+        ctx = Reader(self.registry.instances.infer, gradients=Gradients(self.registry, dict(self.texts)))
         instance = self.instance(problem.operands, problem.attributes)
         values = dict(zip(instance.inputs, problem.operands, strict=True))
         values |= zip(instance.outputs, instance.output_types, strict=True)
         values |= {f"d{name}": values[name] for name in problem.given}
-        reader.types.update((name, type_) for name, type_ in values.items() if name is not None and type_ is not None)
-        reader.taken.update(reader.types)
-        names = {name: Value(name) for name in reader.types}
-        found = gradients_of(reader, instance, names, problem)
-        outputs = tuple(reader.output(value, f"d{name}") for name, value in zip(problem.wanted, found, strict=True))
-        whole = captured_graph(reader, self.decl.name, tuple(names), outputs)
+        ctx.types.update((name, type_) for name, type_ in values.items() if name is not None and type_ is not None)
+        ctx.taken.update(ctx.types)
+        names = {name: Value(name) for name in ctx.types}
+        found = gradients_of(ctx, instance, names, problem)
+        outputs = tuple(ctx.output(value, f"d{name}") for name, value in zip(problem.wanted, found, strict=True))
+        whole = captured_graph(ctx, self.decl.name, tuple(names), outputs)
         return evolve(whole, inputs=whole.graph.inputs)
 
     # ---- both
 
     def flat(self, operands: Sequence[Any]) -> list[Any]:
-        """Return operands one by one; behind a list of any length each has its place, absent or not."""
+        """Return operands one by one.
+
+        After a list of any length each operand has its place, absent or not.
+        """
         found = [t for o in operands for t in (o if isinstance(o, (list, tuple)) else [o])]
         several = any(o.variadic for o in self.decl.operands)
         return [*found, *(None for _ in self.decl.operands[len(operands) :])] if several else found
@@ -207,14 +216,14 @@ class DeclaredOperator:
         return self.compiled[key, device](*tensors)
 
 
-def gradients_of(reader: Reader, instance: Instance, names: Mapping[str, Value], problem: BackwardCall) -> list[Value]:
-    """Add what computes the gradients of a problem to a graph; zeros where an operand has none."""
-    made = reader.add_steps(reader.gradients.steps(instance, problem.wanted, problem.given), names)
-    return [made.get(f"d{name}") or reader.zeros_like(names[name]) for name in problem.wanted]
+def gradients_of(ctx: Reader, instance: Instance, names: Mapping[str, Value], problem: BackwardCall) -> list[Value]:
+    """Add the gradients of a problem to a graph, zeros without one."""
+    made = ctx.add_steps(ctx.gradients.steps(instance, problem.wanted, problem.given), names)
+    return [made.get(f"d{name}") or ctx.zeros_like(names[name]) for name in problem.wanted]
 
 
 def _parameter(operands: Sequence[syntax.Operand]) -> str:
-    """Return the first of some operands as a schema has it; what is optional to the end may be left out."""
+    """Return the first of some operands as a schema has it; a trailing optional one gets a default."""
     first, *_ = operands
     kind = "Tensor[]" if first.variadic else "Tensor?" if first.optional else "Tensor"
     return f"{kind} {first.name}{'=None' if all(o.optional for o in operands) else ''}"
@@ -229,7 +238,7 @@ def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def _device(name: str, tensors: Sequence[Any]) -> torch.device:
-    """Return where the operands are; raise `UsageError` where they are in several places."""
+    """Return the device of the operands; raise `UsageError` where there are several."""
     found = list(dict.fromkeys(t.device for t in tensors if t is not None))
     if len(found) > 1:
         raise UsageError(
@@ -239,7 +248,7 @@ def _device(name: str, tensors: Sequence[Any]) -> torch.device:
 
 
 def plain(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Return the attributes that are given, element types by our names, lists as tuples."""
+    """Return the given attributes, element types by our names, lists as tuples."""
     return {name: _plain(value) for name, value in attributes.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Which operations PyTorch takes apart, and how, for graphs that we read."""
+"""Table of PyTorch's decompositions for imported graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .recurrent import RECURRENT
 
 aten = torch.ops.aten
 
-#: Operations that PyTorch would take apart and our vocabulary has whole.
+#: Operations of the vocabulary that PyTorch would decompose.
 WHOLE = (
     "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default",
     "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
@@ -27,21 +27,23 @@ WHOLE = (
     "upsample_nearest3d.vec", "upsample_nearest3d.default", "_upsample_nearest_exact1d.vec",
     "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.vec", "_upsample_nearest_exact2d.default",
     "_upsample_nearest_exact3d.vec", "_upsample_nearest_exact3d.default", "col2im.default", "threshold.default",
-    # Taken apart, the derivatives of these are differences of numbers that are nearly equal.
+    # Decomposed, the derivatives of these are differences of nearly equal numbers.
     "gelu_backward.default", "silu_backward.default", "mish_backward.default", "tanh_backward.default",
     "glu_backward.default",
 )  # fmt: skip
 
 
 def decompositions() -> dict[Any, Any]:
-    """Return how PyTorch takes operations apart, without those that stay whole."""
+    """Return PyTorch's decompositions, without operations that stay whole."""
     # Operations can be registered at any time, and PyTorch looks through all of them again whenever it is asked.
-    return dict(_taken_apart(*torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")))
+    return dict(
+        _decomposition_table(*torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
+    )
 
 
 @lru_cache(maxsize=1)
-def _taken_apart(*registered: str) -> Mapping[Any, Any]:
-    """Return PyTorch's table, given the names of all operations that are made of others."""
+def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
+    """Return PyTorch's table, given the names of all composite operations."""
     table: dict[Any, Any] = {**torch.export.default_decompositions()}
     for name in WHOLE:
         packet, _, overload = name.partition(".")
@@ -50,7 +52,10 @@ def _taken_apart(*registered: str) -> Mapping[Any, Any]:
 
 
 def training_decompositions() -> dict[Any, Any]:
-    """Return how PyTorch takes apart what occurs in training only and is one operation for its exporter."""
+    """Return the decompositions with those of training operations.
+
+    PyTorch's exporter keeps these whole.
+    """
     more: list[Any] = [
         aten._native_batch_norm_legit_functional,
         aten.native_batch_norm_backward,
@@ -61,27 +66,30 @@ def training_decompositions() -> dict[Any, Any]:
 
 
 def is_taken_apart(operation: Any, table: Mapping[Any, Any]) -> bool:
-    """Whether PyTorch takes an operation apart, given how it takes those of its table: it always does where one is made
-    of others, unless it stays whole.
+    """Return whether PyTorch decomposes an operation, given its table.
+
+    It always decomposes a composite one, unless that stays whole.
     """
     made_of_others: bool = operation._can_decompose()
     return operation in table or (made_of_others and str(operation).removeprefix("aten.") not in WHOLE)
 
 
-# ---- calls whose core form is known beforehand: each of a network has other shapes, and would have to be traced
+# ---- calls with a fixed core form, which need no trace for each shape
 
 
 @frozen
 class Rewritten:
-    """A call in core form: another operation, of whose results it is the first where there are `several`."""
+    """Call in core form: another operation.
+
+    The call's result is the first of its results where there are `several`.
+    """
 
     target: torch._ops.OpOverload
     arguments: tuple[Any, ...]
     several: bool = False
 
 
-#: Takes a call's arguments, and returns it in core form: as a call, or as the value among the arguments that it gives;
-#: None where it is not as simple.
+#: Takes a call's arguments, and returns its core form: a call, or one of the arguments; None where it is not as simple.
 Rewrite: TypeAlias = Callable[..., Rewritten | torch.fx.Node | None]
 
 
@@ -100,7 +108,7 @@ def _convolution(axes: int) -> Rewrite:
 
 
 def _each(given: Any, axes: int) -> list[int]:
-    """Return a number for each axis, where one stands for all of them."""
+    """Return a number for each axis, repeated where one is given."""
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
     return listed if len(listed) == axes else listed * axes
 

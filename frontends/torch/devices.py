@@ -1,7 +1,7 @@
-"""On which device of PyTorch a graph runs; a graph that is on several, or on one that has no kernels, stays in PyTorch.
+"""Device of a graph; graphs on several devices stay in PyTorch.
 
-A plan has one device: all that it reads and returns lies there. Compiled graphs of equal weights read one copy of the
-constants on a device; a tensor of it lives as long as a compiled graph keeps it.
+So do graphs on devices without kernels. A plan has one device for all its inputs and results. Compiled graphs of equal
+weights share one copy of the constants on a device; a tensor of it lives as long as a compiled graph keeps it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,35 @@ _FILLING = Lock()
 
 
 def is_number(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one number on the CPU, which PyTorch takes along with tensors of any device."""
+    """Return whether a tensor is one number on the CPU.
+
+    PyTorch accepts these beside tensors of any device.
+    """
     return tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
 def device_of(values: Sequence[Any]) -> torch.device:
-    """Return the device of the first tensor among some values that is more than a number, else the CPU."""
+    """Return the device of the first tensor with axes, else the CPU."""
     tensors = (value for value in values if isinstance(value, torch.Tensor))
     return next((tensor.device for tensor in tensors if not is_number(tensor)), torch.device("cpu"))
 
 
 def check_devices(graph: torch.fx.Graph, device: torch.device) -> None:
-    """Raise `UsageError` where a graph that is to run on a device reads or returns tensors of another one, or where
-    there are no kernels for it.
+    """Check that a graph can run on a device.
+
+    Raises `UsageError` where it reads or returns tensors of another one, or where there are no kernels for it.
     """
     if device.type not in KINDS:
         raise UsageError(f"there are no kernels for device {device}; tensors may lie on {' and '.join(KINDS)}")
-    found = dict.fromkeys((device, *_touched(graph)))
+    found = dict.fromkeys((device, *_used_devices(graph)))
     if len(found) > 1:
         raise UsageError(
             f"its tensors lie on {' and '.join(map(str, found))}", hint="move the model and its inputs to one device"
         )
 
 
-def _touched(graph: torch.fx.Graph) -> Iterator[torch.device]:
-    """Yield where the tensors are that a graph reads from outside and returns, but for numbers."""
+def _used_devices(graph: torch.fx.Graph) -> Iterator[torch.device]:
+    """Yield the devices of a graph's inputs and results, except for numbers."""
     for node in graph.nodes:
         ends = [node] if node.op == "placeholder" and node.users else []
         for tensor in (end.meta.get("val") for end in (node.all_input_nodes if node.op == "output" else ends)):
@@ -56,14 +60,20 @@ def _touched(graph: torch.fx.Graph) -> Iterator[torch.device]:
 
 
 class SharedMemory:
-    """Shared memory of a device, as one compiled graph asks for it; `memory` keeps the tensors that it got."""
+    """Shared constants of a device for one compiled graph.
+
+    `memory` keeps the tensors that it got.
+    """
 
     def __init__(self, device: torch.device, memory: list[torch.Tensor]) -> None:
         self.device = device
         self.memory = memory
 
     def address(self, digest: str, nbytes: int, fill: Callable[[int], None]) -> int:
-        """Return the address of memory with the content of a digest; `fill` writes it where no graph has it yet."""
+        """Return the address of memory with the content of a digest.
+
+        `fill` writes it where no graph has it yet.
+        """
         key = str(self.device), digest, nbytes
         with _FILLING:
             tensor = _TENSORS.get(key)

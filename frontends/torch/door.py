@@ -1,10 +1,10 @@
-"""A compiled graph as a function of tensors, which it reads and writes where they lie.
+"""Compiled graph as a function of tensors, read and written in place.
 
-A call launches the plan's kernels on PyTorch's current stream, and waits for nothing on a GPU. Outputs are new tensors
-of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin at a
-multiple of 16 bytes; others are copied first. What a plan keeps between calls (constants, memory between kernels) is
-PyTorch's too. On a stream that somebody records, as `torch.cuda.graph` does, a call gets memory between kernels of its
-own, so that the recording may be replayed beside other calls.
+A call launches the plan's kernels on PyTorch's current stream, and does not synchronise with a GPU. Outputs are new
+tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
+at a multiple of 16 bytes; others are copied first. The memory that a plan keeps between calls (constants, memory
+between kernels) is PyTorch's too. On a captured stream, as of `torch.cuda.graph`, a call gets its own memory between
+kernels, so that the CUDA graph may be replayed concurrently with other calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .settings import current_stream, is_recorded, same_pointers
 
 @frozen
 class _Expected:
-    """What an input was compiled for, and its place among the arguments."""
+    """Input type that a graph is compiled for, and its argument number."""
 
     name: str
     at: int
@@ -37,9 +37,9 @@ class _Expected:
     order: tuple[int, ...] | None = None
 
     def of(self, arguments: Sequence[Any]) -> torch.Tensor:
-        """Return the input among the arguments, with its axes in the order that the graph has.
+        """Return the input among the arguments, its axes in the graph's order.
 
-        Raises `UsageError` where it is not what the graph was compiled for.
+        Raises `UsageError` where it does not fit the compiled graph.
         """
         tensor: torch.Tensor = arguments[self.at]
         if tensor.device != self.device and is_number(tensor):
@@ -56,8 +56,8 @@ class _Expected:
 
 
 @frozen(eq=False)
-class _Opened:
-    """A program with memory of its own, and what it is given: held inputs, and others; None stands for a seed."""
+class _OpenProgram:
+    """Program with its memory, held inputs and others; None stands for a seed."""
 
     running: Running
     memory: tuple[torch.Tensor, ...]
@@ -69,40 +69,43 @@ class _Opened:
 
 
 @frozen(eq=False)
-class _Known:
-    """Where the held inputs of an opened program lay at the last call: `pointers` at `indices` of the arguments."""
+class _HeldAddresses:
+    """Addresses of the held inputs at the last call.
 
-    opened: _Opened
+    These are `pointers` at `indices` of the arguments.
+    """
+
+    opened: _OpenProgram
     pointers: list[int]
     indices: list[int]
     fixed: tuple[int, ...]
 
-    def still(self, arguments: Sequence[Any]) -> bool:
-        """Whether they lie there now."""
+    def matches(self, arguments: Sequence[Any]) -> bool:
+        """Return whether the inputs have these addresses."""
         return same_pointers(arguments, self.pointers, self.indices)
 
 
 class Door:
-    """A program as a function of the inputs of a captured graph, in order, on one device.
+    """Compiled program as a function of a captured graph's inputs.
 
-    `held` are the numbers of inputs that a model holds (parameters, buffers). Any thread may call it.
+    It runs on one device. `held` are the numbers of parameters and buffers of the model. It is thread-safe.
     """
 
     def __init__(self, ends: Ends, device: torch.device, program: TensorProgram, held: Collection[int] = ()) -> None:
         self.ends, self.device, self.program = ends, device, program
         self._held = frozenset(held)
-        self._known: _Known | None = None
+        self._addresses: _HeldAddresses | None = None
         self._opening = Lock()
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Launch the graph on the current stream, and return its results.
 
-        Raises `UsageError` for a tensor of another type, shape or device; `BackendError` where the first call is one
-        that is recorded.
+        Raises `UsageError` for a tensor of another type, shape or device; `BackendError` where the first call is
+        captured.
         """
-        known = self._known
-        if known is None or not known.still(arguments):
-            known = self._meet(arguments)
+        known = self._addresses
+        if known is None or not known.matches(arguments):
+            known = self._record_addresses(arguments)
         opened = known.opened
         seeds = iter(self._seeds())
         given = [next(seeds) if item is None else _readable(item.of(arguments)) for item in opened.moving]
@@ -113,48 +116,50 @@ class Door:
             opened.made.finish(memories, (*opened.memory, *held, *given, *blocks))
         return give(opened.results, memories, arguments)
 
-    def _launch(self, known: _Known, addresses: Sequence[int]) -> None:
-        opened, stream = known.opened, current_stream(self.device)
+    def _launch(self, held_addresses: _HeldAddresses, addresses: Sequence[int]) -> None:
+        opened, stream = held_addresses.opened, current_stream(self.device)
         if is_recorded(self.device):
             scratch = torch.empty_like(opened.memory[1])
-            fixed = opened.running.fixed([known.pointers[n] for n in known.indices], scratch.data_ptr())
+            fixed = opened.running.fixed(
+                [held_addresses.pointers[n] for n in held_addresses.indices], scratch.data_ptr()
+            )
             opened.running.launch_apart(fixed, addresses, stream)
             return
         if stream not in opened.streams:
             opened.streams.add(stream)
             for tensor in opened.memory if self.device.type == "cuda" else ():
                 tensor.record_stream(torch.cuda.current_stream(self.device))
-        opened.running.launch(known.fixed, addresses, stream)
+        opened.running.launch(held_addresses.fixed, addresses, stream)
 
     def _seeds(self) -> Sequence[torch.Tensor]:
-        """Return new random numbers of 32 bits, the lower half of an integer each; PyTorch's generator of the device
-        draws them, so that its seed counts.
-        """
+        """Return new random numbers of 32 bits, the lower half of an integer each, from PyTorch's generator."""
         count = len(self.ends.seeds)
         return torch.tensor_split(torch.randint(1 << 32, (count,), device=self.device), count) if count else ()
 
-    # ---- what is done once
+    # ---- setup
 
-    def _meet(self, arguments: Sequence[Any]) -> _Known:
-        """Note where held inputs lie; open the program where that is not done, or one cannot be read in place now."""
+    def _record_addresses(self, arguments: Sequence[Any]) -> _HeldAddresses:
+        """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
         with self._opening:
-            opened = self._known.opened if self._known else self._open(arguments)
+            opened = self._addresses.opened if self._addresses else self._open(arguments)
             if not all(_is_readable(item.of(arguments)) for item in opened.held):
                 opened = self._open(arguments)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
-            self._known = _Known(opened, pointers, list(places), opened.running.fixed(tuple(places.values())))
-            return self._known
+            self._addresses = _HeldAddresses(
+                opened, pointers, list(places), opened.running.fixed(tuple(places.values()))
+            )
+            return self._addresses
 
-    def _open(self, arguments: Sequence[Any]) -> _Opened:
-        """Open the program; inputs are held that are now where they can be read in place."""
+    def _open(self, arguments: Sequence[Any]) -> _OpenProgram:
+        """Open the program; inputs are held that can be read in place."""
         if is_recorded(self.device):
             raise BackendError(
                 "a compiled graph is opened at its first call, which cannot be recorded",
                 hint="call the model once before torch.cuda.graph",
             )
         places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
-        expected = {name: self._expected(name, at) for name, at in places.items()}
+        expected = {name: self._expected_input(name, at) for name, at in places.items()}
         there = [name for name, at in places.items() if arguments[at].device == self.device]
         held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
@@ -164,7 +169,7 @@ class Door:
             )
         layout = running.layout
         made = made_of(layout, self.ends.memory)
-        return _Opened(
+        return _OpenProgram(
             running,
             tuple(memory),
             tuple(expected[name] for name in layout.held),
@@ -181,14 +186,14 @@ class Door:
         memory.append(tensor)
         return tensor.data_ptr()
 
-    def _expected(self, name: str, at: int) -> _Expected:
+    def _expected_input(self, name: str, at: int) -> _Expected:
         type_ = self.ends.types[name]
         order = self.ends.orders.get(name)
         return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
-    """Whether kernels can read a tensor where it lies."""
+    """Return whether kernels can read a tensor in place."""
     return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
 
 

@@ -1,4 +1,4 @@
-"""Captured graphs whose shapes or numbers Dynamo left open: ours are compiled for each that occur."""
+"""Captured graphs of dynamic shape, compiled for each shape that occurs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CompileStatic = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 
 
 def is_dynamic(example: Any) -> bool:
-    """Whether Dynamo captured a symbol in the place of a number, or a tensor of symbolic shape."""
+    """Return whether Dynamo captured a symbol, or a symbolic shape."""
     if isinstance(example, torch.Tensor):
         return any(isinstance(extent, torch.SymInt) for extent in example.shape)
     return isinstance(example, torch.SymInt)
 
 
 class PlansByShape:
-    """Compiled functions by the shapes and numbers of their arguments: at most `limit`, the last used ones.
+    """Cache of compiled functions by shapes and numbers, least recently used.
 
-    A function that leaves gives back its memory on the host and on the device when its last call has returned. One
-    that was called while a stream was recorded stays, since the recording reads its memory. Any thread may ask; two
-    that ask for one key at once may both compile.
+    It keeps at most `limit`. An evicted function releases its memory on the host and on the device when its last call
+    has returned. One that was called during a stream capture stays, since the CUDA graph reads its memory. It is
+    thread-safe; two threads that ask for one key at once may both compile.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -40,11 +40,11 @@ class PlansByShape:
         self._changing = Lock()
 
     def __len__(self) -> int:
-        """Return how many are kept."""
+        """Return the number of cached functions."""
         return len(self._functions)
 
     def find(self, key: Any) -> Callable[..., Any] | None:
-        """Return the function of a key, which becomes the last used one."""
+        """Return the function of a key, which becomes the most recently used."""
         with self._changing:
             found = self._functions.get(key)
             if found is not None:
@@ -52,16 +52,16 @@ class PlansByShape:
             return found or self._recorded.get(key)
 
     def hold(self, key: Any, function: Callable[..., Any]) -> None:
-        """Keep a function that a recording needs beyond the limit."""
+        """Keep a function that a CUDA graph needs beyond the limit."""
         with self._changing:
             self._recorded[key] = function
 
     def make_room(self) -> None:
-        """Drop the least recently used functions until one more fits."""
+        """Evict the least recently used functions until one more fits."""
         self._drop((self.limit or 1) - 1)
 
     def keep(self, key: Any, function: Callable[..., Any]) -> None:
-        """Keep a function as the last used one."""
+        """Cache a function as the most recently used one."""
         with self._changing:
             self._functions[key] = function
             self._functions.move_to_end(key)
@@ -76,8 +76,9 @@ class PlansByShape:
 
 
 def by_shape(module: Any, compile_static: CompileStatic, limit: int | None = None) -> Callable[..., Any]:
-    """Return a function that compiles for the shapes and numbers of its arguments: ours are static where Dynamo would
-    have them symbolic. It keeps what it compiled for `limit` of them.
+    """Return a function that compiles for the shapes of its arguments.
+
+    Our graphs are static where Dynamo would have them symbolic. It caches `limit` plans.
     """
     compiled = PlansByShape(limit)
     numbers = _numbers(module)
@@ -92,25 +93,25 @@ def by_shape(module: Any, compile_static: CompileStatic, limit: int | None = Non
         function = compiled.find(key)
         if function is None:
             compiled.make_room()
-            with tracing(TracingContext(FakeTensorMode())):  # autograd notes there what it finds of a graph
-                function = compile_static(_with_numbers(module, known), arguments)
+            with tracing(TracingContext(FakeTensorMode())):  # autograd records its findings there
+                function = compile_static(_replace_numbers(module, known), arguments)
             compiled.keep(key, function)
-        if _are_recorded(arguments):
+        if _are_captured(arguments):
             compiled.hold(key, function)
         return function(*arguments)
 
     return call
 
 
-def _are_recorded(arguments: Sequence[Any]) -> bool:
-    """Whether the current stream of the arguments' GPU is being recorded."""
+def _are_captured(arguments: Sequence[Any]) -> bool:
+    """Return whether the current stream of the arguments' GPU is being captured."""
     devices = (a.device for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda")
     device = next(devices, None)
     return device is not None and is_recorded(device)
 
 
 def _numbers(module: Any) -> tuple[int, ...]:
-    """Return the places of inputs of which only the number is read: Dynamo passes a float as a tensor without axes."""
+    """Return the positions of number inputs: Dynamo passes a float as a tensor without axes."""
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     return tuple(at for at, node in enumerate(places) if _is_number(node))
 
@@ -125,8 +126,8 @@ def _is_read(user: torch.fx.Node) -> bool:
     return user.op == "call_method" and user.target == "item"
 
 
-def _with_numbers(module: Any, known: Mapping[int, float]) -> Any:
-    """Return a module that has numbers where it would read them."""
+def _replace_numbers(module: Any, known: Mapping[int, float]) -> Any:
+    """Return a module with numbers in place of reads of them."""
     if not known:
         return module
     made = torch.fx.GraphModule(module, copy.deepcopy(module.graph))

@@ -1,11 +1,11 @@
-"""A backend for `torch.compile`: graphs that Dynamo captures become ours, forward and backward.
+"""Backend of `torch.compile`: captured graphs, forward and backward.
 
-Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are read alike: backward
-operations decompose, or are the derived adjoints of what their forward operations mean here (`operators.gradients`). A
-graph that we cannot read runs in PyTorch, with a warning.
+Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are imported in the same way:
+backward operations decompose, or are the derived adjoints of their forward operations (`operators.gradients`). A graph
+that cannot be imported runs in PyTorch, with a warning.
 
-What was made of a module that needs nothing of autograd is kept by what is told of the module (`told`). A later process
-finds it by the same words: neither autograd nor our passes see the module again.
+The compiled graph of a module that needs nothing of autograd is cached by the module's fingerprint (`told`). A later
+process finds it by the same fingerprint: neither autograd nor our passes see the module again.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def dynamo_backend(
     kept: Kept | None = None,
     max_shapes: int | None = None,
 ) -> Any:
-    """Compile a captured module: the entry that `torch.compile` calls. Gradients, where wanted, are PyTorch's graphs,
-    compiled alike. With `freeze`, parameters and buffers become constants. What other processes made is in `kept`. Of a
-    module of dynamic shape, plans are kept for `max_shapes` shapes.
+    """Compile a captured module: the entry that `torch.compile` calls.
 
-    Raises `UsageError` where gradients of what is frozen are wanted.
+    Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `kept` has
+    the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached.
+
+    Raises `UsageError` where gradients of frozen parameters are wanted.
     """
 
     def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
@@ -55,13 +56,13 @@ def dynamo_backend(
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
         _check_frozen(frozen)
         if kept is None:
-            return _made(module, arguments, compile_graph, held, frozen)[0]
+            return _compile_module(module, arguments, compile_graph, held, frozen)[0]
         with unset_fake_temporarily():  # constants are numbers here
             words = told(module, arguments, held, frozen)
-            known = words and _found(module, arguments, compile_graph, held, frozen, partial(kept.find, words))
+            known = words and _find_cached(module, arguments, compile_graph, held, frozen, partial(kept.find, words))
         if known:
             return known
-        function, made = _made(module, arguments, compile_graph, held, frozen)
+        function, made = _compile_module(module, arguments, compile_graph, held, frozen)
         if words and made:
             kept.keep(words, made)
         return function
@@ -71,22 +72,20 @@ def dynamo_backend(
     return compile_static(module, examples)
 
 
-def _made(
+def _compile_module(
     module: Any,
     arguments: Sequence[Any],
     compile_graph: CompileGraph,
     held: frozenset[int],
     frozen: Mapping[int, torch.Tensor],
 ) -> tuple[Callable[..., Any], Found | None]:
-    """Compile a captured module; return its function, and what was made of its graph where that is all there is to
-    it.
-    """
+    """Compile a captured module; return its function, and its cache entry where autograd adds nothing."""
     made: list[tuple[Ends, ArrayFunction | Choice]] = []
     direct: list[tuple[TensorFunction, Found]] = []
     unread: list[CutsError] = []
 
-    def compile_noted(captured: Captured, device: Any) -> ArrayFunction | Choice:
-        made[:] = [(captured.ends, compile_graph(captured, device))]
+    def compile_noted(import_graph: Captured, device: Any) -> ArrayFunction | Choice:
+        made[:] = [(import_graph.ends, compile_graph(import_graph, device))]
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
@@ -94,7 +93,7 @@ def _made(
             return make_boxed_func(part.forward)
         try:
             with unset_fake_temporarily():
-                found = _compiled(part.graph, device_of(inputs), compile_noted, held, frozen)
+                found = _compile_graph(part.graph, device_of(inputs), compile_noted, held, frozen)
                 checked = checked_results(part.graph, results(part.graph), found)
                 if is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
@@ -112,7 +111,7 @@ def _made(
         except ForeignLayerError as error:
             unread.append(error)
             _warn(module.graph, error)
-    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for the parts that they are here
+    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for their decomposition
         return module.forward, None
     return direct[0] if direct else (whole, None)
 
@@ -121,7 +120,7 @@ def _warn(graph: torch.fx.Graph, error: CutsError) -> None:
     warnings.warn(f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=3)
 
 
-def _found(
+def _find_cached(
     module: Any,
     arguments: Sequence[Any],
     compile_graph: CompileGraph,
@@ -129,21 +128,23 @@ def _found(
     frozen: Mapping[int, torch.Tensor],
     find: Callable[[torch.device, Callable[[Sequence[int]], Captured]], Found | None],
 ) -> TensorFunction | None:
-    """Return the function of a captured module that an earlier process compiled, or nothing. Where more must be made
-    of it (a parameter that is a constant changed, PyTorch's precision did), autograd sees it after all.
+    """Return the function of a cached captured module, or None.
+
+    Where it must be compiled again (a constant parameter changed, PyTorch's precision did), autograd traces it after
+    all.
     """
     device, later = device_of(arguments), TracedLater(module, arguments)
 
-    def captured(constants: Mapping[int, torch.Tensor]) -> Captured:
+    def import_graph(constants: Mapping[int, torch.Tensor]) -> Captured:
         return graph_of_nodes(later.graph, constants, True)
 
-    found = find(device, lambda numbers: captured({n: frozen[n] for n in numbers}))
+    found = find(device, lambda numbers: import_graph({n: frozen[n] for n in numbers}))
     if found is None:
         return None
     known = [function_of_ends(found.ends, device, found.compiled, held)]
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
-        return known.pop() if known else function_of_tensors(captured(constants), device, compile_graph, held)
+        return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
 
     constants = {n: frozen[n] for n in found.frozen}
     return FrozenFunction(compile_with, constants) if constants else compile_with({})
@@ -158,21 +159,22 @@ def _check_frozen(frozen: Mapping[int, Any]) -> None:
 
 
 def _computes(graph: torch.fx.Graph) -> bool:
-    """Whether a graph has results that are more than views of its inputs; of a batch of no elements Dynamo asks for
-    none.
+    """Return whether a graph has results other than views of its inputs.
+
+    For a batch of no elements Dynamo asks for none.
     """
     nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
     return not all(is_view_of_input(node) for node in nodes)
 
 
-def _compiled(
+def _compile_graph(
     graph: torch.fx.Graph,
     device: torch.device,
     compile_graph: CompileGraph,
     held: frozenset[int],
     frozen: Mapping[int, torch.Tensor],
 ) -> TensorFunction:
-    """Compile a graph that autograd made; `held` and `frozen` are inputs of the captured module, by number."""
+    """Compile a graph of autograd; `held` and `frozen` are inputs of the captured module, by number."""
     check_devices(graph, device)
     places = {place for place, number in own_numbers(graph).items() if number in held}
 

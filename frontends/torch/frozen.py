@@ -1,4 +1,4 @@
-"""Graphs whose parameters became constants, and what notices that one of them changed."""
+"""Graphs with frozen parameters, and detection of their changes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CompileFrozen = Callable[[Mapping[int, torch.Tensor]], Callable[..., list[Any]]]
 
 
 class FrozenWarning(UserWarning):
-    """A parameter that had become a constant changed, and the graph is compiled again."""
+    """Warns that a frozen parameter changed and the graph is recompiled."""
 
 
 @frozen(eq=False)
 class _State:
-    """A function, the tensors whose elements it has, and what tells that they are still the same.
+    """Function with its frozen tensors, their addresses and versions.
 
-    An alias keeps each tensor's memory, so that no other tensor can come to lie there.
+    An alias keeps each tensor's memory, so that no other tensor gets the address.
     """
 
     function: Callable[..., list[Any]]
@@ -36,37 +36,37 @@ class _State:
     indices: list[int]
 
     def holds(self, given: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the same tensors with the same elements."""
+        """Return whether these are the same tensors with the same elements."""
         same = all(a is b for a, b in zip(given, self.tensors, strict=True))
         unwritten = same and [t._version for t in given] == self.versions
         return unwritten and same_pointers(given, self.pointers, self.indices)
 
 
 class FrozenFunction:
-    """A function of tensors some of which became constants. Any thread may call it.
+    """Function of tensors with frozen ones among them; thread-safe.
 
-    Whether they changed is asked while the device is busy with the result, which is thrown away where they did; the
-    graph is then compiled with their new elements. What is written past PyTorch's count of changes (`parameter.data`)
-    cannot be noticed.
+    Changes are detected while the device is busy with the result, which is discarded where they occurred; the graph is
+    then compiled with the new elements. Writes that bypass PyTorch's version counter (`parameter.data`) cannot be
+    detected.
     """
 
     def __init__(self, compile_frozen: CompileFrozen, examples: Mapping[int, torch.Tensor]) -> None:
         self.numbers = tuple(examples)
         self._compile = compile_frozen
         self._changing = Lock()
-        self._state = self._made(tuple(examples.values()))
+        self._state = self._compile_state(tuple(examples.values()))
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        """Return the results for the elements that parameters have now."""
+        """Return the results for the current elements of the parameters."""
         state = self._state
         found = state.function(*arguments)
         given = tuple(arguments[n] for n in self.numbers)
         while not state.holds(given):
-            state = self._renewed(given)
+            state = self._refresh(given)
             found = state.function(*arguments)
         return found
 
-    def _renewed(self, given: tuple[torch.Tensor, ...]) -> _State:
+    def _refresh(self, given: tuple[torch.Tensor, ...]) -> _State:
         with self._changing:
             if not self._state.holds(given):
                 warnings.warn(
@@ -74,10 +74,10 @@ class FrozenFunction:
                     FrozenWarning,
                     stacklevel=4,
                 )
-                self._state = self._made(given)
+                self._state = self._compile_state(given)
             return self._state
 
-    def _made(self, given: tuple[torch.Tensor, ...]) -> _State:
+    def _compile_state(self, given: tuple[torch.Tensor, ...]) -> _State:
         if any(t.is_inference() for t in given):
             raise UsageError(
                 "option 'freeze': parameters made under torch.inference_mode have no count of changes",

@@ -1,4 +1,7 @@
-"""Inputs of a captured graph that a model holds: its parameters and buffers, which Dynamo passes like any input."""
+"""Parameters and buffers among the inputs of a captured graph.
+
+Dynamo passes them like any input.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,36 @@ from typing import Any
 import torch
 from torch._functorch._aot_autograd.schemas import OutputType
 
-#: What says that a graph has something for a wrapper to do, besides what inputs and outputs say of themselves.
-_WORK = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
+#: Metadata, besides that of inputs and outputs, that shows that a graph needs autograd's wrapper.
+_WRAPPER_FIELDS = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
          "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
-#: Tensors that are nothing else; wrappers take others apart.
+#: Tensor classes without wrappers.
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-#: What PyTorch's autograd calls the inputs of the graphs that it makes of a captured one: by their number, from 1 where
-#: there is a backward graph, from 0 where there is none.
+#: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
 _FROM_ONE, _FROM_ZERO = re.compile(r"primals_(\d+)"), re.compile(r"arg(\d+)_1")
 
 
 def held_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
-    """Return the numbers of the inputs of a captured module that are parameters or buffers."""
+    """Return the numbers of a module's parameters and buffers."""
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     if len(places) != len(examples):
         return frozenset()
-    return frozenset(n for n, (node, value) in enumerate(zip(places, examples, strict=True)) if _is_held(node, value))
+    return frozenset(
+        n for n, (node, value) in enumerate(zip(places, examples, strict=True)) if _is_parameter(node, value)
+    )
 
 
-def _is_held(node: torch.fx.Node, value: Any) -> bool:
+def _is_parameter(node: torch.fx.Node, value: Any) -> bool:
     marked = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
     return isinstance(value, torch.nn.Parameter) or (isinstance(value, torch.Tensor) and marked is not None)
 
 
 def own_numbers(graph: torch.fx.Graph) -> dict[int, int]:
-    """Return the inputs of a graph that autograd made which are those of the captured module, with their number there;
-    a backward graph has those that it reads.
+    """Return the captured module's input number of each graph input.
+
+    The graph is one of autograd's; a backward graph has those that it reads.
     """
     places = [node for node in graph.nodes if node.op == "placeholder"]
     found = ((place, _number(node.name)) for place, node in enumerate(places))
@@ -51,19 +56,20 @@ def _number(name: str) -> int | None:
 
 
 def has_backward(graph: torch.fx.Graph) -> bool:
-    """Whether a graph that autograd made is the forward or the backward one of two."""
+    """Return whether a graph is the forward or backward one of two."""
     return any(node.op == "placeholder" and _FROM_ONE.fullmatch(node.name) for node in graph.nodes)
 
 
 def frozen_places(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Return which inputs of a graph can become constants: held ones, by number, that the graph does not write to.
+    """Return the inputs of a graph that can become constants.
 
-    Where there is a backward graph, there are none: it may get tensors that were kept for it.
+    These are parameters and buffers, by number, that the graph does not write to. There are none where there is a
+    backward graph: it may get tensors that were saved for it.
     """
     places = [node for node in graph.nodes if node.op == "placeholder"]
     if has_backward(graph):
         return {}
-    written = _written()
+    written = _written_inputs()
     numbers = own_numbers(graph).items()
     found = {place: held[number] for place, number in numbers if number in held and number not in written}
     return {place: tensor for place, tensor in found.items() if _is_like(places[place].meta.get("val"), tensor)}
@@ -74,7 +80,7 @@ def _is_like(example: Any, tensor: torch.Tensor) -> bool:
     return known and example.shape == tensor.shape and example.dtype is tensor.dtype
 
 
-def _written() -> frozenset[int]:
+def _written_inputs() -> frozenset[int]:
     """Return the numbers of the inputs to which the graph that is being compiled writes."""
     context = torch._guards.TracingContext.try_get()
     facts = getattr(context, "fw_metadata", None)
@@ -83,9 +89,10 @@ def _written() -> frozenset[int]:
 
 
 def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
-    """Whether the graph that is being compiled, which autograd made of a captured one, may take the captured graph's
-    arguments and give its results itself, without autograd's wrapper: that gives views their bases, writes changes back
-    to inputs, and takes as long as launching a plan does.
+    """Return whether a graph can run without autograd's wrapper.
+
+    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs, and
+    takes as long as launching a plan.
     """
     facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     places = [node for node in graph.nodes if node.op == "placeholder"]
@@ -94,4 +101,4 @@ def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
     written = any(about.mutates_data or about.mutates_metadata for about in facts.input_info)
     new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
     plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN for a in arguments)
-    return new and plain and not written and not any(getattr(facts, name, None) for name in _WORK)
+    return new and plain and not written and not any(getattr(facts, name, None) for name in _WRAPPER_FIELDS)

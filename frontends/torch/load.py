@@ -1,8 +1,7 @@
-"""PyTorch models as graphs: `load_torch(module, (example,))`, or `graph_of_export(program)` for a `torch.export`
-program.
+"""PyTorch models as graphs: `load_torch(module, (example,))`, `graph_of_export(program)`.
 
-A program is decomposed to PyTorch's core operations and walked once (`walk`); what each of them means in our vocabulary
-is in the tables of `operators`. Parameters and buffers become constants, or state where the program writes them.
+A program is decomposed to PyTorch's core operations and traversed once (`walk`); the tables of `operators` have the
+conversion of each. Parameters and buffers become constants, or state where the program writes them.
 """
 
 from __future__ import annotations
@@ -28,40 +27,44 @@ from .walk import conversion, define, results, walk
 def load_torch(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, infer: Infer | None = None
 ) -> Graph:
-    """Return the graph of a module for example arguments, which fix the shapes; weights are constants.
+    """Return the graph of a module for example arguments.
+
+    The arguments fix the shapes; weights are constants.
 
     Raises `GraphError` where `torch.export` cannot trace the module.
     """
     try:
         program = torch.export.export(module, tuple(args), dict(kwargs or {}))
-    except Exception as error:  # whatever tracing meets in the module's own code
+    except Exception as error:  # any error of the module's own code
         raise GraphError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
     return graph_of_export(program, infer)
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
-    """Return the graph of an exported program; buffers that it writes are state of the graph's interface.
+    """Return the graph of an exported program.
+
+    Buffers that it writes are state of the graph's interface.
 
     Raises `GraphError` where it draws random numbers.
     """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
-    reader = Reader(derive)
+    ctx = Reader(derive)
     written = written_targets(core.signature)
     check_memory(core.signature, core.held, written)
-    inputs, state = _placeholders(core, reader, written)
-    walk(core.graph, reader)
-    ends = program_ends(core.signature.output_specs, results(core.graph), reader, state, _output)
-    if reader.seeds:
+    inputs, state = _placeholders(core, ctx, written)
+    walk(core.graph, ctx)
+    ends = program_ends(core.signature.output_specs, results(core.graph), ctx, state, _output)
+    if ctx.seeds:
         raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
-    graph = read_graph(reader, name, inputs, ends.outputs)
+    graph = read_graph(ctx, name, inputs, ends.outputs)
     return verify_graph(evolve(graph, interface=ends.interface), derive)
 
 
-def _output(reader: Reader, node: torch.fx.Node, name: str) -> str:
-    value = reader.value(node)
+def _output(ctx: Reader, node: torch.fx.Node, name: str) -> str:
+    value = ctx.value(node)
     _check_output(value, name)
-    return reader.output(value, name)
+    return ctx.output(value, name)
 
 
 def _check_output(value: object, name: str) -> None:
@@ -78,38 +81,39 @@ def graph_of_nodes(
     constants: Mapping[int, torch.Tensor] | None = None,
     as_they_lie: bool = False,
 ) -> Captured:
-    """Return a captured graph of core operations; backward operations become derived gradients.
+    """Return a captured graph of core operations.
 
-    Every placeholder is an input, but those whose numbers `constants` has. Where `as_they_lie`, inputs have their axes
-    in the order in which the examples have them in memory, and results lie as the graph's do; else they are dense.
+    Backward operations become derived gradients. Every placeholder is an input, except those whose numbers `constants`
+    has. With `as_they_lie`, inputs have their axes in the examples' memory order, and results have the graph's layout;
+    otherwise they are dense.
     """
-    reader = Reader(Registry.builtin().instances.infer)
+    ctx = Reader(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
     for node in places:
         if node in frozen:
-            define(node, frozen[node], reader)
+            define(node, frozen[node], ctx)
         elif isinstance(node.meta.get("val"), (int, float)):
-            reader.values[node] = node.meta["val"]  # an extent that Dynamo passes by itself; graphs are for one each
+            ctx.values[node] = node.meta["val"]  # an extent that Dynamo passes as an argument; a graph is for one value
         elif node.users or "val" in node.meta:
-            reader.define_input(node, as_they_lie)
-    walk(graph, reader)
+            ctx.define_input(node, as_they_lie)
+    walk(graph, ctx)
     names = ["" if node in frozen else node.name for node in places]
-    found = [_result(reader, node) for node in results(graph)]
+    found = [_result(ctx, node) for node in results(graph)]
     nodes = [node for node in found if isinstance(node, torch.fx.Node)]
-    memory = result_memory(reader, nodes, places) if as_they_lie else None
-    outputs = {node: node.name if memory else reader.output(reader.value(node), node.name) for node in nodes}
+    memory = result_memory(ctx, nodes, places) if as_they_lie else None
+    outputs = {node: node.name if memory else ctx.output(ctx.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
-    captured = captured_graph(reader, "torch", names, given, memory)
+    captured = captured_graph(ctx, "torch", names, given, memory)
     again = partial(graph_of_nodes, graph, constants, as_they_lie) if constants else None
     return evolve(captured, again=again)
 
 
-def _result(reader: Reader, node: object) -> torch.fx.Node | int | float | None:
-    """Return the node of a result that is a tensor, or the number that it is in this graph."""
+def _result(ctx: Reader, node: object) -> torch.fx.Node | int | float | None:
+    """Return the node of a tensor result, or the number that it is."""
     if not isinstance(node, torch.fx.Node):
         return node if isinstance(node, (int, float)) else None
-    value = reader.value(node)
+    value = ctx.value(node)
     if isinstance(value, (int, float)):
         return value
     _check_output(value, node.name)
@@ -117,10 +121,11 @@ def _result(reader: Reader, node: object) -> torch.fx.Node | int | float | None:
 
 
 def _placeholders(
-    program: CoreProgram, reader: Reader, written: Collection[str]
+    program: CoreProgram, ctx: Reader, written: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, torch.Tensor]]]:
-    """Define inputs, and parameters and buffers as constants; return the inputs, and those that are `written` buffers
-    with their values.
+    """Define inputs, and parameters and buffers as constants.
+
+    Returns the inputs, and the `written` buffers among them with their values.
     """
     specs = program.signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
@@ -132,12 +137,12 @@ def _placeholders(
         if node.name in targets:
             target = targets[node.name]
             if target in written:
-                reader.define_input(node)
+                ctx.define_input(node)
                 inputs.append(node.name)
                 state[target] = node.name, program.held[target]
             elif target is not None:  # the order of effects is a value that is no tensor
-                define(node, program.held[target], reader)
+                define(node, program.held[target], ctx)
         elif node.users or isinstance(node.meta.get("val"), torch.Tensor):
-            reader.define_input(node)
+            ctx.define_input(node)
             inputs.append(node.name)
     return tuple(inputs), state

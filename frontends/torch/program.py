@@ -1,4 +1,7 @@
-"""What the door of PyTorch asks of whoever compiles: plans that run in PyTorch's memory, or functions of arrays."""
+"""Protocols between PyTorch's compiled function and the compiler.
+
+A plan runs in PyTorch's memory, or as a function of arrays.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .captured import Captured, Ends
 
 
 class OutletLike(Protocol):
-    """Where an output is found: elements from the start of a block, with strides; `owned` where the block is for it."""
+    """View of an output in a block, which is `owned` or shared."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +34,10 @@ class OutletLike(Protocol):
 
 
 class Blocks(Protocol):
-    """The blocks of memory of a program: constants, scratch, shared constants, held inputs, other inputs, outputs."""
+    """Blocks of a program's memory.
+
+    These are constants, scratch, shared constants, held inputs, other inputs, outputs.
+    """
 
     @property
     def held(self) -> tuple[str, ...]: ...
@@ -46,7 +52,7 @@ class Blocks(Protocol):
 
 
 class Running(Protocol):
-    """A program opened on a device; memory of its own was allocated by PyTorch."""
+    """Program opened on a device, with memory that PyTorch allocated."""
 
     @property
     def layout(self) -> Blocks: ...
@@ -57,12 +63,12 @@ class Running(Protocol):
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
 
 
-#: Returns the address of memory with the content of a digest, of so many bytes; the last argument fills new memory.
+#: Returns the address of memory with the content of a digest, of a size in bytes; the last argument fills new memory.
 Share: TypeAlias = Callable[[str, int, Callable[[int], None]], int]
 
 
 class TensorProgram(Protocol):
-    """A compiled graph that runs over memory of another library."""
+    """Compiled graph that runs over memory of another library."""
 
     def open(self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None) -> Running: ...
 
@@ -72,7 +78,7 @@ ArrayFunction: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Choice(Protocol):
-    """Compiled forms of one graph: PyTorch's settings say, at each call, which of them runs."""
+    """Compiled forms of one graph; PyTorch's settings select one at each call."""
 
     def choose(self) -> TensorProgram | ArrayFunction: ...
 
@@ -83,7 +89,10 @@ CompileGraph: TypeAlias = Callable[[Captured, Any], ArrayFunction | Choice]
 
 @frozen
 class Found:
-    """What an earlier process made of a captured graph; inputs of the numbers `frozen` became constants."""
+    """Cached compilation of a captured graph.
+
+    Inputs of the numbers `frozen` are constants.
+    """
 
     ends: Ends
     frozen: tuple[int, ...]
@@ -91,14 +100,15 @@ class Found:
 
 
 class Kept(Protocol):
-    """What earlier processes made of captured graphs, found by what is told of these."""
+    """Cache of compiled graphs by module fingerprint, across processes."""
 
     def find(
         self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
     ) -> Found | None:
-        """Return what was made of a graph; `captured` reads it again, with inputs of these numbers as constants, where
-        more must be made of it.
+        """Return the compiled graph of a fingerprint.
+
+        `captured` imports it again, with inputs of these numbers as constants, where it has to be compiled again.
         """
 
     def keep(self, words: Sequence[str | bytes], found: Found) -> None:
-        """Let later processes find it."""
+        """Store a compiled graph for later processes."""

@@ -1,4 +1,4 @@
-"""The graph of a model of PyTorch, in whichever of its three forms."""
+"""Importer of a PyTorch model: archive, exported program or module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .load import graph_of_export, load_torch
 
 
 def read_torch(model: Any, args: Sequence[Any] = (), infer: Infer | None = None) -> Graph:
-    """Return the graph of an archive by its path, of an exported program, or of a module with example inputs `args`.
+    """Return the graph of a PyTorch model.
+
+    The model is the path of an archive, an exported program, or a module with example inputs `args`.
 
     Raises `UsageError` where a module comes without example inputs, or anything else with some.
     """

@@ -1,4 +1,4 @@
-"""A PyTorch graph being read: values by node, and the ways to add operations and constants."""
+"""Import context of a PyTorch graph: values by node, graph builder."""
 
 from __future__ import annotations
 
@@ -37,18 +37,21 @@ DTYPES = {
 }  # fmt: skip
 
 
-#: How our element types are called in PyTorch.
+#: PyTorch's names of our element types.
 TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 class Value(str):
-    """The name of a tensor of the graph, as conversions get and return it."""
+    """Name of a tensor of the graph, for conversions."""
 
     __slots__ = ()
 
 
 def dtype_of(kind: torch.dtype) -> DType:
-    """Return the element type, or raise `GraphError` for what we do not compute with."""
+    """Return the element type of a PyTorch type.
+
+    Raises `GraphError` for an unsupported one.
+    """
     if kind not in DTYPES:
         raise GraphError(
             f"element type {kind} is not supported", hint="convert the model to float32, float16 or bfloat16"
@@ -66,7 +69,10 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the axes of a tensor, the outermost in memory first; as they are where it is not dense in any order."""
+    """Return the axes of a tensor, the outermost in memory first.
+
+    They stay in order where it is not dense in any order.
+    """
     plain = tuple(range(tensor.dim()))
     strides = tensor.stride()
     order = tuple(sorted(plain, key=lambda axis: (-strides[axis], axis)))
@@ -75,7 +81,7 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
 
 @define
 class Reader:
-    """The state of one import."""
+    """State of one import."""
 
     infer: Infer
     types: dict[str, TensorType] = field(factory=dict)
@@ -98,7 +104,9 @@ class Reader:
     # ---- values
 
     def define_input(self, node: torch.fx.Node, as_it_lies: bool = False) -> None:
-        """Make an input known; `as_it_lies`, with its axes in the order in which the example has them in memory.
+        """Define an input.
+
+        With `as_it_lies`, its axes are in the memory order of the example.
 
         Raises `GraphError` where it is no tensor, or its shape is dynamic.
         """
@@ -124,24 +132,24 @@ class Reader:
             self.values[node] = self.emit("transpose", node.name, perm=back)
 
     def define_constant(self, node: torch.fx.Node, array: Array) -> None:
-        """Make a parameter known."""
+        """Define a parameter."""
         self.values[node] = self.constant(array, node.name)
 
     def part(self, hint: str, type_: TensorType) -> Value:
-        """Return a value that a body of its own is given at each of its turns."""
+        """Return a value that a loop body gets at each iteration."""
         name = self.fresh(f"{self.origin}.{hint}")
         self.types[name] = type_
         return Value(name)
 
     def seed(self) -> Value:
-        """Return a new input that whoever runs the graph fills with a random number."""
+        """Return a new input that each run fills with a random number."""
         name = self.fresh("seed")
         self.types[name] = TensorType(DType.U32, ())
         self.seeds.append(name)
         return Value(name)
 
     def value(self, node: torch.fx.Node) -> Any:
-        """Return what a node stands for.
+        """Return the value of a node.
 
         Raises `GraphError` where the node could not be imported.
         """
@@ -191,12 +199,16 @@ class Reader:
         return names[0] if outputs == 1 else names
 
     def reshape(self, x: str, shape: Sequence[int]) -> Any:
-        """Return a tensor in another shape; a dim of 0 is one, -1 stands for the rest."""
+        """Return a tensor in another shape.
+
+        A dim of 0 is one, -1 stands for the rest.
+        """
         return self.emit("reshape", x, shape=tuple(shape), allowzero=True)
 
     def adjoint(self, y: Value, dy: Value, wrt: Sequence[Value]) -> list[Value]:
-        """Return the gradients of operands of the operation that makes `y`, given that of `y`;
-        zeros where it does not depend on one.
+        """Return the gradients of operands of an operation.
+
+        `dy` is the gradient of its result `y`. A gradient is zeros where `y` does not depend on the operand.
         """
         node = next(node for node in reversed(self.nodes) if y in node.outputs)
         instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
@@ -211,10 +223,11 @@ class Reader:
         return [made.get(f"d{formals[v]}") or self.zeros_like(v) for v in wrt]
 
     def add_steps(self, steps: Iterable[Node], names: Mapping[str, str]) -> dict[str, Value]:
-        """Add steps over formal names, of which `names` says what they stand for; return what they make, by formal
-        name.
+        """Add steps over formal names; return their results by formal name.
+
+        `names` maps formal names to values.
         """
-        made: dict[str, Value] = {}  # apart from the operands, one of which may be called as the gradient of another is
+        made: dict[str, Value] = {}  # separate from `names`: an operand may have the name of a gradient
         for step in steps:
             inputs = tuple(None if v is None else made.get(v) or names[v] for v in step.inputs)
             outputs = tuple(Value(self.fresh(f"{self.origin}.{name}")) for name in step.outputs)
@@ -224,7 +237,7 @@ class Reader:
         return made
 
     def add(self, node: Node) -> None:
-        """Add an operation of the vocabulary that gradients have extended."""
+        """Add an operation of the extended vocabulary of gradients."""
         instance = self.gradients.instance(node, [None if v is None else self.types[v] for v in node.inputs], {})
         self.types.update(zip(node.outputs, instance.output_types, strict=True))
         self.nodes.append(node)
@@ -240,14 +253,16 @@ class Reader:
         shape: Sequence[int] = (),
         convert: Callable[[Number, torch.dtype], torch.Tensor] = filled,
     ) -> Value:
-        """Return a number, repeated over a shape, in an element type, converted as `scalars` says.
+        """Return a number as a value of an element type.
+
+        It is repeated over a shape and converted by a function of `scalars`.
 
         Raises `GraphError` where PyTorch refuses the conversion.
         """
         return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
 
     def operand(self, value: Any, dtype: DType) -> Value:
-        """Return a tensor or a number as a value of an element type."""
+        """Return a tensor or number as a value of an element type."""
         if isinstance(value, (int, float)):
             return self.number(value, dtype, convert=wrapped)
         if not isinstance(value, Value):
@@ -264,12 +279,12 @@ class Reader:
         return result
 
     def common(self, *values: Any) -> list[Value]:
-        """Return tensors and numbers in the element type that PyTorch promotes them to."""
+        """Return tensors and numbers in their promoted element type."""
         kind = self.promoted(*values)
         return [self.operand(v, kind) for v in values]
 
     def promoted(self, *values: Any) -> DType:
-        """Return the element type that PyTorch promotes tensors and numbers to."""
+        """Return the promoted element type of tensors and numbers."""
         samples = [
             torch.empty((1,) * len(self.shape(v)), dtype=TORCH_TYPES[self.type(v).dtype]) if isinstance(v, Value) else v
             for v in values
@@ -279,41 +294,47 @@ class Reader:
         return dtype_of(result)
 
     def output(self, value: str, name: str) -> str:
-        """Return a value that may be an output: inputs, constants and values that already are one get a copy."""
+        """Return a value that may be an output.
+
+        Inputs, constants and existing outputs get a copy.
+        """
         self.origin = name
         if value in self.constants or not any(value in node.outputs for node in self.nodes):
             value = self.emit("identity", value)
         return value
 
     def named(self, value: str, name: str) -> str:
-        """Return a copy of a value under a name, or that name with a number; without other readers it costs nothing."""
+        """Return a copy of a value under a name, numbered where necessary.
+
+        Without other readers it costs nothing.
+        """
         result = Value(self.fresh(name))
         self.nodes.append(Node(self.fresh(f"{name}.copy"), "identity", (value,), (result,), {}, self.origin))
         self.types[result] = self.types[value]
         return result
 
     def fresh(self, hint: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         name = fresh_name(self.taken, hint)
         self.taken.add(name)
         return name
 
 
-#: Takes a reader and a node's arguments, values for nodes; returns a value, or several.
+#: Takes an import context and a node's arguments, values for nodes; returns a value, or several.
 Convert: TypeAlias = Callable[..., Any]
 
 
-def read_graph(reader: Reader, name: str, inputs: Sequence[str], outputs: tuple[str, ...]) -> Graph:
-    """Return what has been read without nodes and constants that no output needs; an output listed twice is copied.
+def read_graph(ctx: Reader, name: str, inputs: Sequence[str], outputs: tuple[str, ...]) -> Graph:
+    """Return the imported graph without dead nodes and constants.
 
-    Names are plain text in it, not values of a reader: a tuner's workers, which are sent parts of a graph, would import
-    PyTorch to read them. That took 3 s of a worker; 16 of them at once had no answer after 7 s on an H200's host.
+    An output listed twice is copied. Names in it are plain text, not `Value`: otherwise a tuner's workers, which
+    receive parts of a graph, would import PyTorch to unpickle them, which takes seconds.
     """
     unique: list[str] = []
     for value in outputs:
-        unique.append(reader.emit("identity", value) if value in unique else value)
-    nodes = tuple(map(_plain, reader.nodes))
-    whole = Graph(name, tuple(inputs), tuple(map(str, unique)), reader.types, nodes, reader.constants)
+        unique.append(ctx.emit("identity", value) if value in unique else value)
+    nodes = tuple(map(_plain, ctx.nodes))
+    whole = Graph(name, tuple(inputs), tuple(map(str, unique)), ctx.types, nodes, ctx.constants)
     graph = live_graph(whole)
     return evolve(graph, types={str(value): type_ for value, type_ in graph.types.items()})
 

@@ -1,4 +1,4 @@
-"""The operators of PyTorch that declarations became, and how calls of them are read in a graph."""
+"""Registry of declared operators, and conversions of their calls."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .declared import NAMESPACE, BackwardCall, DeclaredOperator, gradients_of, p
 from .program import CompileGraph
 from .reader import Convert, Reader, Value
 
-#: The operators that declarations became, by name.
+#: Operators of declarations, by name.
 OPERATORS: dict[str, DeclaredOperator] = {}
 
 
 def define_operator(
     decl: OpDecl, registry: Registry, texts: Mapping[str, str], compile_graph: CompileGraph, name: str = ""
 ) -> Any:
-    """Register a declaration, and its gradient, as operators of PyTorch; return the first, which is called as the
-    declaration is, or `name`.
+    """Register a declaration, and its gradient, as operators of PyTorch.
 
-    `texts` are what the vocabulary `registry` has besides the built-in one. Raises `UsageError` where an operator of
-    the name was made of another declaration.
+    Returns the first, which is called as the declaration is, or `name`. `texts` are the declarations of the vocabulary
+    `registry` besides the built-in ones. Raises `UsageError` where an operator of the name exists for another
+    declaration.
     """
     name = name or decl.name
     known = OPERATORS.get(name)
@@ -55,7 +55,7 @@ def _register(made: DeclaredOperator) -> DeclaredOperator:
 
 
 def conversion(name: str) -> Convert | None:
-    """Return how a call of a declared operator is read, None where it is another one's."""
+    """Return the conversion of a declared operator's call, else None."""
     space, _, rest = name.partition(".")
     op, forward = rest.removesuffix(".default"), OPERATORS.get(rest.removesuffix(".default"))
     if space != NAMESPACE:
@@ -66,25 +66,25 @@ def conversion(name: str) -> Convert | None:
     return None if made is None else partial(_read_backward, made)
 
 
-def _read_forward(made: DeclaredOperator, reader: Reader, *operands: Any, **attributes: Any) -> Any:
-    reader.gradients.declare(made.texts)
+def _read_forward(made: DeclaredOperator, ctx: Reader, *operands: Any, **attributes: Any) -> Any:
+    ctx.gradients.declare(made.texts)
     inputs, given = tuple(made.flat(operands)), plain(attributes)
-    instance = made.instance([None if v is None else reader.type(v) for v in inputs], given)
-    outputs = tuple(Value(reader.fresh(f"{reader.origin}.{name}")) for name in instance.outputs)
-    reader.add(Node(reader.fresh(f"{reader.origin}.{made.decl.name}"), made.decl.name, inputs, outputs, given))
+    instance = made.instance([None if v is None else ctx.type(v) for v in inputs], given)
+    outputs = tuple(Value(ctx.fresh(f"{ctx.origin}.{name}")) for name in instance.outputs)
+    ctx.add(Node(ctx.fresh(f"{ctx.origin}.{made.decl.name}"), made.decl.name, inputs, outputs, given))
     return made.packed(outputs)
 
 
-def _read_backward(made: DeclaredOperator, reader: Reader, saved: Sequence[Any], problem: str) -> list[Value]:
-    reader.gradients.declare(made.texts)
+def _read_backward(made: DeclaredOperator, ctx: Reader, saved: Sequence[Any], problem: str) -> list[Value]:
+    ctx.gradients.declare(made.texts)
     parsed = BackwardCall.parse(problem)
     read = made.backward_graph(parsed).graph.inputs
     instance = made.instance(parsed.operands, parsed.attributes)
-    return gradients_of(reader, instance, dict(zip(read, saved, strict=True)), parsed)
+    return gradients_of(ctx, instance, dict(zip(read, saved, strict=True)), parsed)
 
 
 def _keyword_only(made: DeclaredOperator) -> Callable[..., None]:
-    """Return what keeps values for the backward pass, as PyTorch calls it where there are attributes, and where not."""
+    """Return the function that saves values for the backward pass, as PyTorch calls it with and without attributes."""
     if not made.decl.attributes:
         return lambda ctx, inputs, output: made.remember(ctx, inputs, output)
 

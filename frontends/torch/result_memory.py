@@ -1,4 +1,7 @@
-"""Memory that a compiled graph promises for its results: element types, strides, offsets, and shared storages.
+"""Memory layout that a compiled graph promises for its results.
+
+It has element types, strides, offsets and shared storages. PyTorch traced the consumers of a result with one layout; a
+view in the backward graph is legal for that layout only.
 
 PyTorch traced the consumers of a result with one layout; a view in the backward graph is legal for that layout only.
 
@@ -27,7 +30,7 @@ class TensorForm:
 
     @property
     def size(self) -> int:
-        """The number of elements, counted as often as the shape repeats them."""
+        """Number of elements, counted as often as the shape repeats them."""
         found = 1
         for extent in self.shape:
             found *= extent
@@ -35,20 +38,23 @@ class TensorForm:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first byte, and the byte after the last one."""
+        """Offsets in bytes of the begin and the end."""
         start = self.offset * self.dtype.size
         last = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)) if self.size else -1
         return start, start + (last + 1) * self.dtype.size
 
     @property
     def is_dense(self) -> bool:
-        """Whether the elements fill their range, each once."""
+        """Return whether the elements fill their range, each once."""
         first, last = self.ends
         return not self.overlaps and last - first == self.size * self.dtype.size
 
     @property
     def overlaps(self) -> bool:
-        """Whether two indices may have one element; strides that interleave count too."""
+        """Return whether two indices may share an element.
+
+        Interleaved strides count too.
+        """
         reach = 1
         steps = sorted((step, n) for n, step in zip(self.shape, self.strides, strict=True) if n != 1)
         for step, extent in steps if self.size else ():
@@ -58,18 +64,21 @@ class TensorForm:
         return False
 
     def covers(self, other: TensorForm) -> bool:
-        """Whether every element of another form is one of this dense one."""
+        """Return whether this dense form contains all elements of another."""
         return self.is_dense and self.ends[0] <= other.ends[0] and other.ends[1] <= self.ends[1]
 
     def lies_as(self, strides: Sequence[int]) -> bool:
-        """Whether elements have the places that strides give; an axis of one element may have any."""
+        """Return whether elements have the layout of strides.
+
+        An axis of one element may have any stride.
+        """
         steps = zip(self.shape, self.strides, strides, strict=True)
         return not self.size or all(n == 1 or ours == theirs for n, ours, theirs in steps)
 
 
 @frozen
 class ResultPart:
-    """An output of a graph, which has its axes in this order, and its form in a memory."""
+    """Output of a graph in an axis order, and its memory layout."""
 
     name: str
     form: TensorForm
@@ -78,7 +87,7 @@ class ResultPart:
 
 @frozen
 class Memory:
-    """A storage that each call makes, and the outputs that fill it."""
+    """Storage that each call allocates, and the outputs that fill it."""
 
     parts: tuple[ResultPart, ...]
     nbytes: int
@@ -86,7 +95,7 @@ class Memory:
 
 @frozen
 class ResultView:
-    """A result in a memory, or in the storage of an input.
+    """Result in a memory, or in the storage of an input.
 
     In the storage of an input the offset counts from the input's first element, and `given` has the input's strides;
     `whole` is the input itself.
@@ -101,7 +110,7 @@ class ResultView:
 
 @frozen
 class ResultMemory:
-    """The memories of a graph, and the results by name."""
+    """Memories of a graph, and its results by name."""
 
     memories: tuple[Memory, ...] = ()
     views: Mapping[str, ResultView] = field(factory=dict)
@@ -112,12 +121,12 @@ class ResultMemory:
         return tuple(part.name for memory in self.memories for part in memory.parts)
 
     def record(self) -> dict[str, Any]:
-        """Return this as JSON has it."""
+        """Return the memory as JSON has it."""
         return asdict(self, value_serializer=lambda _, __, value: value.value if isinstance(value, DType) else value)
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> ResultMemory:
-        """Return what JSON has."""
+        """Return the memory of a JSON record."""
         memories = (
             Memory(tuple(ResultPart(p["name"], _form(p["form"]), tuple(p["order"])) for p in m["parts"]), m["nbytes"])
             for m in record["memories"]
@@ -139,7 +148,10 @@ def dense_form(type_: TensorType) -> TensorForm:
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return PyTorch's strides of a new tensor: an axis without elements counts as one."""
+    """Return PyTorch's strides of a new tensor.
+
+    An axis without elements counts as one.
+    """
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -148,7 +160,7 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_memory(types: Mapping[str, TensorType], names: Sequence[str]) -> ResultMemory:
-    """Return a memory of its own for each of some outputs."""
+    """Return a separate memory for each of some outputs."""
     forms = {name: dense_form(types[name]) for name in names}
     memories = tuple(
         Memory((ResultPart(name, form, tuple(range(len(form.shape)))),), form.ends[1]) for name, form in forms.items()

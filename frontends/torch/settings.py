@@ -1,4 +1,4 @@
-"""What PyTorch says at the moment of a call, asked in the cheapest way that this version of it has."""
+"""PyTorch's settings at the moment of a call, by its cheapest queries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 def matmul_precision() -> str:
-    """Return what PyTorch allows in products of f32: "highest", "high" or "medium"."""
+    """Return PyTorch's precision of f32 products: "highest", "high" or "medium"."""
     return str(torch.get_float32_matmul_precision())
 
 
 def current_stream(device: torch.device) -> int:
-    """Return the handle of the current stream of a device; 0 on the CPU."""
+    """Return the handle of a device's current stream; 0 on the CPU."""
     if device.type != "cuda":
         return 0
     quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -24,7 +24,7 @@ def current_stream(device: torch.device) -> int:
 
 
 def is_recorded(device: torch.device) -> bool:
-    """Whether somebody records the current stream of a device as a CUDA graph."""
+    """Return whether a CUDA graph captures a device's current stream."""
     if device.type != "cuda":
         return False
     if device.index == torch.cuda.current_device():
@@ -37,7 +37,7 @@ _EQUAL: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)  # 
 
 
 def same_pointers(values: Sequence[Any], pointers: list[int], indices: list[int]) -> bool:
-    """Whether the tensors at some indices lie at the addresses that `pointers` has there."""
+    """Return whether the tensors at `indices` lie at the addresses `pointers`."""
     if _EQUAL is not None:
         return bool(_EQUAL(list(values), pointers, indices))
     return all(values[n].data_ptr() == pointers[n] for n in indices)

@@ -1,5 +1,6 @@
-"""Compiled graphs as functions of PyTorch's tensors: through the door where a plan runs in PyTorch's memory, through
-arrays where it has a memory of its own.
+"""Compiled graphs as functions of PyTorch's tensors.
+
+They run in PyTorch's memory where a plan can (`Door`), else through arrays.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ TensorFunction = Callable[..., list[Any]]
 def function_of_tensors(
     captured: Captured, device: torch.device, compile_graph: CompileGraph, held: Collection[int] = ()
 ) -> TensorFunction:
-    """Compile a captured graph, and return the function of its inputs, in order, that runs it; `held` are the numbers
-    of those that a model holds.
+    """Compile a captured graph; return the function of its inputs.
+
+    `held` are the numbers of parameters and buffers.
     """
     return function_of_ends(captured.ends, device, compile_graph(captured, device), held)
 
@@ -33,7 +35,7 @@ def function_of_tensors(
 def function_of_ends(
     ends: Ends, device: torch.device, compiled: ArrayFunction | Choice, held: Collection[int] = ()
 ) -> TensorFunction:
-    """Return the function of a captured graph's inputs that runs what was made of it."""
+    """Return the function of a captured graph's inputs for a compiled graph."""
     choose = getattr(compiled, "choose", None)
     if choose is None:
         return _through_arrays(ends, compiled)  # type: ignore[arg-type]
@@ -72,7 +74,7 @@ def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
 
 
 def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch.Tensor:
-    """Return a memory, filled with outputs; an output that is all of it, as it is."""
+    """Return a memory, filled with outputs; an output that is all of it, uncopied."""
     shape, strides, dtype = form
     tensors = [(_tensor(found[part.name]), part) for part in memory.parts]
     only: torch.Tensor
@@ -89,7 +91,7 @@ def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch
 
 def _tensor(value: Any) -> Any:
     """Return a result as a tensor."""
-    if dtype_of_numpy(value.dtype) is DType.BF16:  # known to PyTorch by other names than to NumPy: it goes as bits
+    if dtype_of_numpy(value.dtype) is DType.BF16:  # PyTorch and NumPy have no common name for it: it goes as bits
         return torch.as_tensor(value.view(np.int16)).view(torch.bfloat16)
     return torch.as_tensor(value)
 

@@ -1,4 +1,4 @@
-"""The walk over a PyTorch graph: finds the conversion of every call, and gathers what went wrong."""
+"""Dispatch: converts every call of a PyTorch graph and collects errors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 from .reader import Convert, Reader, Value, array_of
 
 
-def walk(graph: torch.fx.Graph, reader: Reader) -> None:
-    """Convert every call that a result needs, and raise all that went wrong at once."""
+def walk(graph: torch.fx.Graph, ctx: Reader) -> None:
+    """Convert every call that a result needs; raise all errors at once."""
     errors: list[CutsError] = []
     unsupported: dict[str, list[str]] = {}
-    for node in _needed(graph):
-        if node.op == "call_function" and not any(n in reader.unknown for n in node.all_input_nodes):
-            _convert(node, reader, errors, unsupported)
+    for node in _live_nodes(graph):
+        if node.op == "call_function" and not any(n in ctx.unknown for n in node.all_input_nodes):
+            _convert(node, ctx, errors, unsupported)
         elif node.op == "call_function":
-            reader.unknown.add(node)
+            ctx.unknown.add(node)
         elif node.op == "get_attr":
-            define(node, _attribute(graph, str(node.target)), reader)
+            define(node, _attribute(graph, str(node.target)), ctx)
     raise_all(_faults(unsupported) + errors)
 
 
-def _needed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the nodes that results depend on, in order: no assertion is among them, nor what only assertions read."""
+def _live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the nodes that results depend on, in order, without assertions and their operands."""
     needed: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
@@ -40,18 +40,18 @@ def _needed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node in needed]
 
 
-def define(node: torch.fx.Node, held: Any, reader: Reader) -> None:
-    """Make a parameter known, or a branch, which is converted where it is taken."""
+def define(node: torch.fx.Node, held: Any, ctx: Reader) -> None:
+    """Define a parameter, or a branch, which is converted at its use."""
     if isinstance(held, torch.fx.GraphModule):
-        reader.values[node] = held
+        ctx.values[node] = held
     elif held.dtype in complex_pairs.COMPLEX:
-        reader.values[node] = complex_pairs.constant(reader, held, node.name)
+        ctx.values[node] = complex_pairs.constant(ctx, held, node.name)
     else:
-        reader.define_constant(node, array_of(held))
+        ctx.define_constant(node, array_of(held))
 
 
 def _attribute(graph: torch.fx.Graph, path: str) -> Any:
-    """Return a tensor, or a branch, that a graph's module holds."""
+    """Return a tensor or a branch of a graph's module."""
     found: Any = graph.owning_module
     for part in path.split("."):
         found = getattr(found, part)
@@ -59,21 +59,21 @@ def _attribute(graph: torch.fx.Graph, path: str) -> Any:
 
 
 def results(graph: torch.fx.Graph) -> list[Any]:
-    """Return what a graph returns."""
+    """Return the results of a graph."""
     found = next(node for node in graph.nodes if node.op == "output").args[0]
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
-def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsupported: dict[str, list[str]]) -> None:
+def _convert(node: torch.fx.Node, ctx: Reader, errors: list[CutsError], unsupported: dict[str, list[str]]) -> None:
     if node.target is operator.getitem:
-        reader.values[node] = reader.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        ctx.values[node] = ctx.values[node.args[0]][node.args[1]]  # type: ignore[index]
         return
     name = str(node.target)
     try:
-        arguments = [reader.argument(a) for a in node.args]
-        keywords = {k: reader.argument(v) for k, v in node.kwargs.items()}
+        arguments = [ctx.argument(a) for a in node.args]
+        keywords = {k: ctx.argument(v) for k, v in node.kwargs.items()}
     except CutsError as error:
-        reader.unknown.add(node)
+        ctx.unknown.add(node)
         errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
         return
     if complex_pairs.any_complex([*arguments, *keywords.values()]) or keywords.get("dtype") in complex_pairs.COMPLEX:
@@ -89,24 +89,24 @@ def _convert(node: torch.fx.Node, reader: Reader, errors: list[CutsError], unsup
     if convert is None:
         known = result_known(node)
         if known is not None:
-            define(node, known, reader)
+            define(node, known, ctx)
             return
         unsupported.setdefault(name, []).append(node.name)
-        reader.unknown.add(node)
+        ctx.unknown.add(node)
         return
     try:
-        reader.origin, reader.node = node.name, node
-        reader.values[node] = convert(reader, *arguments, **keywords)
+        ctx.origin, ctx.node = node.name, node
+        ctx.values[node] = convert(ctx, *arguments, **keywords)
     except CutsError as error:
-        reader.unknown.add(node)
+        ctx.unknown.add(node)
         errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
     except TypeError as error:
-        reader.unknown.add(node)
+        ctx.unknown.add(node)
         errors.append(GraphError(f"node {quote(node.name)} ({name}): an argument is not supported ({error})"))
 
 
 def conversion(name: str) -> Convert | None:
-    """Return how calls of an operation are read, None where they are not."""
+    """Return the conversion of an operation's calls, else None."""
     return TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
 
 
@@ -122,65 +122,65 @@ def _faults(unsupported: Mapping[str, Sequence[str]]) -> list[CutsError]:
 
 
 def _branches(
-    reader: Reader, condition: Any, yes: torch.fx.GraphModule, no: torch.fx.GraphModule, operands: Sequence[Any]
+    ctx: Reader, condition: Any, yes: torch.fx.GraphModule, no: torch.fx.GraphModule, operands: Sequence[Any]
 ) -> Any:
-    """Compute both branches of a condition, and choose element by element."""
+    """Compute both branches of a condition, and select element by element."""
     if not isinstance(condition, Value):
-        return _inlined(reader, yes if condition else no, operands)
-    pairs = list(zip(_inlined(reader, yes, operands), _inlined(reader, no, operands), strict=True))
-    if any(not isinstance(a, Value) or reader.type(a) != reader.type(b) for a, b in pairs):
-        reader.fail("the branches of a condition must give real tensors of the same types")
-    return tuple(reader.emit("where", condition, a, b) for a, b in pairs)
+        return _inline(ctx, yes if condition else no, operands)
+    pairs = list(zip(_inline(ctx, yes, operands), _inline(ctx, no, operands), strict=True))
+    if any(not isinstance(a, Value) or ctx.type(a) != ctx.type(b) for a, b in pairs):
+        ctx.fail("the branches of a condition must give real tensors of the same types")
+    return tuple(ctx.emit("where", condition, a, b) for a, b in pairs)
 
 
-def _inlined(reader: Reader, module: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a branch; what it looks up has the names of its own nodes, so that a branch may be taken
-    twice.
+def _inline(ctx: Reader, module: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a branch.
+
+    Values of its attributes have the names of its own nodes, so that a branch may be inlined twice.
     """
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
-    reader.values.update(zip(places, operands, strict=True))
-    origin = reader.origin
-    walk(module.graph, reader)
-    reader.origin = origin
-    return [reader.value(node) for node in results(module.graph)]
+    ctx.values.update(zip(places, operands, strict=True))
+    origin = ctx.origin
+    walk(module.graph, ctx)
+    ctx.origin = origin
+    return [ctx.value(node) for node in results(module.graph)]
 
 
 def _scan(
-    reader: Reader,
+    ctx: Reader,
     combine: torch.fx.GraphModule,
     init: Sequence[Value],
     xs: Sequence[Value],
     others: Sequence[Any] = (),
 ) -> tuple[Value, ...]:
-    """Repeat a graph over the first axis of some tensors, as one operation: its results are the last states, then what
-    each step gives, stacked.
+    """Convert a scan over the first axis of tensors to one operation.
+
+    Its results are the last states, then the stacked results of each step.
     """
-    first, steps = len(reader.nodes), reader.shape(xs[0])[0]
-    states = [reader.part("state", reader.type(value)) for value in init]
-    elements = [reader.part("element", TensorType(reader.type(value).dtype, reader.shape(value)[1:])) for value in xs]
-    results = _inlined(reader, combine, [*states, *elements, *others])
-    body = turn_of(reader.nodes[first:], reader.types, (*states, *elements), results)
-    del reader.nodes[first:]
+    first, steps = len(ctx.nodes), ctx.shape(xs[0])[0]
+    states = [ctx.part("state", ctx.type(value)) for value in init]
+    elements = [ctx.part("element", TensorType(ctx.type(value).dtype, ctx.shape(value)[1:])) for value in xs]
+    results = _inline(ctx, combine, [*states, *elements, *others])
+    body = turn_of(ctx.nodes[first:], ctx.types, (*states, *elements), results)
+    del ctx.nodes[first:]
     if steps < 2:
-        return _single_step(reader, combine, init, xs, others)
+        return _single_step(ctx, combine, init, xs, others)
     along: dict[str, Along] = dict.fromkeys(elements, Along())
-    turns = Repetition(body, steps, tuple(states), along, (Along(),) * (len(results) - len(states)))
-    name, text = declare_repetition(turns, Registry.builtin().instances)
-    names = tuple(Value(reader.fresh(f"{reader.origin}.{n}")) for n in range(len(results)))
-    operands = (*init, *xs, *turns.same)
-    reader.add(
-        Node(reader.fresh(f"{reader.origin}.{name}"), name, operands, names, {}, reader.origin, declaration=text)
-    )
+    repetition = Repetition(body, steps, tuple(states), along, (Along(),) * (len(results) - len(states)))
+    name, text = declare_repetition(repetition, Registry.builtin().instances)
+    names = tuple(Value(ctx.fresh(f"{ctx.origin}.{n}")) for n in range(len(results)))
+    operands = (*init, *xs, *repetition.same)
+    ctx.add(Node(ctx.fresh(f"{ctx.origin}.{name}"), name, operands, names, {}, ctx.origin, declaration=text))
     return names
 
 
 def _single_step(
-    reader: Reader, combine: torch.fx.GraphModule, init: Sequence[Value], xs: Sequence[Value], others: Sequence[Any]
+    ctx: Reader, combine: torch.fx.GraphModule, init: Sequence[Value], xs: Sequence[Value], others: Sequence[Any]
 ) -> tuple[Value, ...]:
     """Repeat a graph once."""
-    elements = [reader.reshape(value, reader.shape(value)[1:]) for value in xs]
-    results = _inlined(reader, combine, [*init, *elements, *others])
-    rows = [reader.reshape(value, (1, *reader.shape(value))) for value in results[len(init) :]]
+    elements = [ctx.reshape(value, ctx.shape(value)[1:]) for value in xs]
+    results = _inline(ctx, combine, [*init, *elements, *others])
+    rows = [ctx.reshape(value, (1, *ctx.shape(value))) for value in results[len(init) :]]
     return (*results[: len(init)], *rows)
 
 

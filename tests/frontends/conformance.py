@@ -1,6 +1,4 @@
-"""ONNX's own node tests: which there are, which are in scope (and why others are not),
-and whether a backend computes what one expects.
-"""
+"""ONNX's own node tests: cases, scope with reasons, and comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from onnx import numpy_helper
 
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
 
-#: Cases that expect what nobody else can compute.
+#: Cases whose expected outputs no other implementation computes.
 DISPUTED = {
     "test_l2normalization_axis_0": "0 / 0 taken as 0, which only newer editions of the standard say",
     "test_resize_downsample_scales_linear_align_corners": "uses the fractional output length, ONNX Runtime the whole "
@@ -57,7 +55,7 @@ REASONS = {
     "ai.onnx.preview.training.Adam": "a preview; training goes through cuts.grad",
     "ai.onnx.preview.training.Momentum": "a preview; training goes through cuts.grad",
 }
-#: What an importer's message says, and the reason in words.
+#: Parts of an importer's message, and the reason in words.
 MESSAGES = {
     "element type object": "strings",
     "found list": "sequences",
@@ -89,7 +87,7 @@ def arrays_of(case: Any) -> dict[str, Any]:
 
 
 def reason(case: Any) -> str:
-    """Return why a case is out of scope, in words; an empty text where it is in scope."""
+    """Return the reason why a case is out of scope, or ""."""
     if case.name in DISPUTED:
         return DISPUTED[case.name]
     message = out_of_scope(case.model, inputs_of(case))
@@ -104,7 +102,7 @@ def reason(case: Any) -> str:
 
 @cache
 def scope() -> dict[str, str]:
-    """Map the name of every case to the reason that it is out of scope."""
+    """Map the name of every case to its reason, "" in scope."""
     return {case.name: reason(case) for case in cases()}
 
 
@@ -113,8 +111,9 @@ def in_scope() -> Iterator[Any]:
 
 
 def complaint(case: Any, model: CompiledModel) -> str:
-    """Return what is wrong with the outputs of a case: the standard's tolerance,
-    and a few roundings of the largest element.
+    """Return the fault in the outputs of a case, or "".
+
+    The tolerance is the standard's, and a few roundings of the largest element.
     """
     inputs, outputs = case.data_sets[0]
     for result, value in zip(model.run(inputs), outputs, strict=True):
@@ -135,7 +134,7 @@ def complaint(case: Any, model: CompiledModel) -> str:
 
 
 class Collecting(CutsBackend):
-    """The backend on kernels, which remembers what it compiled."""
+    """Backend on kernels that records the plans that it compiles."""
 
     plans: ClassVar[list[Plan]] = []
 
@@ -147,25 +146,25 @@ class Collecting(CutsBackend):
 
 
 def run_together(names: Sequence[str]) -> list[str]:
-    """Return what is wrong with each case on OpenCL, whose kernels are built at once."""
+    """Return the fault of each case on OpenCL, with one joint build."""
     Collecting.plans.clear()
     models = {name: Collecting.prepare(case_of(name).model) for name in names}
     for name, model in models.items():
-        attempt(name, partial(model.prepare, arrays_of(case_of(name))))  # running says what is wrong
+        attempt(name, partial(model.prepare, arrays_of(case_of(name))))  # the run below reports faults
     with built_together(Collecting.plans):
         return [attempt(name, partial(complaint, case_of(name), model)) for name, model in models.items()]
 
 
 def attempt(name: str, work: Callable[[], Any]) -> str:
-    """Return what some work returns, or the error that ended it, as a text."""
+    """Return the result of some work, or its error, as a text."""
     try:
         return str(work())
     except Exception as error:
         return f"{name}: {type(error).__name__}: {error}"
 
 
-def by_turns(names: list[str]) -> list[str]:
-    """Return the first case of every operation, then the second of each, and so on."""
+def interleave(names: list[str]) -> list[str]:
+    """Interleave cases: the first of every operation, then the second,"""
     seen: dict[str, int] = {}
     turns: list[tuple[int, str]] = []
     for name in names:
@@ -182,7 +181,10 @@ def case_of(name: str) -> Any:
 
 
 def run_case(name: str, backend: str, deadline: float) -> str | None:
-    """Return what is wrong with a case on a backend; None where the time is up. Runs in processes of their own."""
+    """Return the fault of a case on a backend, for worker processes.
+
+    Returns None where the deadline has passed.
+    """
     if time.time() > deadline:
         return None
     return attempt(name, lambda: complaint(case_of(name), BACKENDS[backend].prepare(case_of(name).model)))

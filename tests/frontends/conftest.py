@@ -1,4 +1,4 @@
-"""What tests of PyTorch's frontend share."""
+"""Fixtures of the tests of the PyTorch importer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def dynamo_afresh() -> Iterator[None]:
-    """Let Dynamo know nothing of other tests, and PyTorch multiply f32 as f32."""
+    """Reset Dynamo, and let PyTorch multiply f32 as f32."""
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -1,7 +1,7 @@
-"""Nodes of ONNX in every element type: what `test_onnx_types` draws from.
+"""Nodes of ONNX in every element type, for `test_onnx_types`.
 
 Nothing here is listed by operation. ONNX's own node tests give shapes and attributes, its schemas the types that each
-operand may have, our importer's table the operations; ONNX Runtime says what it implements.
+operand may have, our importer's table the operations; ONNX Runtime decides which of them it implements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -0.5, 1.5, 
 
 @frozen
 class Variant:
-    """A node test in another element type: `kind` names its numbers, "given" or "ends"."""
+    """Node test in another element type.
+
+    `kind` is the source of its numbers, "given" or "ends".
+    """
 
     case: Any
     parameter: str
@@ -45,7 +48,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The variant in words."""
+        """Description of the variant."""
         return f"{self.case.name} {self.parameter}={self.dtype} {self.kind}"
 
     @property
@@ -55,13 +58,13 @@ class Variant:
 
     @property
     def formals(self) -> dict[str, str]:
-        """The type parameter of each operand, by the operand's name in the model."""
+        """Type parameter of each operand, by the operand's name."""
         schema = _schema(self.case)
         pairs = ((name, schema.inputs[min(n, len(schema.inputs) - 1)]) for n, name in enumerate(self.node.input))
         return {name: formal.type_str for name, formal in pairs if name}
 
     def model(self) -> Any:
-        """Return the model with operands of the type, and results of whatever that makes."""
+        """Return the model with operands of the type, and resulting types."""
         model = onnx.ModelProto()
         model.CopyFrom(self.case.model)
         code = onnx.helper.np_dtype_to_tensor_dtype(self.dtype.numpy)
@@ -74,7 +77,7 @@ class Variant:
         return model
 
     def inputs(self) -> dict[str, Array]:
-        """Return numbers for the operands: those of the test, or ends of the type."""
+        """Return operands: those of the test, or ends of the type."""
         rng, made = np.random.default_rng(0), {}
         for number, (value, given) in enumerate(
             zip(self.case.model.graph.input, self.case.data_sets[0][0], strict=True)
@@ -145,8 +148,8 @@ def _onnx_name(dtype: DType) -> str:
 # ---- both sides
 
 
-def expected(variant: Variant) -> list[Array] | None:
-    """Return what ONNX Runtime makes of a variant; None where it does not implement it."""
+def by_onnx_runtime(variant: Variant) -> list[Array] | None:
+    """Return ONNX Runtime's results of a variant, None without an implementation."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -159,28 +162,29 @@ def expected(variant: Variant) -> list[Array] | None:
         return None
 
 
-def found(variant: Variant) -> list[Array] | str:
-    """Return what the imported graph makes of a variant, or why it is refused."""
+def by_import(variant: Variant) -> list[Array] | str:
+    """Return the results of the imported graph, or the reason against it."""
     try:
         return [np.asarray(v) for v in ReferenceBackend.run_model(variant.model(), variant.inputs())]
     except CutsError as error:
         return f"refused: {error}"
 
 
-def judged(variant: Variant) -> list[Array] | None:
-    """Return what ONNX's own reference makes of a variant; None where it does not implement it."""
+def by_onnx_reference(variant: Variant) -> list[Array] | None:
+    """Return the results of ONNX's reference, None without an implementation."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             return [np.asarray(v) for v in ReferenceEvaluator(variant.model()).run(None, variant.inputs())]
-    except Exception:  # whatever NumPy raises
+    except Exception:  # any exception of NumPy
         return None
 
 
 def agrees(ours: Array, theirs: Array) -> Array:
-    """Return where elements are near, equal for integers and where no number is near another.
+    """Return a mask of near elements.
 
-    ONNX Runtime computes some operations on doubles with constants of single precision.
+    It compares exactly for integers and where no number is near another. ONNX Runtime computes some operations on
+    doubles with constants of f32.
     """
     if theirs.dtype.kind != "f":
         return np.asarray(ours == theirs)
@@ -194,18 +198,18 @@ def agrees(ours: Array, theirs: Array) -> Array:
 
 
 def fault(variant: Variant) -> str:
-    """Return what is wrong with a variant; nothing where nothing is, or ONNX Runtime has no answer.
+    """Return the fault of a variant, "" where there is none.
 
-    Where ONNX's reference is another opinion than ONNX Runtime (which drops NaN here and there, saturates sums of
-    integers, computes their powers as doubles), either is right.
+    It is "" too where ONNX Runtime has no answer. Where ONNX's reference differs from ONNX Runtime (which drops some
+    NaN, saturates sums of integers, computes their powers as doubles), either is right.
     """
-    theirs = expected(variant)
+    theirs = by_onnx_runtime(variant)
     if theirs is None:
         return ""
-    ours = found(variant)
+    ours = by_import(variant)
     if isinstance(ours, str):
         return f"{variant.name}: {ours}"[:400]
-    other = judged(variant) or theirs
+    other = by_onnx_reference(variant) or theirs
     for number, (mine, first) in enumerate(zip(ours, theirs, strict=False)):
         second = other[number] if other[number].shape == first.shape else first
         if (mine.dtype, mine.shape) != (first.dtype, first.shape):

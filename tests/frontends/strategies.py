@@ -1,4 +1,7 @@
-"""Hypothesis strategies for small, well-typed graphs with constants, residual connections and user-chosen names."""
+"""Hypothesis strategies for small, well-typed graphs.
+
+They have constants, residual connections and user-chosen names.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _BINARY = ["add", "sub", "mul", "max"]
 
 
 class GraphBuilder:
-    """Adds nodes whose types are derived, and constants drawn from a generator."""
+    """Builder of nodes with derived types, and constants of a generator."""
 
     def __init__(self, seed: int, rename: Callable[[str], str] = str) -> None:
         self.rng = np.random.default_rng(seed)
@@ -37,7 +40,10 @@ class GraphBuilder:
         return name
 
     def constant(self, shape: tuple[int, ...]) -> str:
-        """Add a constant of random values away from zero, so that no division blows up."""
+        """Add a constant of random values away from zero.
+
+        So no division overflows.
+        """
         name = self.rename(f"c{len(self.constants)}")
         self.constants[name] = self.rng.uniform(0.5, 1.5, shape).astype(np.float32)
         self.types[name] = TensorType(F32, shape)

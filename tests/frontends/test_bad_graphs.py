@@ -1,4 +1,4 @@
-"""Malformed models: each row is a document or a file with a fault, and the exact message."""
+"""Malformed models: rows of a document or file and its message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def changed(**changes: Any) -> dict[str, Any]:
+def replace_fields(**changes: Any) -> dict[str, Any]:
     """Return the good document with values replaced at paths such as `nodes__0__op`."""
     document = deepcopy(GOOD)
     for path, value in changes.items():
@@ -49,95 +49,107 @@ def messages(call: Callable[[], object]) -> list[str]:
 
 
 ROWS = {
-    "version": (changed(version=2), "at $.version: expected 1, found 2"),
-    "format": (changed(format="onnx"), 'at $.format: expected "cuts.graph", found "onnx"'),
-    "wrong kind": (changed(nodes__1__op=5), "at $.nodes[1].op: expected a string, found 5"),
-    "not a list": (changed(outputs="y"), 'at $.outputs: expected a list, found "y"'),
+    "version": (replace_fields(version=2), "at $.version: expected 1, found 2"),
+    "format": (replace_fields(format="onnx"), 'at $.format: expected "cuts.graph", found "onnx"'),
+    "wrong kind": (replace_fields(nodes__1__op=5), "at $.nodes[1].op: expected a string, found 5"),
+    "not a list": (replace_fields(outputs="y"), 'at $.outputs: expected a list, found "y"'),
     "a bool is no integer": (
-        changed(inputs__0__shape=[2, True]),
+        replace_fields(inputs__0__shape=[2, True]),
         "at $.inputs[0].shape[1]: expected an integer, found true",
     ),
-    "unknown field": (changed(nodes__0__attrs={}), 'at $.nodes[0]: unknown field "attrs"'),
+    "unknown field": (replace_fields(nodes__0__attrs={}), 'at $.nodes[0]: unknown field "attrs"'),
     "mixed attribute": (
-        changed(nodes__0__attributes={"k": [1, "a"]}),
+        replace_fields(nodes__0__attributes={"k": [1, "a"]}),
         "at $.nodes[0].attributes['k']: expected a list of integers, of numbers or of strings, found [1, 'a']",
     ),
     "nested attribute": (
-        changed(nodes__0__attributes={"k": {"a": 1}}),
+        replace_fields(nodes__0__attributes={"k": {"a": 1}}),
         "at $.nodes[0].attributes['k']: expected a number, a string, true, false or a list of them, found {'a': 1}",
     ),
     "element type": (
-        changed(types__y__dtype="f8"),
+        replace_fields(types__y__dtype="f8"),
         "at $.types['y'].dtype: expected an element type (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, "
         "bool), "
         'found "f8"',
     ),
-    "unknown op": (changed(nodes__1__op="relo"), "node 'n2' (relo): unknown op 'relo'; did you mean 'relu'"),
+    "unknown op": (replace_fields(nodes__1__op="relo"), "node 'n2' (relo): unknown op 'relo'; did you mean 'relu'"),
     "wrong shape": (
-        changed(types__y__shape=[3, 2]),
+        replace_fields(types__y__shape=[3, 2]),
         "node 'n2' (relu): expected f32[2, 3] for output 'y', found f32[3, 2]",
     ),
-    "misfit operands": (changed(inputs__0__shape=[2, 4]), "node 'n1' (add): "),
+    "misfit operands": (replace_fields(inputs__0__shape=[2, 4]), "node 'n1' (add): "),
     "unknown attribute": (
-        changed(nodes__1__attributes={"alpha": 1}),
+        replace_fields(nodes__1__attributes={"alpha": 1}),
         "node 'n2' (relu): op 'relu': unknown attribute 'alpha'",
     ),
-    "negative extent": (changed(inputs__0__shape=[-1, 3]), "value 'x': expected extents of at least 0, found [-1, 3]"),
-    "rank": (changed(inputs__0__shape=[1] * 9), "value 'x': expected at most 8 axes, found 9"),
+    "negative extent": (
+        replace_fields(inputs__0__shape=[-1, 3]),
+        "value 'x': expected extents of at least 0, found [-1, 3]",
+    ),
+    "rank": (replace_fields(inputs__0__shape=[1] * 9), "value 'x': expected at most 8 axes, found 9"),
     "elements": (
-        changed(inputs__0__shape=[65536, 65536]),
+        replace_fields(inputs__0__shape=[65536, 65536]),
         "value 'x': expected fewer than 2^31 elements, found 4294967296",
     ),
     "too few elements": (
-        changed(constants__0__data=[1, 2]),
+        replace_fields(constants__0__data=[1, 2]),
         "constant 'c': expected a flat list of 3 elements for f32[3], found 2",
     ),
     "element kind": (
-        changed(constants__0__data=[1, True, 3]),
+        replace_fields(constants__0__data=[1, True, 3]),
         "constant 'c': expected an element of type f32 at position 1, found true",
     ),
     "element range": (
-        changed(constants__0__dtype="u8", constants__0__data=[1, 2, 256]),
+        replace_fields(constants__0__dtype="u8", constants__0__data=[1, 2, 256]),
         "constant 'c': an element is out of the range of u8",
     ),
     "no data": (
-        changed(constants__0__data=None),
+        replace_fields(constants__0__data=None),
         "constant 'c' has no data here and the document names no weights file; set `data` or `weights`",
     ),
     "no folder": (
-        changed(constants__0__data=None, weights="w.safetensors"),
+        replace_fields(constants__0__data=None, weights="w.safetensors"),
         "constant 'c' has no data here and the folder of its weights file is not given; set `data` or `weights`",
     ),
-    "undefined value": (changed(nodes__1__inputs=["b"]), "node 'n2' (relu) reads value 'b' that nothing defines"),
-    "undefined output": (changed(outputs=["z"]), "output 'z' of the graph is a value that nothing defines"),
-    "no outputs": (changed(outputs=[]), "graph 'g' has no outputs; name at least one value to compute"),
-    "output twice": (changed(outputs=["y", "y"]), "output 'y' of the graph is listed 2 times"),
-    "same node name": (changed(nodes__1__name="n1"), "2 nodes are named 'n1'; give every node a name of its own"),
+    "undefined value": (
+        replace_fields(nodes__1__inputs=["b"]),
+        "node 'n2' (relu) reads value 'b' that nothing defines",
+    ),
+    "undefined output": (replace_fields(outputs=["z"]), "output 'z' of the graph is a value that nothing defines"),
+    "no outputs": (replace_fields(outputs=[]), "graph 'g' has no outputs; name at least one value to compute"),
+    "output twice": (replace_fields(outputs=["y", "y"]), "output 'y' of the graph is listed 2 times"),
+    "same node name": (
+        replace_fields(nodes__1__name="n1"),
+        "2 nodes are named 'n1'; give every node a name of its own",
+    ),
     "defined twice": (
-        changed(nodes__1__outputs=["x"]),
+        replace_fields(nodes__1__outputs=["x"]),
         "value 'x' is defined 2 times: by the graph's inputs and by node 'n2'",
     ),
-    "declared twice": (changed(constants__0__name="x"), "value 'x' is declared 2 times among inputs and constants"),
-    "no results": (changed(nodes__1__outputs=[]), "node 'n2' (relu) defines no value"),
-    "result count": (changed(nodes__1__outputs=["y", "z"]), "node 'n2' (relu): expected 1 outputs, found 2"),
+    "declared twice": (
+        replace_fields(constants__0__name="x"),
+        "value 'x' is declared 2 times among inputs and constants",
+    ),
+    "no results": (replace_fields(nodes__1__outputs=[]), "node 'n2' (relu) defines no value"),
+    "result count": (replace_fields(nodes__1__outputs=["y", "z"]), "node 'n2' (relu): expected 1 outputs, found 2"),
     "type of nothing": (
-        changed(types__q={"dtype": "f32", "shape": [1]}),
+        replace_fields(types__q={"dtype": "f32", "shape": [1]}),
         "value 'q' has a type but nothing defines it",
     ),
     "two types": (
-        changed(types__x={"dtype": "f32", "shape": [3, 2]}),
+        replace_fields(types__x={"dtype": "f32", "shape": [3, 2]}),
         "value 'x': expected f32[2, 3] as declared, found f32[3, 2] among the types",
     ),
     "cycle": (
-        changed(nodes__0__inputs=["x", "y"]),
+        replace_fields(nodes__0__inputs=["x", "y"]),
         "nodes form a cycle: 'n1' -> 'n2' -> 'n1'; break the loop at one of these nodes",
     ),
     "half a character": (
-        changed(nodes__1__name="\ud800"),
+        replace_fields(nodes__1__name="\ud800"),
         "name '\\ud800' is not text: it holds half of a surrogate pair",
     ),
     "control characters": (
-        changed(outputs=["a\nb"]),
+        replace_fields(outputs=["a\nb"]),
         "output 'a\\u000ab' of the graph is a value that nothing defines",
     ),
 }
@@ -155,8 +167,11 @@ def test_the_good_document_is_good() -> None:
 
 
 def test_all_faults_are_reported_at_once() -> None:
-    assert len(messages(lambda: graph_from_json(changed(nodes__0__op="ad", nodes__1__op="relo", outputs=["z"])))) == 3
-    assert len(messages(lambda: graph_from_json(changed(nodes__0__op=1, nodes__1__op=2, name=3)))) == 3
+    assert (
+        len(messages(lambda: graph_from_json(replace_fields(nodes__0__op="ad", nodes__1__op="relo", outputs=["z"]))))
+        == 3
+    )
+    assert len(messages(lambda: graph_from_json(replace_fields(nodes__0__op=1, nodes__1__op=2, name=3)))) == 3
 
 
 @pytest.mark.parametrize(
@@ -174,10 +189,10 @@ def test_what_is_no_document_is_explained(text: str, expected: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model with a weights file."""
+    """Return a folder of a model with a weights file."""
     model = tmp_path / "model"
     model.mkdir()
-    document = changed(constants__0__data=None, weights="w.safetensors")
+    document = replace_fields(constants__0__data=None, weights="w.safetensors")
     (model / "g.json").write_text(json.dumps(document))
     write_weights(model / "w.safetensors", {"c": np.array([1, 2, 3], np.float32)})
     return model
@@ -257,11 +272,11 @@ def test_lying_headers(folder: Path, entry: object, expected: str) -> None:
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../secret", "", "..", "c:w", "a\\b", "a\0b"])
 def test_weights_stay_inside_the_folder(folder: Path, path: str) -> None:
     (folder.parent / "secret").write_bytes(b"x")
-    (folder / "g.json").write_text(json.dumps(changed(constants__0__data=None, weights=path)))
+    (folder / "g.json").write_text(json.dumps(replace_fields(constants__0__data=None, weights=path)))
     assert "is not a path inside the model's folder; put it beside the model and name it so" in weights_fault(folder)
 
 
-def test_weights_that_are_links_or_no_files_are_refused(folder: Path) -> None:
+def test_weights_must_be_regular_files(folder: Path) -> None:
     weights = folder / "w.safetensors"
     kept = folder / "kept"
     weights.rename(kept)

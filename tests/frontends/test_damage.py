@@ -1,5 +1,6 @@
-"""Damaged files: whatever bytes change, a model loads or a `CutsError` explains why not.
-Nothing else is ever raised.
+"""Damaged files: a model loads, or a `CutsError` explains its fault.
+
+No other exception is raised, for any changed bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ changes = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_
 cuts = st.one_of(st.none(), st.integers(0, 1 << 20))
 
 
-def damaged(data: bytes, edits: list[tuple[int, int]], cut: int | None) -> bytes:
+def damage(data: bytes, edits: list[tuple[int, int]], cut: int | None) -> bytes:
     result = bytearray(data)
     for position, value in edits:
         result[position % len(result)] = value
@@ -53,7 +54,7 @@ def test_damaged_files_of_graph_json(edits: list[tuple[int, int]], cut: int | No
         save_graph(GRAPH, path)
         for file in (path, path.with_suffix(".safetensors")):
             whole = file.read_bytes()
-            file.write_bytes(damaged(whole, edits, cut))
+            file.write_bytes(damage(whole, edits, cut))
             survives(load_graph, path)
             file.write_bytes(whole)
 
@@ -61,7 +62,7 @@ def test_damaged_files_of_graph_json(edits: list[tuple[int, int]], cut: int | No
 @given(changes, cuts)
 @settings(max_examples=150, deadline=None)
 def test_damaged_text(edits: list[tuple[int, int]], cut: int | None) -> None:
-    text = damaged(print_graph(GRAPH).encode(), edits, cut).decode("utf-8", "replace")
+    text = damage(print_graph(GRAPH).encode(), edits, cut).decode("utf-8", "replace")
     survives(parse_graph, text, GRAPH.constants)
 
 
@@ -116,4 +117,4 @@ def test_damaged_onnx(edits: list[tuple[int, int]], cut: int | None) -> None:
     inputs, outputs = [value("x", 1, [1, 3, 4, 4])], [value("y", 1, [1, 32])]
     graph = helper.make_graph(nodes, "g", inputs, outputs, [tensor(array, name) for name, array in arrays.items()])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
-    survives(load_onnx, damaged(data, edits, cut))
+    survives(load_onnx, damage(data, edits, cut))

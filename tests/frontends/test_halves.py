@@ -1,4 +1,4 @@
-"""bfloat16 across borders: models that have it, arrays that callers give and files that hold them, and the way back."""
+"""bfloat16 in models, callers' arrays, files and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 W = np.linspace(-2, 2, 32).reshape(8, 4).astype(BF16)
 
 
-def made() -> Graph:
+def product_graph() -> Graph:
     """Return `x @ w` of bfloat16."""
     kinds = {
         "x": TensorType(DType.BF16, (3, 8)),
@@ -35,12 +35,15 @@ def numbers() -> Any:
     return np.random.default_rng(0).standard_normal((3, 8)).astype(BF16)
 
 
-def expected(x: Any) -> Any:
+def reference(x: Any) -> Any:
     return x.astype(np.float64) @ W.astype(np.float64)
 
 
 def through_a_file(x: Any) -> Any:
-    """Return an array as NumPy reads it back from a file, where it has lost the name of its type."""
+    """Return an array after a round trip through a file.
+
+    NumPy has lost the name of its type then.
+    """
     file = io.BytesIO()
     np.save(file, x)
     file.seek(0)
@@ -52,7 +55,7 @@ def as_tensor(x: Any) -> Any:
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
 
 
-GIVEN = {
+INPUT_FORMS = {
     "NumPy": lambda x: x,
     "bits": lambda x: x.view(np.uint16),
     "a file": through_a_file,
@@ -62,19 +65,19 @@ GIVEN = {
 
 
 @needs_opencl
-@pytest.mark.parametrize("way", GIVEN)
+@pytest.mark.parametrize("way", INPUT_FORMS)
 def test_a_plan_takes_bfloat16_however_it_comes(way: str, tmp_path: Path) -> None:
-    build(made(), "opencl").save(tmp_path / "halves.plan")
+    build(product_graph(), "opencl").save(tmp_path / "halves.plan")
     x = numbers()
-    found = load(tmp_path / "halves.plan").run({"x": GIVEN[way](x)})["y"]
+    found = load(tmp_path / "halves.plan").run({"x": INPUT_FORMS[way](x)})["y"]
     assert found.dtype == BF16
-    np.testing.assert_allclose(found.astype(np.float64), expected(x), rtol=2**-8, atol=1e-2)
+    np.testing.assert_allclose(found.astype(np.float64), reference(x), rtol=2**-8, atol=1e-2)
 
 
 def test_a_graph_of_bfloat16_is_written_and_read(tmp_path: Path) -> None:
-    save_graph(made(), tmp_path / "halves.json")
+    save_graph(product_graph(), tmp_path / "halves.json")
     found = load_graph(tmp_path / "halves.json")
-    assert found.types == made().types
+    assert found.types == product_graph().types
     np.testing.assert_array_equal(found.constants["w"].view(np.uint16), W.view(np.uint16))
 
 
@@ -99,7 +102,7 @@ def test_an_onnx_model_of_bfloat16() -> None:
     assert DType.BF16 in {t.dtype for t in graph.types.values()}
     x = numbers().astype(np.float32) * 1.001
     found = evaluate_graph(graph, Registry.builtin(), {"x": x})["y"]
-    np.testing.assert_allclose(found, np.maximum(expected(x.astype(BF16)), 0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found, np.maximum(reference(x.astype(BF16)), 0), rtol=1e-6, atol=1e-6)
 
 
 @needs_opencl

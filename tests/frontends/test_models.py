@@ -1,4 +1,4 @@
-"""Real models: they import as they are, verify, canonicalise, and the reference computes what ONNX Runtime does."""
+"""Real models import, verify, canonicalise, and compute ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def load(path: Path) -> Graph:
 
 
 @pytest.mark.parametrize("path", models.light_models(), ids=lambda path: path.stem)
-def test_a_light_model_imports_and_has_the_shape_it_should(path: Path) -> None:
+def test_light_models_import_with_expected_shapes(path: Path) -> None:
     graph = Canonicalise(Registry.builtin().instances).run(load(path))
     verify_graph(graph, INFER)
     expected = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
     assert graph.types[graph.outputs[0]].shape == tuple(expected.dims)
     assert parse_graph(print_graph(graph), graph.constants) == graph
-    # Norms behind a convolution are gone. Densenet has some in front of one; and since the weights of these models are
-    # all alike, three convolutions of each inception block become one with three norms.
+    # Norms after a convolution are folded. Densenet has some before one; and since the weights of these models are
+    # equal, three convolutions of each inception block become one with three norms.
     left = Counter(node.op for node in graph.nodes)["batch_norm"]
     assert left == {"light_densenet121": 62, "light_inception_v2": 6}.get(path.stem, 0)
 
@@ -48,7 +48,7 @@ MODELS = [models.text_direction_classifier, models.mobilenet_v2, models.resnet50
 
 
 @pytest.mark.parametrize("fetch", MODELS, ids=lambda fetch: fetch.__name__)
-def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Callable[[], Path], tmp_path: Path) -> None:
+def test_models_compute_the_results_of_onnx_runtime(fetch: Callable[[], Path], tmp_path: Path) -> None:
     ort = pytest.importorskip("onnxruntime")
     path = fetch()
     graph = load(path)
@@ -66,16 +66,16 @@ def test_a_trained_or_exported_model_computes_what_onnx_runtime_does(fetch: Call
     assert not ops.keys() & {"batch_norm", "identity", "dropout"}
 
 
-#: What is left to the nights: compiling these takes seconds, and other tests cover their structure.
-LONG = ("classifier", "densenet121", "inception_v3", "mobilenet_v2", "resnet50")
-COMPILED = [name for name in models.REAL if name not in LONG or NIGHTLY]
+#: Models of nightly runs: compiling these takes seconds, and other tests cover their structure.
+NIGHTLY_MODELS = ("classifier", "densenet121", "inception_v3", "mobilenet_v2", "resnet50")
+COMPILED_MODELS = [name for name in models.REAL if name not in NIGHTLY_MODELS or NIGHTLY]
 #: Those that the test above holds to ONNX Runtime, through a file and back besides; and the one that takes longest to
 #: export, whose operations and concatenations others have, and whose graph a light model has.
 ELSEWHERE = {"classifier", "mobilenet_v2", "resnet50", "densenet121"}
 
 
-def agreement(name: str, backend: Any) -> float:
-    """Return by how much a model's outputs differ from ONNX Runtime's."""
+def difference_from_runtime(name: str, backend: Any) -> float:
+    """Return the difference of a model's outputs from ONNX Runtime's."""
     model = models.REAL[name]
     feeds = model.draw()
     found = backend.prepare(onnx.load(model.fetch())).run(feeds)
@@ -86,13 +86,13 @@ def agreement(name: str, backend: Any) -> float:
 def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
     from cuts.frontends.onnx.prepared import ReferenceBackend
 
-    assert agreement(name, ReferenceBackend) <= 1e-3
+    assert difference_from_runtime(name, ReferenceBackend) <= 1e-3
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", COMPILED_MODELS)
 def test_kernels_agree_with_onnx_runtime(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.compile.onnx_backend import CutsBackend
 
     monkeypatch.setenv("CUTS_ONNX_TARGET", device)
-    assert agreement(name, CutsBackend) <= 1e-3
+    assert difference_from_runtime(name, CutsBackend) <= 1e-3

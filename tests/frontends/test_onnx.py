@@ -1,5 +1,6 @@
-"""ONNX import: what attributes and operands mean in every operator set, by comparison with ONNX Runtime,
-and what is refused.
+"""ONNX import of attributes and operands in every operator set.
+
+Results are compared with ONNX Runtime's; unsupported models are refused.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def node(op: str, *inputs: str, outputs: Sequence[str] = ("y",), **attributes: A
 
 
 def compare(proto: Any, shapes: dict[str, Sequence[int]] | None = None) -> Graph:
-    """Assert that the imported graph computes what ONNX Runtime does."""
+    """Assert that the imported graph computes ONNX Runtime's results."""
     graph = load_onnx(proto, shapes)
     rng = np.random.default_rng(0)
     feeds = {v: rng.uniform(-2, 2, graph.types[v].shape).astype(np.float32) for v in graph.inputs}
@@ -67,7 +68,7 @@ floats = lambda *values: np.array(values, np.float32)  # noqa: E731
 
 ASYMMETRIC = {"coordinate_transformation_mode": "asymmetric"}
 
-#: What changed between operator sets: (operation, operator set, constant operands, attributes).
+#: Changes between operator sets: (operation, operator set, constant operands, attributes).
 CHANGES: list[tuple[str, int, dict[str, np.ndarray], dict[str, Any]]] = [
     ("Softmax", 7, {}, {"axis": 1}),
     ("Softmax", 12, {}, {}),
@@ -166,9 +167,7 @@ SPLITS = [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {
 
 
 @pytest.mark.parametrize(("opset", "attributes", "sizes"), SPLITS)
-def test_split_takes_sizes_from_where_its_operator_set_has_them(
-    opset: int, attributes: dict[str, Any], sizes: list[int] | None
-) -> None:
+def test_split_sizes_by_operator_set(opset: int, attributes: dict[str, Any], sizes: list[int] | None) -> None:
     constants = {} if sizes is None else {"sizes": ints(*sizes)}
     split = node("Split", "x", *constants, outputs=["y", "z"], axis=1, **attributes)
     compare(model([split], {"x": (1, 4, 5)}, opset, constants, ["y", "z"]))
@@ -224,7 +223,7 @@ def test_results_keep_their_names_when_nothing_computes_them() -> None:
     assert graph.outputs == ("y", "z")
 
 
-def test_what_is_joined_or_chosen_from_may_be_empty() -> None:
+def test_operands_of_concat_and_gather_may_be_empty() -> None:
     constants = {"start": ints(0), "end": ints(0), "axis": ints(0), "k": ints(0)}
     nodes = [
         node("Slice", "x", "start", "end", "axis", outputs=["none"]), node("Concat", "none", "none", axis=1),
@@ -244,7 +243,7 @@ def test_the_logarithm_of_a_sum_of_integers() -> None:
     compare(model(nodes, {"x": (3, 4)}, 18))
 
 
-def test_a_body_that_the_standard_gives_for_float_only() -> None:
+def test_function_body_for_float_only() -> None:
     norm = helper.make_node("MeanVarianceNormalization", ["h"], ["n"], axes=[1])
     nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.DOUBLE), norm, node("Cast", "n", to=F)]
     graph = load_onnx(model(nodes, {"x": (3, 4)}, 13))
@@ -291,7 +290,7 @@ def test_a_region_counts_only_where_one_is_cropped() -> None:
     compare(model([node("Resize", "x", "r", "scales", mode="linear")], {"x": (1, 2, 3), "r": (6,)}, 13, constants))
 
 
-def test_a_zero_point_may_have_an_axis_that_its_scale_has_not() -> None:
+def test_zero_point_with_an_extra_axis() -> None:
     constants = {
         "s": np.float32(0.05), "z": np.uint8(3), "w": np.arange(6, dtype=np.uint8).reshape(3, 2),
         "last": np.array([7], np.uint8),
@@ -310,7 +309,7 @@ def test_what_is_padded_with_may_be_computed() -> None:
 
 
 @pytest.mark.parametrize("pads", [(-1, 3), (7, -2), (-4, 3), (-1, -1)])
-def test_what_negative_pads_cut_off_does_not_come_round_again(pads: Sequence[int]) -> None:
+def test_elements_of_negative_pads_are_not_wrapped(pads: Sequence[int]) -> None:
     compare(model([node("Pad", "x", "pads", mode="wrap")], {"x": (5,)}, 19, {"pads": ints(*pads)}))
 
 

@@ -1,4 +1,4 @@
-"""An `If` becomes part of the graph around it where that is possible, and computes what ONNX Runtime computes."""
+"""Import of `If` into the graph around it, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(nodes: list[Any], outputs: dict[str, int], **constants: Any) -> Any:
 
 
 def check(proto: Any, *xs: np.ndarray) -> list[str]:
-    """Compare with ONNX Runtime on some inputs; return the operations of the graph."""
+    """Compare with ONNX Runtime; return the operations of the graph."""
     graph = load_onnx(proto)
     session = runtime.InferenceSession(proto.SerializeToString())
     for x in xs or (X,):

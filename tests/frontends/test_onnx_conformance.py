@@ -1,9 +1,9 @@
-"""ONNX's own node tests: every one in scope computes what it expects, on the reference and on generated kernels.
+"""ONNX's own node tests, on the reference and on generated kernels.
 
-What is out of scope is listed with its reasons in `golden/test_what_is_out_of_scope.txt`. Kernels run a case of every
-operation, built together; then, where `CUTS_CONFORMANCE_SECONDS` are given, more by turns until they are over.
+Cases out of scope are listed with reasons in `golden/test_what_is_out_of_scope.txt`. Kernels run a case of every
+operation, built together; then, where `CUTS_CONFORMANCE_SECONDS` are given, more cases until the time is over.
 `CUTS_HYPOTHESIS_PROFILE=nightly` runs all of them and, with `--update-golden`, records the outcome, which other runs
-report beside their own.
+report beside theirs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_what_is_out_of_scope(golden: Callable[[str], None]) -> None:
     assert sum(not why for why in scope().values()) >= LEAST_IN_SCOPE
 
 
-def test_the_reference_computes_what_every_case_in_scope_expects(announce: Callable[[str], None]) -> None:
+def test_reference_passes_every_case_in_scope(announce: Callable[[str], None]) -> None:
     chosen = list(in_scope())
     wrong = [text for text in (complaint(case, ReferenceBackend.prepare(case.model)) for case in chosen) if text]
     announce(

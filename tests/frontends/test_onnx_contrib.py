@@ -1,4 +1,7 @@
-"""ONNX Runtime's own operations, as its quantiser and optimiser write them, compute what ONNX Runtime computes."""
+"""ONNX Runtime's own operations compute ONNX Runtime's results.
+
+The quantiser and the optimiser write them into models.
+"""
 
 from __future__ import annotations
 
@@ -146,8 +149,11 @@ def test_the_reference_computes_what_onnxruntime_does(name: str, tmp_path: Path)
         assert np.allclose(value.astype(float), expected[output].astype(float), rtol=1e-4, atol=max(step, 1e-4))
 
 
-def test_constants_that_the_evaluator_cannot_fold_are_read_as_operations(tmp_path: Path) -> None:
-    """Operator set 13 with a zero point of no axes beside a scale of one, as ONNX Runtime quantises biases."""
+def test_unfoldable_constants_become_operations(tmp_path: Path) -> None:
+    """Read a scalar zero point beside a scale of one element.
+
+    ONNX Runtime quantises biases so, in operator set 13.
+    """
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["bias"]),
         helper.make_node("QuantizeLinear", ["x", "t", "zero"], ["q"]),

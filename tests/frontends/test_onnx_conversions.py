@@ -1,4 +1,7 @@
-"""Floats that become integers, and resizing along negative axes, as in ONNX Runtime and ONNX's evaluator."""
+"""Float to integer conversion and resizing along negative axes.
+
+Results are those of ONNX Runtime and ONNX's evaluator.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [float("nan"), float("inf"), -float("inf"), -1.0, -1.5, -0.5, 254.9, 300.7, -200.0, 6e4, 7e4, 3e9, 4e9]
-FAR = [-3e9, 5e9, -1e10, 9e18, 1e19, -1e19, 1e20, -1e20, 1e30]
+OUT_OF_RANGE = [-3e9, 5e9, -1e10, 9e18, 1e19, -1e19, 1e20, -1e20, 1e30]
 
 
 def model(op: str, x: np.ndarray, kind: Any, constants: dict[str, np.ndarray], **attributes: Any) -> Any:
@@ -37,7 +40,7 @@ def found_for(proto: Any, x: np.ndarray) -> np.ndarray:
     return evaluate_graph(load_onnx(proto), Registry.builtin(), {"x": x})["y"]
 
 
-def run_elsewhere(proto: Any, x: np.ndarray) -> np.ndarray:
+def by_onnx_runtime(proto: Any, x: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x})[0]
 
@@ -46,12 +49,12 @@ def run_elsewhere(proto: Any, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_floats_beyond_an_integer_type(source: Any, kind: Any) -> None:
     compared = 0
-    for value in [*FLOATS, *(FAR if source is not np.float16 else [])]:
+    for value in [*FLOATS, *(OUT_OF_RANGE if source is not np.float16 else [])]:
         with np.errstate(all="ignore"):
             x = np.array([value]).astype(source)
             proto = model("Cast", x, kind, {}, to=helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
             (evaluated,) = ReferenceEvaluator(proto).run(None, {"x": x})
-            expected = run_elsewhere(proto, x)
+            expected = by_onnx_runtime(proto, x)
             if expected == evaluated:  # elsewhere the standard leaves it open
                 compared += 1
                 assert found_for(proto, x).astype(kind) == expected, value
@@ -61,7 +64,10 @@ def test_floats_beyond_an_integer_type(source: Any, kind: Any) -> None:
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("axes", [(-2, -1), (-1, -2), (2, -1), (-1,), (3, -3)])
 def test_proportions_kept_along_negative_axes(policy: str, axes: tuple[int, ...]) -> None:
-    """Neither knows negative axes here: ONNX Runtime keeps their sizes, the evaluator raises."""
+    """Resize along negative axes, which neither implementation handles.
+
+    ONNX Runtime keeps their sizes, the evaluator raises.
+    """
     x = np.random.default_rng(0).normal(size=(1, 2, 5, 3)).astype(np.float32)
     given = {"roi": np.zeros(0, np.float32), "scales": np.zeros(0, np.float32)}
     sizes = np.array([7, 8][: len(axes)], np.int64)
@@ -70,7 +76,7 @@ def test_proportions_kept_along_negative_axes(policy: str, axes: tuple[int, ...]
         attributes = {"mode": "nearest", "axes": axes, "keep_aspect_ratio_policy": policy}
         return model("Resize", x, np.float32, {**given, "sizes": sizes}, **attributes)
 
-    expected = run_elsewhere(resize(tuple(axis % 4 for axis in axes)), x)
+    expected = by_onnx_runtime(resize(tuple(axis % 4 for axis in axes)), x)
     found = found_for(resize(axes), x)
     assert found.shape == expected.shape
     np.testing.assert_array_equal(found, expected)

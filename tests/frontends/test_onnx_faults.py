@@ -1,4 +1,4 @@
-"""What is no model, or not one that we can read, is explained; and where a model may come from."""
+"""Messages about damaged and unsupported models, and sources of models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_unsupported_operations_are_listed_at_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:1 operation is outside the vocabulary")
-def test_a_model_laid_out_for_one_processor_is_to_be_saved_again() -> None:
+def test_processor_specific_layout_gets_a_hint() -> None:
     proto = model(
         [helper.make_node("ReorderInput", ["x"], ["y"], name="r", domain="com.microsoft.nchwc")],
         {"x": (1, 8, 2, 2)},
@@ -53,7 +53,7 @@ def test_a_model_laid_out_for_one_processor_is_to_be_saved_again() -> None:
         cuts.build_staged(proto, "reference").run({"x": np.zeros((1, 8, 2, 2), np.float32)})
 
 
-def test_a_value_that_does_not_fit_names_the_input_behind_it() -> None:
+def test_misfitting_value_names_its_input() -> None:
     proto = model([node("Add", "n", "n", outputs=["s"]), node("Reshape", "x", "s")], {"x": (3,), "n": (1,)}, 13)
     proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
     with pytest.raises(
@@ -85,7 +85,7 @@ def test_a_dynamic_batch_is_one_with_a_warning() -> None:
 
 
 def functions(calls: dict[str, list[str]]) -> Any:
-    """Return a model that calls its function `a`; each function calls others, one behind the other."""
+    """Return a model with a chain of function calls from `a`."""
     proto = model([helper.make_node("a", ["x"], ["y"], domain="own")], {"x": (3,)}, 17)
     proto.opset_import.append(helper.make_opsetid("own", 1))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -156,7 +156,7 @@ def test_a_faulty_model_is_explained(proto: Any, expected: str) -> None:
         ("Expand", {"c": floats(1), "n": ints(1 << 40)}),
     ],
 )
-def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[str, np.ndarray]) -> None:
+def test_small_model_cannot_request_a_huge_constant(op: str, constants: dict[str, np.ndarray]) -> None:
     nodes = [
         node(op, *constants, outputs=["c2"]),
         helper.make_node("Cast", ["c2"], ["c3"], to=F),
@@ -167,7 +167,7 @@ def test_a_small_model_cannot_ask_for_a_huge_constant(op: str, constants: dict[s
     assert "1099511627776" in message
 
 
-def test_element_types_that_we_do_not_have_are_named() -> None:
+def test_unsupported_element_types_are_named() -> None:
     proto = model([node("Relu", "x")], {"x": (3,)}, 13)
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FN
     assert faults(proto) == [

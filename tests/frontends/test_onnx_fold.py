@@ -1,4 +1,4 @@
-"""What is computed of constants at import equals what ONNX Runtime computes."""
+"""Constants folded at import equal those of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions that an ONNX model defines: defaults of attributes, references, operands, overloads, operator sets."""
+"""Functions of an ONNX model.
+
+The tests cover defaults of attributes, references, operands, overloads and operator sets.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ def test_an_overload_is_chosen() -> None:
 
 @pytest.mark.parametrize("opset", [13, 18, 21])
 def test_each_function_has_its_own_operator_set(opset: int) -> None:
-    """Softmax of operator set 12 has one row for all axes from the first one, later it has the last axis."""
+    """Read each function by its own operator set.
+
+    Softmax of operator set 12 has one row for all axes from the first one, later it has the last axis.
+    """
     old = function("old (a) => (b)", "b = Softmax(a)", 12)
     new = function("new (a) => (b)", "t = l.old(a) b = Softmax(t)", 13)
     proto = model("t = l.new(x) y = Softmax(t)", old + new, "2,2,2", opset)

@@ -1,5 +1,6 @@
-"""Loops whose length is known at import are unrolled, and sequences are lists of values; what is not known runs
-uncompiled.
+"""Unrolling of loops of known length, and sequences as lists.
+
+Loops of unknown length run uncompiled.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def model(nodes: list[Any], outputs: list[str], constants: dict[str, Any]) -> An
 
 
 def loop(condition: str, outputs: list[str]) -> Any:
-    """Return a loop that adds a row of x in every step, ends as `condition` says, and collects what it has."""
+    """Return a loop that adds a row of x in every step.
+
+    It ends as `condition` says, and collects its sums.
+    """
     body = helper.make_graph(
         [
             helper.make_node("Gather", ["x", "step"], ["row"]),
@@ -63,13 +67,13 @@ def assert_right(proto: Any) -> None:
         assert np.allclose(found[name], value, rtol=1e-5)
 
 
-def test_a_loop_that_ends_at_a_known_step_is_unrolled() -> None:
+def test_loop_of_known_length_is_unrolled() -> None:
     proto = model([loop("early", ["total", "all"])], ["total", "all"], CONSTANTS)
     assert load_onnx(proto).types["all"].shape == (3, 3)
     assert_right(proto)
 
 
-def test_a_loop_of_no_steps_collects_nothing_of_the_type_that_its_body_declares() -> None:
+def test_loop_of_no_steps_collects_empty_tensors() -> None:
     proto = model([loop("early", ["total", "all"])], ["total", "all"], CONSTANTS | {"most": 0})
     with pytest.raises(VocabularyError, match="the shape of result 'all' is not known"):
         load_onnx(proto)
@@ -77,7 +81,7 @@ def test_a_loop_of_no_steps_collects_nothing_of_the_type_that_its_body_declares(
     assert load_onnx(proto).types["all"].shape == (0, 3)
 
 
-def test_a_loop_that_values_end_is_outside_the_vocabulary_and_runs_uncompiled() -> None:
+def test_data_dependent_loop_runs_uncompiled() -> None:
     proto = model([loop("small", ["total", "all"]), helper.make_node("Neg", ["total"], ["y"])], ["y", "all"], CONSTANTS)
     with pytest.raises(VocabularyError, match=r"node 'rows' \(Loop\): the condition must be a constant"):
         load_onnx(proto)
@@ -103,7 +107,7 @@ def test_sequences_are_lists_of_values() -> None:
     assert_right(model(nodes, ["y", "length", "z"], {"sizes": np.array([1, 3]), "first": 0, "second": 1}))
 
 
-def test_a_sequence_that_is_not_known_stays_with_what_reads_it() -> None:
+def test_unknown_sequence_stays_with_its_readers() -> None:
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["greatest"], keepdims=0),
         helper.make_node("Cast", ["greatest"], ["sizes"], to=TensorProto.INT64),

@@ -1,4 +1,4 @@
-"""Writing one value at the true places of a mask is compiled as a choice; other writes there stay what they are."""
+"""Masked writes of one value compile as choices; others stay foreign."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cuts.ir.errors import VocabularyError
 from cuts.tests.frontends.test_onnx import compare, floats, ints, model, node
 
 
-def written(updates: Sequence[Any]) -> Any:
-    """Return a model that writes updates where the means of rows are positive."""
+def masked_write_model(updates: Sequence[Any]) -> Any:
+    """Return a model that writes updates at rows of positive mean."""
     nodes = [
         node("ReduceMean", "x", "last", keepdims=0, outputs=["means"]),
         node("Greater", "means", "zero", outputs=["mask"]), node("NonZero", "mask", outputs=["columns"]),
@@ -33,21 +33,21 @@ def written(updates: Sequence[Any]) -> Any:
 
 def test_one_value_at_a_mask_is_a_choice() -> None:
     spread = [node("Expand", "two", "shape", outputs=["wide"]), node("Identity", "wide", outputs=["updates"])]
-    assert "where" in {n.op for n in compare(written(spread)).nodes}
+    assert "where" in {n.op for n in compare(masked_write_model(spread)).nodes}
 
 
-def test_computed_values_at_a_mask_stay_outside_the_vocabulary() -> None:
+def test_computed_masked_writes_stay_outside_the_vocabulary() -> None:
     computed = [
         node("ReduceMax", "x", keepdims=0, outputs=["greatest"]),
         node("Expand", "greatest", "shape", outputs=["updates"]),
     ]
     with pytest.raises(VocabularyError, match=r"1 operation is not supported: NonZero \(node 'the NonZero'\)"):
-        load_onnx(written(computed))
+        load_onnx(masked_write_model(computed))
 
 
 def test_a_mask_that_others_read_too_stays() -> None:
     spread = [node("Expand", "two", "shape", outputs=["updates"])]
-    proto = written(spread)
+    proto = masked_write_model(spread)
     proto.graph.output.add().name = "count"
     graph = load_onnx(proto)
     assert graph.outputs == ("y", "count")

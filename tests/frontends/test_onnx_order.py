@@ -1,4 +1,5 @@
-"""Nodes that come before those that they read, as converters write them:
+"""Sorting of nodes that converters write after their readers.
+
 ONNX Runtime sorts them, and so does the import.
 """
 
@@ -19,7 +20,7 @@ from cuts.tests.frontends.test_onnx import F, compare, floats, model, node
 from onnx import helper
 
 
-def test_nodes_are_sorted_and_stay_where_they_are_in_order() -> None:
+def test_nodes_are_sorted_stably() -> None:
     late = model([node("Relu", "b"), node("Exp", "x", outputs=["a"]), node("Neg", "a", outputs=["b"]),
                   node("Abs", "x", outputs=["z"])],
                  {"x": (3,)}, 13, outputs=("y", "z"))  # fmt: skip
@@ -31,7 +32,7 @@ def test_nodes_are_sorted_and_stay_where_they_are_in_order() -> None:
     assert in_order(early.graph) is early.graph
 
 
-def test_what_a_branch_reads_counts_and_branches_are_sorted_too() -> None:
+def test_sorting_includes_branches_and_their_reads() -> None:
     output = helper.make_tensor_value_info("t", F, (3,))
     branch = helper.make_graph(
         [node("Abs", "u", outputs=["t"]), node("Neg", "a", outputs=["u"])], "branch", [], [output]

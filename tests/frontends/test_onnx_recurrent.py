@@ -1,5 +1,6 @@
-"""Every combination of the attributes and optional operands of RNN,
-GRU and LSTM computes what ONNX Runtime computes.
+"""RNN, GRU and LSTM of ONNX, against ONNX Runtime.
+
+The tests draw all combinations of attributes and optional operands.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
 def layer(op: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """A model of one layer; absent operands are None."""
+    """Return a model of one layer; absent operands are None."""
     outputs = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
     names = [name if array is not None else "" for name, array in arrays.items()]
     kinds = {"lengths": TensorProto.INT32}
@@ -118,7 +119,7 @@ def test_kernels_compute_the_same(drawn: tuple[str, dict[str, Any], dict[str, An
 
 
 @pytest.mark.parametrize("op", sorted(GATES))
-def test_a_sequence_of_no_steps_gives_zeros_and_keeps_its_state(op: str) -> None:
+def test_sequence_of_no_steps_keeps_its_state(op: str) -> None:
     rows, _ = GATES[op]
     rng = np.random.default_rng(1)
     shapes = {"X": (3, 2, 2), "W": (2, rows * 4, 2), "R": (2, rows * 4, 4), "h0": (2, 2, 4), "c0": (2, 2, 4)}

@@ -1,5 +1,6 @@
-"""Deformable convolution, aligned regions and columns put back into images, drawn at random, against the package of
-ONNX.
+"""Deformable convolution, aligned regions and col2im of ONNX.
+
+Random cases are compared with the `onnx` package.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def test_columns_put_back_into_an_image(seed: int, block: Any, strides: Any, dil
     )
 
 
-def test_a_number_of_samples_that_depends_on_values_is_refused() -> None:
+def test_data_dependent_sample_count_is_refused() -> None:
     arrays = {
         "x": np.zeros((1, 1, 4, 4), np.float32),
         "rois": np.zeros((1, 4), np.float32),
@@ -147,12 +148,12 @@ def test_integers_are_resampled(mode: str, kind: Any) -> None:
 @pytest.mark.parametrize(
     ("size", "corners"), [((1, 2, 1, 3), 1), ((2, 1, 2, 1), 1), ((1, 1, 1, 2, 1), 1), ((1, 1, 2, 3), 0)]
 )
-def test_a_grid_may_have_one_point_along_an_axis(size: tuple[int, ...], corners: int) -> None:
+def test_grid_of_one_point_along_an_axis(size: tuple[int, ...], corners: int) -> None:
     torch = pytest.importorskip("torch")
     theta = real(np.random.default_rng(0), size[0], len(size) - 2, len(size) - 1)
     graph = load_onnx(model("AffineGrid", {"theta": theta}, {"size": np.array(size)}, align_corners=corners))
     found = evaluate_graph(graph, Registry.builtin(), {"theta": theta})["y"]
-    with warnings.catch_warnings(action="ignore"):  # PyTorch's meaning of one point changed once
+    with warnings.catch_warnings(action="ignore"):  # versions of PyTorch differ for one point
         expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), list(size), align_corners=bool(corners))
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Operations outside the vocabulary: the rest is compiled, and one warning lists them."""
+"""Operations outside the vocabulary run uncompiled, with one warning."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from onnx.reference import ReferenceEvaluator
 
 
 def model(outputs: list[str]) -> Any:
-    """Return relu -> Unique -> exp beside a branch that needs no foreign operation, and a constant that both stages
-    read.
+    """Return relu -> Unique -> exp beside a compiled branch.
+
+    Both stages read one constant.
     """
     nodes = [
         helper.make_node("Constant", [], ["two"], value=numpy_helper.from_array(np.float32(2))),
@@ -51,7 +52,7 @@ def test_what_lies_around_a_foreign_operation_is_compiled() -> None:
         assert np.allclose(found[name], value)
 
 
-def test_a_part_is_compiled_again_where_a_foreign_result_has_another_shape() -> None:
+def test_parts_recompile_for_other_foreign_shapes() -> None:
     with pytest.warns(OpaqueWarning):
         split = build_staged(model(["y"]), target="reference")
     assert split.run({"x": X})["y"].shape == (3,)
@@ -60,13 +61,13 @@ def test_a_part_is_compiled_again_where_a_foreign_result_has_another_shape() -> 
     assert len(split.parts) == 3
 
 
-def test_a_function_of_the_caller_stands_in_for_an_operation() -> None:
+def test_callers_function_replaces_an_operation() -> None:
     with pytest.warns(OpaqueWarning):
         split = build_staged(model(["y"]), target="reference", functions={"Unique": lambda x, **_: x[:2]})
     assert np.allclose(split.run({"x": X})["y"], np.exp([2, 0]) / 2)
 
 
-def test_a_model_within_the_vocabulary_is_one_part_and_no_warning() -> None:
+def test_supported_model_is_one_part_without_warning() -> None:
     split = build_staged(model(["n"]), target="reference")
     assert split.foreign == {}
     assert len(split.stages.stages) == 1

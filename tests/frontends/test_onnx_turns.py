@@ -1,4 +1,7 @@
-"""Scans and loops of ONNX whose steps are alike are one operation, whatever their number; others are written out."""
+"""Scans and loops of ONNX: uniform steps become one operation.
+
+Other steps are unrolled.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def model(node: Any, inputs: list[Any], outputs: list[str], **constants: Any) ->
 
 
 def scan(steps: int, axis: int = 0, back: int = 0, out: int = 0, turned: int = 0) -> tuple[Any, Values, Values]:
-    """Return h = tanh(h W + e), which collects h * e, with inputs and what it makes of them."""
+    """Return h = tanh(h W + e), which collects h * e.
+
+    It comes with inputs and expected results.
+    """
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["h", "w"], ["m"]), helper.make_node("Add", ["m", "e"], ["a"]),
@@ -73,8 +79,8 @@ def scan(steps: int, axis: int = 0, back: int = 0, out: int = 0, turned: int = 0
     return proto, inputs, {"last": h, "all": whole}
 
 
-def counted(steps: int, collects: str = "next") -> tuple[Any, Values, Values]:
-    """Return a loop that adds the row of x that its number names, and the number."""
+def counted_loop(steps: int, collects: str = "next") -> tuple[Any, Values, Values]:
+    """Return a loop that adds row and number of each step."""
     body = helper.make_graph(
         [
             helper.make_node("Gather", ["x", "i"], ["row"]), helper.make_node("Cast", ["i"], ["f"], to=1),
@@ -99,9 +105,9 @@ CASES = {
     "forwards": lambda steps: scan(steps),
     "backwards": lambda steps: scan(steps, back=1, turned=1),
     "other axes": lambda steps: scan(steps, axis=2, out=-1),
-    "counted": counted,
-    "collects an element": lambda steps: counted(steps, "row"),
-    "collects the state before": lambda steps: counted(steps, "h"),
+    "counted": counted_loop,
+    "collects an element": lambda steps: counted_loop(steps, "row"),
+    "collects the state before": lambda steps: counted_loop(steps, "h"),
 }
 
 
@@ -111,7 +117,7 @@ def assert_near(found: Values, expected: Values) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_loop_of_any_length_is_as_many_nodes(case: str) -> None:
+def test_node_count_is_independent_of_length(case: str) -> None:
     sizes = set()
     for steps in (2, WRITTEN_OUT + 1, 1000):
         proto, inputs, expected = CASES[case](steps)
@@ -133,7 +139,7 @@ def test_a_thousand_steps_are_a_few_kernels(case: str, device: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_gpu_that_is_not_there_gets_few_kernels_too(case: str) -> None:
+def test_absent_gpu_gets_few_kernels(case: str) -> None:
     graph = load_onnx(CASES[case](1000)[0])
     found = compile_graph(graph, Registry.builtin(), find_target("cuda:h200"), CompileOptions(), emit)
     assert len(found.kernels) < 12
@@ -153,7 +159,10 @@ def test_a_node_brings_its_declaration_into_files() -> None:
 
 
 def test_steps_that_differ_are_written_out() -> None:
-    """A part of x that begins at the number of the step has to be known when the graph is read."""
+    """Unroll steps that differ.
+
+    A slice of x that begins at the number of the step must be known at import.
+    """
     body = helper.make_graph(
         [
             helper.make_node("Unsqueeze", ["i", "zero"], ["from"]), helper.make_node("Add", ["from", "one"], ["to"]),

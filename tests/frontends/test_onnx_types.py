@@ -1,7 +1,8 @@
-"""ONNX's operations give what ONNX Runtime does, in every element type that it implements, and at the ends of types.
+"""ONNX's operations in every element type, against ONNX Runtime.
 
-Each node test of ONNX is run in every type that the schema allows and ONNX Runtime takes, imported and evaluated by the
-reference. A fixed sample runs by default, all of them with `CUTS_HYPOTHESIS_PROFILE=nightly`.
+Each node test of ONNX is run in every type that the schema allows and ONNX Runtime takes, ends of types included,
+imported and evaluated by the reference. A fixed sample runs by default, all of them with
+`CUTS_HYPOTHESIS_PROFILE=nightly`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ WHOLE = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
 #: One variant of so many runs by default, and in how many parts.
 _EVERY, _PARTS = 5, 4
 
-#: Where ONNX Runtime, or what it took from the type of its machine, is no oracle at the ends of types: by operation,
+#: Variants for which ONNX Runtime, or its machine's types, is no oracle at the ends of types: by operation,
 #: and by a part of the variant's name.
-_DISPUTED = {
+_DISPUTED_VARIANTS = {
     ("ConvTranspose", "ends"): "a tap that reaches past the input is a product with 0, which an infinity makes NaN",
     ("GridSample", "ends"): "a neighbour of weight 0 is a product with 0; places that are no numbers are none",
     ("DeformConv", "ends"): "offsets that are no numbers name no place",
@@ -39,12 +40,12 @@ _DISPUTED = {
 }
 
 
-def disputed(variant: Variant) -> bool:
-    return any(variant.node.op_type == op and part in variant.name for op, part in _DISPUTED)
+def is_disputed(variant: Variant) -> bool:
+    return any(variant.node.op_type == op and part in variant.name for op, part in _DISPUTED_VARIANTS)
 
 
 def test_every_dispute_is_about_a_variant() -> None:
-    for op, part in _DISPUTED:
+    for op, part in _DISPUTED_VARIANTS:
         assert any(variant.node.op_type == op and part in variant.name for variant in variants()), (op, part)
 
 
@@ -53,7 +54,7 @@ def test_the_variants_cover_operations_and_types() -> None:
     assert len({variant.dtype for variant in variants()}) >= 12
 
 
-#: Types that our operations do not take by themselves.
+#: Types that our operations take after promotion only.
 _BROUGHT_TOGETHER = (
     "test_batchnorm_example T=f16 given", "test_batchnorm_example T1=f16 given", "test_gridsample T1=f16 given",
     "test_gridsample T2=f16 given", "test_shrink_hard T=u8 given", "test_scatternd T=bool given",
@@ -67,6 +68,6 @@ def test_types_are_brought_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_a_node_gives_what_onnx_runtime_gives_in_every_type(part: int) -> None:
+def test_nodes_match_onnx_runtime_in_every_type(part: int) -> None:
     chosen = variants()[part :: _PARTS * (1 if WHOLE else _EVERY)]
-    assert [text for text in (fault(v) for v in chosen if not disputed(v)) if text] == []
+    assert [text for text in (fault(v) for v in chosen if not is_disputed(v)) if text] == []

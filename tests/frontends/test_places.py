@@ -1,4 +1,4 @@
-"""Where things stand: errors of a graph point into the texts that it and its declarations were read from."""
+"""Source positions in errors of graphs and declarations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def message(text: str, *specs: str) -> str:
     return str(caught.value)
 
 
-def test_what_shapes_show_points_into_the_declaration_and_to_its_use() -> None:
+def test_shape_errors_point_into_the_declaration() -> None:
     assert message(GRAPH, SHIFT) == (
         "my.cuts:4:10: error: node 'second' (shift): op 'shift' of (f32[4]): "
         "'x' is read out of bounds: index n - 1 of axis 0 runs from -1"
@@ -60,7 +60,7 @@ def test_what_shapes_show_points_into_the_declaration_and_to_its_use() -> None:
     )
 
 
-def test_a_misspelt_operation_is_the_only_error_of_what_depends_on_it() -> None:
+def test_misspelt_operation_is_the_only_error() -> None:
     assert message(GRAPH.replace('"relu"', '"rleu"'), SHIFT.replace("x[n - 1]", "x[n]")) == (
         "<json>:5:29: error: node 'first' (rleu): unknown op 'rleu'\n"
         '   5 |     {"name": "first", "op": "rleu", "inputs": ["x"], "outputs": ["a"]},\n'
@@ -68,7 +68,7 @@ def test_a_misspelt_operation_is_the_only_error_of_what_depends_on_it() -> None:
     )
 
 
-def test_operands_that_do_not_fit_point_to_the_node() -> None:
+def test_misfitting_operands_point_to_the_node() -> None:
     text = GRAPH.replace('"shift", "inputs": ["a"]', '"matmul", "inputs": ["a", "a", "a"]')
     assert message(text) == (
         "<json>:6:30: error: node 'second' (matmul): op 'matmul': expected 2 operands (a, b), found 3\n"
@@ -151,7 +151,7 @@ def text_of(span: Span) -> str:
     return span.source.text[span.start : span.end]
 
 
-def test_statements_know_their_text_when_they_are_cut_into_units() -> None:
+def test_statements_of_units_keep_their_spans() -> None:
     programs = build_programs(bench_of([use for use in SCALAR if use.op != "constant"][:12]).graph, REGISTRY)
     assert [unit.name for unit in programs.units for statement in unit.statements if statement.span is None] == []
 

@@ -1,4 +1,4 @@
-"""PyTorch models: exported, read, and computing what PyTorch does."""
+"""PyTorch models: export, import, and comparison with PyTorch."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class First(nn.Module):
 
 
 class Bags(nn.Module):
-    """Rows of a table added up per bag, bags as rows and bags by their offsets; sampling by a grid;
-    pairs below the diagonal.
+    """Embedding bags, grid sampling and pairs below the diagonal.
+
+    Bags are rows, or given by offsets.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Mixed(nn.Module):
         )
 
 
-def normalised(module: Any) -> Any:
+def randomise_statistics(module: Any) -> Any:
     """Give batch norms statistics that differ from 0 and 1."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -91,7 +92,7 @@ MODELS: dict[str, Any] = {
         torch.randn(3, 8),
     ),
     "convolutions": lambda: (
-        normalised(
+        randomise_statistics(
             nn.Sequential(
                 nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2),
                 nn.Conv2d(8, 8, 3, groups=8),
@@ -132,16 +133,18 @@ def test_the_reference_computes_what_pytorch_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_reading_a_graph_elsewhere_needs_nothing_of_pytorch(name: str) -> None:
-    """A tuner's workers are sent parts of graphs: one name that was a class of this frontend had all of them import
-    PyTorch, for so long that short searches ended before the first answer.
+def test_unpickling_a_graph_needs_no_pytorch(name: str) -> None:
+    """Keep PyTorch out of the pickles of graphs.
+
+    A tuner's workers receive parts of graphs: a name of a class of this importer would make all of them import PyTorch,
+    for longer than short searches take.
     """
     module, example = MODELS[name]()
     assert not foreign_modules(load_torch(module.eval(), (example,)))
 
 
 def foreign_modules(graph: Graph) -> list[str]:
-    """Return the modules of PyTorch, and of what reads it, that a graph is unpickled by."""
+    """Return the modules of PyTorch and its importer in a graph's pickle."""
     text = pickle.dumps(evolve(graph, constants={}))
     named = {a for _, a, _ in pickletools.genops(text) if isinstance(a, str)}
     return [name for name in named if name.startswith(("torch.", "cuts.frontends"))]
@@ -152,11 +155,11 @@ def test_nor_do_graphs_that_pytorch_captured(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[Graph] = []
     verify = captured.verify_graph
 
-    def noted(graph: Graph, infer: Infer) -> Graph:
+    def record(graph: Graph, infer: Infer) -> Graph:
         seen.append(graph)
         return verify(graph, infer)
 
-    monkeypatch.setattr(captured, "verify_graph", noted)
+    monkeypatch.setattr(captured, "verify_graph", record)
     network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
     compiled = torch.compile(network, backend="cuts")
     compiled(torch.randn(3, 8)).sum().backward()
@@ -213,8 +216,11 @@ def test_torch_compile_runs_our_kernels() -> None:
         assert torch.allclose(compiled(example), module(example), atol=1e-5)
 
 
-def test_the_attention_that_pytorch_calls_on_a_gpu_is_one_operation() -> None:
-    """The graph that it traces there is that of an export on the CPU, so that what is known of one holds for both."""
+def test_gpu_attention_of_pytorch_is_one_operation() -> None:
+    """Import the traced attention of GPUs as one operation.
+
+    Its graph is that of an export on the CPU, so that facts about one hold for both.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     q, k, v, bias = (torch.empty(shape, device="meta") for shape in (*3 * [(2, 4, 9, 8)], (2, 4, 9, 9)))
@@ -229,7 +235,7 @@ def test_the_attention_that_pytorch_calls_on_a_gpu_is_one_operation() -> None:
     assert dict(node.attributes) == {"causal": False, "scale": 0.25}
 
 
-def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted() -> None:
+def test_attention_without_gradients_stays_whole() -> None:
     from cuts.frontends.torch.dynamo import dynamo_backend
 
     torch._dynamo.reset()
@@ -251,7 +257,7 @@ def test_attention_stays_whole_under_torch_compile_where_no_gradient_is_wanted()
     assert operations == ["attention"]
 
 
-def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
+def test_unsupported_graphs_run_in_pytorch() -> None:
     from cuts.compile.torch_backend import cuts_backend
     from cuts.frontends.torch.dynamo import UncompiledWarning
 
@@ -260,7 +266,7 @@ def test_torch_compile_keeps_what_it_cannot_read_in_pytorch() -> None:
         assert torch.allclose(compiled(torch.eye(3)), torch.tensor(2.0))
 
 
-def test_an_operation_that_is_registered_later_is_taken_apart_too() -> None:
+def test_operations_registered_later_decompose() -> None:
     load_torch(nn.ReLU(), (torch.ones(2),))
 
     class Later(nn.Module):
@@ -274,8 +280,8 @@ def test_an_operation_that_is_registered_later_is_taken_apart_too() -> None:
     assert [node.op for node in graph.nodes] == ["mul"]
 
 
-def test_what_pytorch_warns_of_itself_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = torch.export.export(nn.BatchNorm1d(3), (torch.rand(2, 3),))  # it is taken apart as a whole
+def test_internal_warnings_of_pytorch_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.export.export(nn.BatchNorm1d(3), (torch.rand(2, 3),))  # it is decomposed as a whole
     whole = type(program).run_decompositions
 
     def warning(self: Any, *arguments: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Attention of queries that see no key, and of batches that are padded, is PyTorch's, as are its gradients."""
+"""Attention with fully masked rows and padded batches matches PyTorch.
+
+So do its gradients.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ pytestmark = [
 SIZES = {"few": (4, 5), "long": (70, 300)}
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
     from cuts.compile.torch_backend import cuts_backend
 
     torch._dynamo.reset()
@@ -42,7 +45,7 @@ def operands(size: str, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
 
 
 def masks(size: str, dtype: Any = torch.float32) -> dict[str, Any]:
-    """Return masks with rows of nothing, of one key, and with a key that no query sees."""
+    """Return masks with empty rows, rows of one key, unused keys."""
     queries, keys = SIZES[size]
     seen = torch.rand(2, 1, queries, keys) < 0.6
     seen[..., 3] = False
@@ -54,8 +57,11 @@ def masks(size: str, dtype: Any = torch.float32) -> dict[str, Any]:
     return {"truth values": seen, "infinities": added, "padded": padded}
 
 
-def bound(q: Any, k: Any, v: Any) -> float:
-    """Return how far rounded scores, weights and sums may lie from exact ones: results are means of values."""
+def error_bound(q: Any, k: Any, v: Any) -> float:
+    """Return the error bound of rounded scores, weights and sums.
+
+    Results are means of values.
+    """
     scores = (q.double() @ k.double().mT).abs().max() / math.sqrt(q.shape[-1])
     return float(torch.finfo(v.dtype).eps * (4 + 4 * scores) * v.double().abs().max())
 
@@ -68,9 +74,9 @@ def test_a_query_that_sees_no_key_gives_zeros(kind: str, size: str, dtype: Any) 
     given = operands(size, dtype)
     mask = masks(size, dtype)[kind]
     with torch.no_grad():
-        expected, found = attend(*given, mask), compiled(attend)(*given, mask)
+        expected, found = attend(*given, mask), compile_function(attend)(*given, mask)
     assert not found[0].any() if kind == "padded" else not found[0, :, 1].any()
-    assert torch.allclose(found.double(), expected.double(), atol=bound(*given), rtol=0)
+    assert torch.allclose(found.double(), expected.double(), atol=error_bound(*given), rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["truth values", "infinities", "padded"])
@@ -78,7 +84,7 @@ def test_a_query_that_sees_no_key_gives_zeros(kind: str, size: str, dtype: Any) 
 def test_gradients_of_masked_rows_are_zeros(kind: str) -> None:
     mask, turned = masks("few")[kind], torch.randn(2, 2, 4, 8)
     gradients = []
-    for function in (attend, compiled(attend)):
+    for function in (attend, compile_function(attend)):
         given = [x.requires_grad_() for x in operands("few")]
         (function(*given, mask) * turned).sum().backward()
         gradients.append([x.grad for x in given])
@@ -88,7 +94,10 @@ def test_gradients_of_masked_rows_are_zeros(kind: str) -> None:
 
 @needs_opencl
 def test_real_tokens_of_a_padded_batch_are_numbers() -> None:
-    """Padding on the left leaves causal rows of nothing, whose results the next layer reads."""
+    """Return numbers for unpadded tokens.
+
+    Padding on the left leaves empty causal rows, whose results the next layer reads.
+    """
     torch.manual_seed(0)
     weights, x = torch.randn(2, 8, 8) / 3, torch.randn(2, 6, 8)
     seen = torch.ones(6, 6).tril().bool() & torch.tensor([[0, 0, 0, 1, 1, 1], [1] * 6]).bool()[:, None]
@@ -100,7 +109,7 @@ def test_real_tokens_of_a_padded_batch_are_numbers() -> None:
         return x
 
     with torch.no_grad():
-        found = compiled(layers)(x, seen)
+        found = compile_function(layers)(x, seen)
         assert torch.isfinite(found).all()
         assert torch.allclose(found, layers(x, seen), atol=1e-5)
 
@@ -108,7 +117,10 @@ def test_real_tokens_of_a_padded_batch_are_numbers() -> None:
 @pytest.mark.parametrize("plain", [True, False])
 @needs_opencl
 def test_softmax_of_nothing_is_what_pytorch_says(plain: bool) -> None:
-    """A softmax that is written out has no weights there; PyTorch's own of attention has zeros."""
+    """Match PyTorch's softmax of an empty row.
+
+    A decomposed softmax has NaN there; PyTorch's own of attention has zeros.
+    """
 
     def weights(x: Any, mask: Any) -> Any:
         x = torch.where(mask, x, -math.inf)
@@ -116,7 +128,7 @@ def test_softmax_of_nothing_is_what_pytorch_says(plain: bool) -> None:
 
     x, mask = torch.randn(3, 4), torch.tensor([[1, 0, 1, 1], [0] * 4, [1] * 4]).bool()
     with torch.no_grad():
-        found = compiled(weights)(x, mask)
+        found = compile_function(weights)(x, mask)
         assert found[1].isnan().all() if plain else not found[1].any()
         assert torch.allclose(found, weights(x, mask), atol=1e-6, equal_nan=True)
 
@@ -130,4 +142,4 @@ def test_causal_attention_of_more_queries_than_keys() -> None:
 
     seen = torch.ones(5, 3).tril().bool()
     with torch.no_grad():
-        assert torch.allclose(compiled(causal)(q, k, v), attend(q, k, v, seen), atol=1e-5)
+        assert torch.allclose(compile_function(causal)(q, k, v), attend(q, k, v, seen), atol=1e-5)

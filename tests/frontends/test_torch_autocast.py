@@ -1,4 +1,4 @@
-"""PyTorch's precision settings: graphs captured under autocast, and products of f32 as PyTorch allows them."""
+"""PyTorch's precision settings: autocast, and precision of f32 products."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], int]] = {
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
-    """PyTorch's settings as they were, and nothing compiled before."""
+    """Restore PyTorch's settings, and reset Dynamo."""
     before = torch.get_float32_matmul_precision()
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -86,13 +86,13 @@ def settings() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-def made(name: str) -> tuple[Any, Any, int]:
+def make_network(name: str) -> tuple[Any, Any, int]:
     make, shape, roundings = NETWORKS[name]
     return make().eval(), torch.randn(shape), roundings
 
 
 def near(found: Any, exact: Any, stored: DType, roundings: int) -> None:
-    """Assert that results are as far from those in double precision as rounding to a type explains."""
+    """Assert that results are within rounding of those in f64."""
     got, want = found.detach().double().numpy(), exact.detach().numpy()
     error = relative_error(got, want, magnitude(want))
     assert error.max() <= tolerance(DType.F32, 64, roundings, stored)
@@ -101,8 +101,8 @@ def near(found: Any, exact: Any, stored: DType, roundings: int) -> None:
 @needs_opencl
 @pytest.mark.parametrize("kind", HALVES, ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_what_was_captured_under_autocast_is_compiled_and_right(name: str, kind: Any) -> None:
-    module, x, roundings = made(name)
+def test_graphs_under_autocast_compile_correctly(name: str, kind: Any) -> None:
+    module, x, roundings = make_network(name)
     compiled = torch.compile(module, backend=torch_backend.cuts_backend)
     with torch.no_grad(), torch.autocast("cpu", dtype=kind), warnings.catch_warnings():
         warnings.simplefilter("error", UncompiledWarning)
@@ -139,14 +139,14 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
         ]
     stack.double()
     for got, exact in zip(found, step(stack, torch.float64, x.double()), strict=True):
-        # The bias before a batch norm changes nothing: what it has for a gradient is rounding alone.
+        # The bias before a batch norm changes nothing: its gradient is rounding alone.
         if float(exact.detach().abs().max()) > 1e-6:
             near(got, exact, DType.BF16, 16)
 
 
 @pytest.fixture
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The policies that graphs are compiled with, in order."""
+    """Return the policies that graphs are compiled with, in order."""
     found: list[str] = []
     build = torch_backend.build_again
 
@@ -160,7 +160,7 @@ def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @needs_opencl
 def test_products_of_f32_are_as_pytorch_allows_them(policies: list[str]) -> None:
-    module, x, roundings = made("dense")
+    module, x, roundings = make_network("dense")
     compiled = torch.compile(module, backend=torch_backend.cuts_backend)
     with torch.no_grad():
         for setting in ("highest", "medium", "high", "medium"):
@@ -175,7 +175,7 @@ def test_products_of_f32_are_as_pytorch_allows_them(policies: list[str]) -> None
 
 @needs_opencl
 def test_a_precision_that_was_asked_for_is_kept(policies: list[str]) -> None:
-    module, x, roundings = made("dense")
+    module, x, roundings = make_network("dense")
     torch.set_float32_matmul_precision("medium")
     compiled = torch.compile(module, backend=torch_backend.cuts_backend, options={"precision": "fp16"})
     with torch.no_grad():
@@ -194,7 +194,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch_backend, "build_again", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
-    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made.precision)
+    monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network.precision)
     captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
@@ -289,7 +289,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(kept=None)
 
     monkeypatch.setattr(torch_backend, "build_again", build)
-    monkeypatch.setattr(torch_backend, "program_of", lambda made, ordinal: made)
+    monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)
     captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]

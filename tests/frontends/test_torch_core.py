@@ -1,4 +1,4 @@
-"""A program taken apart call by call is read as the graph that PyTorch's own decomposition of it is read as."""
+"""Decomposition call by call equals PyTorch's decomposition of the program."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from .torch_calls import TYPES, Case, cases
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 nn = torch.nn
-#: Calls of each element type of which some are compared by day, all at night.
+#: Calls of each element type in a default run; nightly runs have all.
 _SAMPLE = 12
 
 
 def meanings(graph: Graph) -> list[str]:
-    """Return what the outputs of a graph are made of, whatever names and order its nodes have, the number of nodes, and
-    the inputs' names.
+    """Return digests of a graph's outputs, its node count and input names.
+
+    They do not depend on names and order of nodes.
     """
     known = {name: f"input {n} {graph.types[name]}" for n, name in enumerate(graph.inputs)}
     for name, array in graph.constants.items():
@@ -73,11 +74,11 @@ def test_inputs_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refuse(*_: Any) -> Any:
-    raise AssertionError("the program was taken apart as a whole")
+    raise AssertionError("the program was decomposed as a whole")
 
 
 def assert_piecewise(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold that a program is read call by call, as it is otherwise."""
+    """Assert that a program decomposes call by call, with equal results."""
     with monkeypatch.context() as patch:
         patch.setattr(type(program), "run_decompositions", refuse)
         graph_of_export(program)
@@ -121,21 +122,21 @@ def test_single_operations_are_the_same(kind: Any, monkeypatch: pytest.MonkeyPat
 
 
 def fault(case: Case, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Return what is different in the two graphs of a call."""
+    """Return the difference of the two graphs of a call, or None."""
     try:
         case.function(*case.operands)
         program = torch.export.export(Function(case.function), case.operands)
     except Exception:  # PyTorch's refusals have no class of their own
         return None
-    found = told(program)
+    found = outcome(program)
     with monkeypatch.context() as patch:
         patch.setattr(core, "piecewise", lambda *_: None)
-        wanted = told(program)
+        wanted = outcome(program)
     return None if found == wanted else f"{found}\n{wanted}"
 
 
-def told(program: Any) -> list[str]:
-    """Return what a program's graph means, or why it cannot be read."""
+def outcome(program: Any) -> list[str]:
+    """Return the meaning of a program's graph, or its error."""
     try:
         return meanings(graph_of_export(program))
     except CutsError as error:
@@ -171,8 +172,11 @@ def read_before(x: Any) -> Any:
     return part, y
 
 
-def what_is_the_same(x: Any) -> Any:
-    """PyTorch itself copies here when it takes a whole program apart, and gives `y` as it was before."""
+def written_alias(x: Any) -> Any:
+    """Write to an alias.
+
+    PyTorch itself copies here when it decomposes a whole program, and returns the old `y`.
+    """
     y = x * 2
     z = nn.functional.dropout(y, 0.5, False).contiguous()
     z.neg_()
@@ -191,9 +195,9 @@ def the_input(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [
-    after_a_layer, a_view_read_later, a_view_written, read_before, what_is_the_same, another_type, the_input,
+    after_a_layer, a_view_read_later, a_view_written, read_before, written_alias, another_type, the_input,
 ], ids=lambda function: function.__name__)  # fmt: skip
-def test_what_is_written_in_place_is_what_pytorch_reads(function: Callable[..., Any]) -> None:
+def test_in_place_writes_match_pytorch(function: Callable[..., Any]) -> None:
     x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     graph = graph_of_export(torch.export.export(Function(function), (x.clone(),)))
     found = evaluate_graph(graph, Registry.builtin(), {graph.inputs[0]: x.numpy()})
@@ -204,26 +208,24 @@ def test_what_is_written_in_place_is_what_pytorch_reads(function: Callable[..., 
         assert np.allclose(found[name], value.numpy(), rtol=1e-3)
 
 
-@pytest.mark.parametrize("function", [after_a_layer, read_before, what_is_the_same])
-def test_writing_that_nobody_else_sees_is_no_reason_to_trace(
-    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("function", [after_a_layer, read_before, written_alias])
+def test_private_writes_need_no_trace(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     program = torch.export.export(Function(function), (torch.ones(2, 3),))
     monkeypatch.setattr(type(program), "run_decompositions", refuse)
     assert graph_of_export(program).nodes
 
 
-def test_what_pytorch_writes_in_the_parts_of_a_call_is_no_reason_to_trace_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_within_a_decomposition_stay_local(monkeypatch: pytest.MonkeyPatch) -> None:
     pooled = Function(lambda x: nn.functional.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1))
     assert_piecewise(torch.export.export(pooled, (torch.ones(1, 8, 7, 7),)), monkeypatch)
 
 
-def test_parts_of_a_call_may_be_of_types_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompositions_may_have_unknown_types(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = (case for case in cases(torch.uint8) if case.name == "aminmax whole")
     assert fault(case, monkeypatch) is None
 
 
-def test_a_norm_that_learns_its_statistics_is_taken_apart_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_norm_is_decomposed_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(inplace=True)).train()
     program = torch.export.export(norm, (torch.randn(2, 3, 4, 4),))
     monkeypatch.setattr(type(program), "run_decompositions", refuse)

@@ -1,4 +1,7 @@
-"""Devices of PyTorch under `torch.compile`: what has no kernels, or is on two devices, runs in PyTorch and says so."""
+"""Devices of PyTorch: graphs without one supported device run uncompiled.
+
+A warning names the reason.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ def _afresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def said(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str]]:
-    """Return what a compiled function returns, and our warnings."""
+def run_with_warnings(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str]]:
+    """Return a compiled function's result, and our warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = torch.compile(function, backend=cuts_backend, fullgraph=True)(*arguments)
@@ -34,7 +37,7 @@ def said(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str]]
 
 
 def test_a_device_without_kernels_stays_in_pytorch() -> None:
-    found, (warning,) = said(lambda x: x * 2 + 1, torch.randn(3, 4, device="meta"))
+    found, (warning,) = run_with_warnings(lambda x: x * 2 + 1, torch.randn(3, 4, device="meta"))
     assert (found.device.type, found.shape) == ("meta", (3, 4))
     assert warning.endswith("there are no kernels for device meta; tensors may lie on cpu and cuda")
 
@@ -42,7 +45,7 @@ def test_a_device_without_kernels_stays_in_pytorch() -> None:
 @needs_opencl
 def test_results_on_two_devices_stay_where_they_are() -> None:
     x = torch.randn(3, 4)
-    (here, there), (warning,) = said(lambda x: (x * 2, torch.ones(5, device="meta") + 1), x)
+    (here, there), (warning,) = run_with_warnings(lambda x: (x * 2, torch.ones(5, device="meta") + 1), x)
     assert torch.equal(here, x * 2)
     assert there.device.type == "meta"
     assert "its tensors lie on cpu and meta; move the model and its inputs to one device" in warning

@@ -1,4 +1,7 @@
-"""The door of PyTorch: tensors are read and written where they lie, on the CPU through OpenCL and on a GPU."""
+"""Compiled functions of PyTorch: in-place inputs and outputs.
+
+They run on the CPU through OpenCL, and on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,13 @@ PLACES = [
     pytest.param("cpu", marks=(pytest.mark.opencl, pytest.mark.skipif(bool(opencl_reason()), reason=opencl_reason()))),
     pytest.param("cuda", marks=(pytest.mark.cuda, pytest.mark.skipif(bool(_NO_CUDA), reason=_NO_CUDA))),
 ]
-#: What becomes of the warning that a graph on the CPU stays in PyTorch, which it does without OpenCL.
+#: Filter of the warning that a graph on the CPU stays in PyTorch, as it does without OpenCL.
 _ELSEWHERE = "ignore" if opencl_reason() else "error"
 everywhere = pytest.mark.parametrize("place", PLACES)
 
 
 def on_gpu(test: Any) -> Any:
-    """Mark a test of what only a GPU has."""
+    """Mark a test that needs a GPU."""
     return needs_cuda(pytest.mark.skipif(bool(_NO_CUDA), reason=_NO_CUDA)(test))
 
 
@@ -71,7 +74,7 @@ def image(place: str, batch: int = 2) -> Any:
     return torch.randn(batch, 3, 6, 6, device=place)
 
 
-def compiled(model: Any, **options: Any) -> Any:
+def compile_model(model: Any, **options: Any) -> Any:
     return torch.compile(model, backend=cuts_backend, options=options, fullgraph=True, dynamic=False)
 
 
@@ -82,8 +85,8 @@ def near(found: Any, expected: Any) -> bool:
 # ---- inputs
 
 
-def strided(x: Any) -> dict[str, Any]:
-    """Return tensors of one shape that lie in memory in different ways, some of them nowhere near dense."""
+def layouts(x: Any) -> dict[str, Any]:
+    """Return tensors of one shape and many layouts, some not dense."""
     wide = torch.randn(*x.shape[:-1], 2 * x.shape[-1], device=x.device)
     odd = torch.randn(x.numel() + 1, device=x.device)
     return {
@@ -99,14 +102,14 @@ def strided(x: Any) -> dict[str, Any]:
 @everywhere
 def test_inputs_lie_in_memory_as_they_like(place: str) -> None:
     model = small(place)
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
-        for name, x in strided(image(place)).items():
+        for name, x in layouts(image(place)).items():
             assert near(call(x), model(x)), name
 
 
 @everywhere
-def test_dense_inputs_and_parameters_are_read_where_they_lie(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_inputs_are_read_in_place(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Any]] = []
     launch = InPlaceSession.launch
 
@@ -117,7 +120,7 @@ def test_dense_inputs_and_parameters_are_read_where_they_lie(place: str, monkeyp
     monkeypatch.setattr(InPlaceSession, "launch", record)
     model, x = small(place), image(place)
     with torch.no_grad():
-        y = compiled(model)(x)
+        y = compile_model(model)(x)
     ((fixed, moving),) = seen
     assert {x.data_ptr(), y.data_ptr()} == moving
     assert {p.data_ptr() for p in (*model.parameters(), *model.buffers()) if p.dim()} <= fixed
@@ -126,7 +129,7 @@ def test_dense_inputs_and_parameters_are_read_where_they_lie(place: str, monkeyp
 @everywhere
 @pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
 def test_channels_may_lie_last(place: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dense tensors are read where they lie, in whatever order their axes are."""
+    """Read dense tensors in place for any order of axes."""
     copies: list[Any] = []
     readable = door_module._readable
     monkeypatch.setattr(door_module, "_readable", lambda t: (copies.append(t) if readable(t) is not t else None, t)[1])
@@ -134,7 +137,7 @@ def test_channels_may_lie_last(place: str, options: dict[str, object], monkeypat
     with torch.no_grad():
         expected = model(x)
         model = model.to(memory_format=torch.channels_last)
-        call = compiled(model, **options)
+        call = compile_model(model, **options)
         assert not model.first.weight.is_contiguous()
         assert near(call(x.contiguous(memory_format=torch.channels_last)), expected) and not copies
         monkeypatch.undo()
@@ -148,7 +151,7 @@ def test_channels_may_lie_last_in_training(place: str) -> None:
     eager = small(place).to(memory_format=torch.channels_last).train()
     ours = copy.deepcopy(eager)
     x, target = image(place).contiguous(memory_format=torch.channels_last), torch.randn(2, 5, device=place)
-    for network, call in ((eager, eager), (ours, compiled(ours))):
+    for network, call in ((eager, eager), (ours, compile_model(ours))):
         (call(x) - target).square().mean().backward()
         assert all(parameter.grad is not None for parameter in network.parameters())
     for a, b in zip(ours.parameters(), eager.parameters(), strict=True):
@@ -158,7 +161,7 @@ def test_channels_may_lie_last_in_training(place: str) -> None:
 @everywhere
 def test_parameters_may_change_and_move(place: str) -> None:
     model, x = small(place), image(place)
-    call = compiled(model)
+    call = compile_model(model)
     changes: list[Callable[[], object]] = [
         lambda: model.first.weight.mul_(1.5),
         lambda: setattr(model.first.weight, "data", torch.randn_like(model.first.weight)),
@@ -179,7 +182,7 @@ def test_a_tensor_of_another_kind_is_one_error(place: str, monkeypatch: pytest.M
     monkeypatch.setattr(Door, "__call__", lambda self, *given: (doors.append((self, given)), call(self, *given))[1])
     model, x = small(place), image(place)
     with torch.no_grad():
-        compiled(model)(x)
+        compile_model(model)(x)
         ((door, given),) = doors
         at = next(n for n, tensor in enumerate(given) if tensor is x)
         for wrong in (x.double(), x[:1], x.to("meta")):
@@ -188,11 +191,11 @@ def test_a_tensor_of_another_kind_is_one_error(place: str, monkeypatch: pytest.M
 
 
 @needs_opencl
-def test_a_device_with_a_memory_of_its_own_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_with_separate_memory_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenCLDevice, "shares_host_memory", False)
     monkeypatch.setattr(Door, "__call__", None)
     model, x = small("cpu"), image("cpu")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         for _ in range(2):
             assert near(call(x.contiguous(memory_format=torch.channels_last)), model(x))
@@ -203,9 +206,9 @@ def test_a_device_with_a_memory_of_its_own_gets_copies(monkeypatch: pytest.Monke
 
 
 @everywhere
-def test_no_later_call_writes_to_what_a_call_returned(place: str) -> None:
+def test_results_survive_later_calls(place: str) -> None:
     model = small(place)
-    call = compiled(model)
+    call = compile_model(model)
     inputs = [image(place) for _ in range(12)]
     with torch.no_grad():
         found = [call(x) for x in inputs]
@@ -220,7 +223,7 @@ def test_outputs_may_be_inputs_and_each_other(place: str) -> None:
         return y, y[1:], y.reshape(-1), x, w.t(), x.sum(), torch.full((3,), 2.0, device=x.device), y[:0]
 
     x, w = torch.randn(3, 3, device=place), torch.randn(3, 3, device=place)
-    call = compiled(views)
+    call = compile_model(views)
     with torch.no_grad():
         found, expected = call(x, w), views(x, w)
         assert all(near(a, b) and a.shape == b.shape for a, b in zip(found, expected, strict=True))
@@ -229,7 +232,7 @@ def test_outputs_may_be_inputs_and_each_other(place: str) -> None:
 @everywhere
 def test_results_go_in_again(place: str) -> None:
     step = lambda x: (x * 1.5 + x.roll(1, 0), x.cumsum(0))  # noqa: E731
-    call = compiled(step)
+    call = compile_model(step)
     x = expected = torch.randn(16, 4, device=place)
     with torch.no_grad():
         for _ in range(5):
@@ -239,13 +242,13 @@ def test_results_go_in_again(place: str) -> None:
 
 
 @everywhere
-def test_inputs_that_a_model_writes_to_have_the_new_values(place: str) -> None:
+def test_written_inputs_have_new_values(place: str) -> None:
     def write(x: Any, counter: Any) -> Any:
         counter.add_(1)
         x[1:].copy_(x[:-1].clone())
         return x * counter
 
-    call = compiled(write)
+    call = compile_model(write)
     ours, theirs = ([torch.arange(6.0, device=place).view(3, 2), torch.zeros(1, device=place)] for _ in range(2))
     for _ in range(3):
         assert near(call(*ours), write(*theirs))
@@ -256,7 +259,10 @@ def test_inputs_that_a_model_writes_to_have_the_new_values(place: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_each_batch_size_has_a_plan(place: str, options: dict[str, object], dynamic: bool | None) -> None:
-    """Where all is dynamic, Dynamo passes the numbers of a norm as tensors, of which only the number is read."""
+    """Compile a plan for each batch size.
+
+    Under dynamic shapes, Dynamo passes the numbers of a norm as tensors whose number alone is read.
+    """
     model = small(place)
     call = torch.compile(model, backend=cuts_backend, dynamic=dynamic, options=options)
     with torch.no_grad():
@@ -279,14 +285,14 @@ def test_each_batch_size_has_a_plan(place: str, options: dict[str, object], dyna
         (lambda x: (y := x * 2, y[1:]), True),  # without gradients no base is kept
     ],
 )
-def test_autograd_is_left_out_where_it_has_nothing_to_do(
+def test_autograd_wrapper_is_skipped_without_work(
     model: Any, expected: bool, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[bool] = []
     decide = dynamo.is_direct
     monkeypatch.setattr(dynamo, "is_direct", lambda *given: found.append(decide(*given)) or found[-1])
     ours, theirs = (torch.arange(6.0, device=place).view(3, 2) for _ in range(2))
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         for _ in range(2):
             results, wanted = call(ours), model(theirs)
@@ -301,7 +307,7 @@ def test_gradients_keep_autograd(place: str, monkeypatch: pytest.MonkeyPatch) ->
     decide = dynamo.is_direct
     monkeypatch.setattr(dynamo, "is_direct", lambda *given: found.append(decide(*given)) or found[-1])
     x = torch.ones(3, device=place, requires_grad=True)
-    compiled(lambda x: x * x)(x).sum().backward()
+    compile_model(lambda x: x * x)(x).sum().backward()
     assert found == [False, False] and x.grad.tolist() == [2, 2, 2]
 
 
@@ -313,7 +319,7 @@ def test_steps_of_training_equal_those_of_pytorch(place: str) -> None:
     eager = small(place).train()
     ours = copy.deepcopy(eager)
     batches = [(image(place), torch.randn(2, 5, device=place)) for _ in range(4)]
-    for network, call in ((eager, eager), (ours, compiled(ours))):
+    for network, call in ((eager, eager), (ours, compile_model(ours))):
         optimiser = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
         for x, target in batches:
             optimiser.zero_grad()
@@ -325,7 +331,7 @@ def test_steps_of_training_equal_those_of_pytorch(place: str) -> None:
 
 @everywhere
 def test_dropout_follows_the_seed_of_pytorch(place: str) -> None:
-    call = compiled(lambda x: nn.functional.dropout(x * 1, 0.25))
+    call = compile_model(lambda x: nn.functional.dropout(x * 1, 0.25))
     x = torch.ones(64, 64, device=place)
     torch.manual_seed(3)
     first, second = call(x), call(x)
@@ -340,7 +346,7 @@ def test_dropout_follows_the_seed_of_pytorch(place: str) -> None:
 @everywhere
 def test_threads_share_a_compiled_model(place: str) -> None:
     model = small(place)
-    call = compiled(model)
+    call = compile_model(model)
     inputs = [image(place) for _ in range(6)]
     wrong: list[object] = []
     with torch.no_grad():
@@ -375,7 +381,7 @@ def replace_weight(model: Any) -> None:
 @everywhere
 def test_a_frozen_model_notices_what_changed(place: str) -> None:
     model, x = small(place), image(place)
-    call = compiled(model, freeze=True)
+    call = compile_model(model, freeze=True)
     changes: list[Callable[[], object]] = [
         lambda: model.first.weight.mul_(1.5),
         lambda: model.norm.running_var.add_(1),
@@ -401,13 +407,13 @@ def test_frozen_parameters_are_no_inputs(place: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Door, "_open", lambda self, given: opened.append(open_(self, given)) or opened[-1])
     model, x = small(place), image(place)
     with torch.no_grad():
-        assert near(compiled(model, freeze=True)(x), model(x))
+        assert near(compile_model(model, freeze=True)(x), model(x))
     (found,) = opened
     assert not found.held and len(found.moving) == 1
 
 
 @everywhere
-def test_buffers_that_a_frozen_model_writes_to_stay_inputs(place: str) -> None:
+def test_written_buffers_of_frozen_models_stay_inputs(place: str) -> None:
     eager = small(place).train()
     ours = copy.deepcopy(eager)
     call = torch.compile(ours, backend=cuts_backend, options={"freeze": True})
@@ -422,7 +428,7 @@ def test_buffers_that_a_frozen_model_writes_to_stay_inputs(place: str) -> None:
 @everywhere
 def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
     with pytest.raises(Exception, match="option 'freeze': gradients of the parameters are wanted"):
-        compiled(small(place), freeze=True)(image(place))
+        compile_model(small(place), freeze=True)(image(place))
 
 
 # ---- recordings
@@ -431,16 +437,16 @@ def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
 @everywhere
 def test_a_recorded_call_has_memory_of_its_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
-    apart = InPlaceSession.launch_apart
+    original = InPlaceSession.launch_apart
 
     def record(self: Any, fixed: Any, moving: Any, stream: int) -> None:
         seen.append(tuple(fixed))
         assert fixed[0] == self.constants and fixed[1] != self.scratch
-        apart(self, fixed, moving, stream)
+        original(self, fixed, moving, stream)
 
     monkeypatch.setattr(InPlaceSession, "launch_apart", record)
     model, x = small(place), image(place)
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         call(x)
         monkeypatch.setattr(door_module, "is_recorded", lambda device: True)
@@ -454,7 +460,7 @@ def test_a_recorded_call_has_memory_of_its_own(place: str, monkeypatch: pytest.M
 def test_a_first_call_cannot_be_recorded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "is_recorded", lambda device: True)
     with torch.no_grad(), pytest.raises(BackendError, match="call the model once before"):
-        compiled(small(place))(image(place))
+        compile_model(small(place))(image(place))
 
 
 # ---- later processes
@@ -469,23 +475,23 @@ def test_a_later_process_finds_the_plan(
     monkeypatch.setattr(tuned, "WORTH_KEEPING", 0.0)
     model, x = small(place), image(place)
     with torch.no_grad():
-        first = compiled(model, freeze=freeze)(x)
+        first = compile_model(model, freeze=freeze)(x)
         torch._dynamo.reset()
         monkeypatch.setattr(tuned, "build_tuned", None)
-        assert torch.equal(compiled(model, freeze=freeze)(x), first)
+        assert torch.equal(compile_model(model, freeze=freeze)(x), first)
         model.first.weight.add_(1)
         torch._dynamo.reset()
         monkeypatch.undo()
-        assert near(compiled(model, freeze=freeze)(x), model(x))
+        assert near(compile_model(model, freeze=freeze)(x), model(x))
 
 
-# ---- what only a GPU has
+# ---- GPU only
 
 
 @on_gpu
 def test_a_call_waits_for_nothing() -> None:
     model, x = small("cuda"), image("cuda")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         expected = call(x)
         torch.cuda.synchronize()
@@ -498,9 +504,12 @@ def test_a_call_waits_for_nothing() -> None:
 
 @on_gpu
 def test_a_call_runs_on_the_current_stream() -> None:
-    """What the stream does before it, and behind it, is ordered with it; another stream is not waited for."""
+    """Order a call with earlier and later work of its stream.
+
+    Other streams are not synchronised.
+    """
     model = small("cuda")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         xs = [image("cuda") for _ in range(4)]
         expected = [model(x) for x in xs]
@@ -523,7 +532,7 @@ def test_a_call_runs_on_the_current_stream() -> None:
 @on_gpu
 def test_a_call_can_be_recorded() -> None:
     model, x = small("cuda"), image("cuda")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         call(x)
         graph = torch.cuda.CUDAGraph()
@@ -541,7 +550,7 @@ def test_a_call_can_be_recorded() -> None:
 @on_gpu
 def test_a_recording_runs_beside_calls() -> None:
     model, x, other = small("cuda"), image("cuda"), image("cuda")
-    call = compiled(model)
+    call = compile_model(model)
     side = torch.cuda.Stream()
     with torch.no_grad():
         wanted, wanted_other = model(x), model(other)
@@ -564,7 +573,7 @@ def test_a_recording_runs_beside_calls() -> None:
 @pytest.mark.filterwarnings(f"{_ELSEWHERE}::cuts.frontends.torch.dynamo.UncompiledWarning")
 def test_a_model_moves_between_devices() -> None:
     model = small("cpu")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         for place in ("cuda", "cpu", "cuda"):
             model.to(place)
@@ -578,7 +587,7 @@ def test_a_model_moves_between_devices() -> None:
 @on_gpu
 def test_memory_of_dropped_outputs_is_used_again() -> None:
     model, x = small("cuda"), image("cuda")
-    call = compiled(model)
+    call = compile_model(model)
     with torch.no_grad():
         call(x)
         torch.cuda.synchronize()
@@ -589,13 +598,13 @@ def test_memory_of_dropped_outputs_is_used_again() -> None:
 
 
 @on_gpu
-def test_a_model_that_is_dropped_gives_its_memory_back() -> None:
+def test_deleted_model_releases_its_memory() -> None:
     import gc
 
     def use() -> None:
         model, x = small("cuda"), image("cuda")
         with torch.no_grad():
-            compiled(model)(x)
+            compile_model(model)(x)
         torch._dynamo.reset()
 
     use()
@@ -608,10 +617,13 @@ def test_a_model_that_is_dropped_gives_its_memory_back() -> None:
 
 @on_gpu
 def test_libraries_take_part(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a library computes is right, for inputs that move and parameters that stay."""
+    """Compute correctly through libraries.
+
+    Some inputs change their address, and parameters do not.
+    """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).to("cuda")
-    call = compiled(model, libraries=True, budget=10)
+    call = compile_model(model, libraries=True, budget=10)
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(128, 256, device="cuda")

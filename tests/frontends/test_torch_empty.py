@@ -1,4 +1,4 @@
-"""PyTorch's operations on tensors of size 0 and without axes: as eager execution, errors included."""
+"""PyTorch's operations on empty tensors and scalars, errors included."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NUMBER_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "updates": (lambda a, n: (a.scatter(0, n, a), a.scatter_add(0, n, a), a.index_copy(0, n, a)),
                 (NUMBER, torch.tensor(0))),
 }  # fmt: skip
-REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+REFUSED_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "maximum": (lambda a: a.max(), (x(0, 3),)),
     "minimum": (lambda a: a.min(), (x(0, 3),)),
     "kernel": (lambda a, w: F.conv2d(a, w), (x(1, 2, 4, 4), x(3, 2, 0, 2))),
@@ -69,14 +69,14 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def compiled(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[Any]:
+def run_compiled(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[Any]:
     torch._dynamo.reset()
     return list(torch.utils._pytree.tree_leaves(torch.compile(function, backend=cuts_backend)(*operands)))
 
 
 def check(function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
     wanted = torch.utils._pytree.tree_leaves(function(*operands))
-    for ours, theirs in zip(compiled(function, operands), wanted, strict=True):
+    for ours, theirs in zip(run_compiled(function, operands), wanted, strict=True):
         torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
@@ -93,12 +93,12 @@ def test_tensors_without_axes_agree_with_eager(name: str) -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_CALLS)
 def test_eager_errors_stay_errors(name: str) -> None:
     with pytest.raises(RuntimeError) as eager:
-        REFUSED[name][0](*REFUSED[name][1])
+        REFUSED_CALLS[name][0](*REFUSED_CALLS[name][1])
     with pytest.raises(RuntimeError, match=re.escape(str(eager.value)[:40])):
-        compiled(*REFUSED[name])
+        run_compiled(*REFUSED_CALLS[name])
 
 
 @needs_opencl

@@ -1,4 +1,4 @@
-"""Sampling at the places of a grid that are no numbers, infinite or far outside, against eager PyTorch on the CPU."""
+"""Sampling at NaN, infinite and distant grid points, against eager PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSIDE = [-1.0, 1.0, 0.1, 0.0, -0.7, 1.3, -2.6, 5.2]
 
 
 def found_for(call: Any, *tensors: Any) -> list[Any]:
-    """Return what our reference computes for a traced call, in the tensors' precision."""
+    """Return the reference's results of a traced call, in the tensors' precision."""
     captured = graph_of_nodes(make_fx(call, tracing_mode="fake")(*tensors).graph)
     given = {name: t.numpy() for name, t in zip(captured.inputs, tensors, strict=True) if name is not None}
     with np.errstate(all="ignore"):
@@ -30,7 +30,10 @@ def found_for(call: Any, *tensors: Any) -> list[Any]:
 
 
 def grid_of(places: list[float], rank: int, kind: Any, generator: np.random.Generator) -> Any:
-    """Return a grid with each place along each axis, and places inside along the others."""
+    """Return a grid with each position along each axis.
+
+    Positions along the other axes are inside.
+    """
     count = len(places)
     grid = generator.uniform(-1.5, 1.5, (1, *[1] * (rank - 1), count * rank, rank))
     for axis in range(rank):

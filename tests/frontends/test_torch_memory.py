@@ -1,4 +1,7 @@
-"""Memory of compiled graphs of many shapes: one copy of the weights, a bound on plans, plans that leave are freed."""
+"""Memory of compiled graphs of many shapes.
+
+Weights have one copy, the number of plans is bounded, and evicted plans are freed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from cuts.runtime import InPlaceSession
 
 nn = torch.nn
 #: Elements along both axes of the weight: 4 MiB, so that a copy for each of 50 shapes is 200 MiB.
-WIDE = 1024
+WEIGHT_EXTENT = 1024
 SHAPES = 50
 
 
@@ -39,8 +42,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def noted(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
-    """Return weak references to all objects of a class that are made from now on."""
+def track_instances(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """Return weak references to all later instances of a class."""
     made: list[weakref.ref[Any]] = []
     initialise: Callable[..., None] = kind.__init__
 
@@ -57,20 +60,20 @@ def alive(made: list[weakref.ref[Any]]) -> int:
     return sum(each() is not None for each in made)
 
 
-def compiled(model: Any, **options: Any) -> Any:
+def compile_model(model: Any, **options: Any) -> Any:
     return torch.compile(model, backend=cuts_backend, dynamic=True, options=options)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_fifty_shapes_take_bounded_memory(freeze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans, most = [noted(kind, monkeypatch) for kind in (InPlaceProgram, InPlaceSession, OpenCLChain)], 8
-    model = nn.Linear(WIDE, WIDE).eval()
-    weight = WIDE * WIDE * 4
-    call = compiled(model, freeze=freeze, max_shapes=most)
+    plans, most = [track_instances(kind, monkeypatch) for kind in (InPlaceProgram, InPlaceSession, OpenCLChain)], 8
+    model = nn.Linear(WEIGHT_EXTENT, WEIGHT_EXTENT).eval()
+    weight = WEIGHT_EXTENT * WEIGHT_EXTENT * 4
+    call = compile_model(model, freeze=freeze, max_shapes=most)
     sizes = []
     with torch.no_grad():
         for batch in range(2, 2 + SHAPES):
-            x = torch.randn(batch, WIDE)
+            x = torch.randn(batch, WEIGHT_EXTENT)
             found = call(x)
             assert max(map(alive, plans)) <= most
             assert shared_bytes() <= weight
@@ -85,9 +88,9 @@ def test_fifty_shapes_take_bounded_memory(freeze: bool, monkeypatch: pytest.Monk
 
 
 def test_a_shape_that_left_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = noted(InPlaceProgram, monkeypatch)
+    plans = track_instances(InPlaceProgram, monkeypatch)
     model = nn.Linear(8, 4).eval()
-    call = compiled(model, max_shapes=2)
+    call = compile_model(model, max_shapes=2)
     with torch.no_grad():
         for batch, made in ((2, 1), (3, 2), (2, 2), (4, 3), (2, 3), (3, 4)):
             x = torch.randn(batch, 8)
@@ -96,8 +99,8 @@ def test_a_shape_that_left_is_compiled_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plan_that_leaves_needs_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = noted(InPlaceSession, monkeypatch)
-    call = compiled(nn.Linear(8, 4).eval(), max_shapes=1, freeze=True)
+    sessions = track_instances(InPlaceSession, monkeypatch)
+    call = compile_model(nn.Linear(8, 4).eval(), max_shapes=1, freeze=True)
     gc.collect()
     gc.disable()
     try:
@@ -111,7 +114,7 @@ def test_a_plan_that_leaves_needs_no_collector(monkeypatch: pytest.MonkeyPatch) 
 
 def test_changed_parameters_are_not_shared() -> None:
     model = nn.Linear(256, 256).eval()
-    call = compiled(model, freeze=True)
+    call = compile_model(model, freeze=True)
     with torch.no_grad():
         for batch in (2, 3):
             call(torch.randn(batch, 256))
@@ -132,7 +135,7 @@ def test_constants_stay_when_a_buffer_moves() -> None:
         model.written.add_(1)
         return model(x) + model.written
 
-    call = compiled(forward, freeze=True)
+    call = compile_model(forward, freeze=True)
     x = torch.randn(2, 300)
     with torch.no_grad():
         assert torch.allclose(call(x), model(x) + 1, atol=1e-4)

@@ -1,4 +1,7 @@
-"""Operands of different types meet where PyTorch's do, and operands that a factor of 0 leaves out are not read."""
+"""Type promotion of PyTorch's operands, and unread operands.
+
+Operands with a factor of 0 are not read.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ NAN = float("nan")
 
 
 def ours(function: Callable[..., Any], *given: Any) -> list[Any]:
-    """Return what the reference makes of a function."""
+    """Return the reference's results of a function."""
     made = make_fx(function, decompositions(), tracing_mode="fake")(*given)
     graph = graph_of_nodes(made.graph)
     names = [node.name for node in made.graph.nodes if node.op == "placeholder"]
@@ -43,7 +46,7 @@ def agree(function: Callable[..., Any], *given: Any, tolerance: float = 0) -> No
         np.testing.assert_allclose(f.astype(float), array.astype(float), rtol=tolerance, atol=tolerance)
 
 
-def held(values: list[float], dtype: Any) -> Any:
+def tensor_of_type(values: list[float], dtype: Any) -> Any:
     """Return numbers in a type, the nearest that it holds."""
     x = torch.tensor(values, dtype=torch.float64)
     if not dtype.is_floating_point:
@@ -61,8 +64,8 @@ def places(edges: Any, values: Any) -> Any:
 
 @pytest.mark.parametrize(("one", "other"), [*itertools.product(TYPES, TYPES)], ids=str)
 def test_values_and_edges_of_searches_meet(one: Any, other: Any) -> None:
-    edges = held([-7, -3, 0, 2, 2, 5, 100, 120], one).sort()[0]
-    agree(places, edges, held([2, 1.5, -3, 200, 127, -128, 130, 250.5, NAN], other))
+    edges = tensor_of_type([-7, -3, 0, 2, 2, 5, 100, 120], one).sort()[0]
+    agree(places, edges, tensor_of_type([2, 1.5, -3, 200, 127, -128, 130, 250.5, NAN], other))
 
 
 def test_searches_for_numbers_and_by_a_sorter() -> None:
@@ -80,7 +83,7 @@ def test_nan_among_edges_stands_last() -> None:
     assert (left.tolist(), right.tolist()) == ([0, 1, 3], [1, 2, 3])
 
 
-WRITTEN = [
+IN_PLACE_WRITES = [
     (torch.float32, torch.int8),
     (torch.int32, torch.float64),
     (torch.bool, torch.float32),
@@ -88,8 +91,8 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), WRITTEN, ids=str)
-def test_what_is_written_takes_the_type_of_the_tensor(one: Any, other: Any) -> None:
+@pytest.mark.parametrize(("one", "other"), IN_PLACE_WRITES, ids=str)
+def test_written_values_take_the_tensors_type(one: Any, other: Any) -> None:
     x = torch.tensor([0, 1, 0, 1, 1, 0, 0, 1, 0]).to(one)
     y, at = torch.tensor([1, 0, 2, 3, 0, 0, 1, 0, 1]).to(other), torch.tensor([0, 3, 5])
     agree(lambda x, y: torch.slice_scatter(x, y[:3], 0, 1, 4), x, y)

@@ -1,7 +1,7 @@
-"""Numbers beside PyTorch's tensors: each is converted as PyTorch converts it, over all types, or refused as there.
+"""Numbers beside PyTorch's tensors are converted or refused as in PyTorch.
 
-Every overload that takes a number and that the importer reads is called with numbers that types cannot hold. Eager
-execution says what is expected: a value, or an error.
+Every supported overload that takes a number is called with numbers that types cannot hold. The expected outcome is that
+of eager execution: a value, or an error.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ CALLS: dict[str, Function] = {
     "threshold below": lambda x, n: F.threshold(x, n, 7), "isin": lambda x, n: torch.isin(x, n), "set": _set,
     "leaky_relu": lambda x, n: F.leaky_relu(x, n), "elu": lambda x, n: F.elu(x, n),
 }  # fmt: skip
-#: What PyTorch says where a number does not fit. It refuses more: truth values, divisions by 0, types of a function.
+#: PyTorch's messages where a number does not fit. It refuses more: truth values, divisions by 0, types of a function.
 OVERFLOW = ("without overflow", "too large", "out of range", "Overflow")
 
 
@@ -87,12 +87,11 @@ def values(kind: Any) -> Any:
 
 
 def is_defined(name: str, kind: Any, number: Any) -> bool:
-    """Whether PyTorch's answer is one to follow.
+    """Return whether PyTorch's answer is well defined.
 
-    It negates factors, which the least one of a type has no room for. It reads paddings as floats, beyond which the
-    greatest integer is. It traces fills by masks and places as choices, which take halves beyond a type as infinities.
-    A slope that is infinite meets a zero in the product that eager computes and does not choose. Places of truth values
-    are not written.
+    It negates factors, which overflows for the least of a type. It reads paddings as floats, which the greatest integer
+    exceeds. It traces fills by masks and indices as choices, which take halves beyond a type as infinities. An infinite
+    slope meets a zero in the product that eager computes and does not select. Indices of truth values are not written.
     """
     if name in ("masked_fill", "index_fill"):
         return kind not in (torch.bool, torch.float16, torch.bfloat16)
@@ -102,16 +101,19 @@ def is_defined(name: str, kind: Any, number: Any) -> bool:
     return name != "leaky_relu" or math.isfinite(number)
 
 
-def expected(name: str, kind: Any, number: Any) -> Any:
-    """Return what PyTorch computes, or the error with which it refuses."""
+def by_pytorch(name: str, kind: Any, number: Any) -> Any:
+    """Return PyTorch's result, or its error."""
     try:
         return CALLS[name](values(kind), number)
     except Exception as error:  # of many kinds
         return error
 
 
-def found(name: str, kind: Any, number: Any) -> Any:
-    """Return what the imported graph computes, or the error that refuses it; None where PyTorch does not trace it."""
+def by_import(name: str, kind: Any, number: Any) -> Any:
+    """Return the imported graph's result, or its error.
+
+    Returns None where PyTorch does not trace the call.
+    """
     x = values(kind)
     function = torch.func.functionalize(lambda x: CALLS[name](x, number))
     try:
@@ -129,8 +131,8 @@ def found(name: str, kind: Any, number: Any) -> Any:
 
 
 def fault(name: str, kind: Any, number: Any) -> str:
-    """Return what is wrong with a call, nothing where nothing is."""
-    wanted, made = expected(name, kind, number), found(name, kind, number)
+    """Return the fault of a call, or ""."""
+    wanted, made = by_pytorch(name, kind, number), by_import(name, kind, number)
     if made is None or not is_defined(name, kind, number):
         return ""
     where = f"{name} of {kind} and {number}"
@@ -155,12 +157,12 @@ def test_a_number_is_converted_as_pytorch_converts_it(name: str) -> None:
 
 @pytest.mark.parametrize("number", [-5, -1, 255])
 @pytest.mark.parametrize("name", ["full_like", "fill", "full", "masked_fill", "scatter", "clamp", "set"])
-def test_negative_numbers_of_unsigned_types_are_those_of_pytorch(name: str, number: int) -> None:
+def test_negative_numbers_of_unsigned_types_match_pytorch(name: str, number: int) -> None:
     assert fault(name, torch.uint8, number) == ""
 
 
 @pytest.mark.parametrize(("kind", "number"), [(torch.uint8, 300), (torch.int8, 200), (torch.int32, 2**40)], ids=str)
 @pytest.mark.parametrize("name", ["clamp_min", "clamp_max", "clamp", "full", "fill", "scatter", "threshold", "pow"])
 def test_numbers_that_types_cannot_hold_are_refused(name: str, kind: Any, number: int) -> None:
-    assert isinstance(expected(name, kind, number), RuntimeError)
-    assert isinstance(found(name, kind, number), CutsError)
+    assert isinstance(by_pytorch(name, kind, number), RuntimeError)
+    assert isinstance(by_import(name, kind, number), CutsError)

@@ -1,4 +1,4 @@
-"""Declarations as operators of PyTorch: values, gradients, tracing, and their place in compiled models."""
+"""Declarations as PyTorch operators: values, gradients, tracing, compiled models."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {name: cuts.torch_op(file, name) for name in ("tested_scale", "tested_shift", "tested_pair")}
 
 
-def scaled(x: Any, weight: Any, power: int) -> Any:
+def reference_scale(x: Any, weight: Any, power: int) -> Any:
     return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)) ** power * weight
 
 
-def drawn(*shape: int, grad: bool = False) -> Any:
+def random_tensor(*shape: int, grad: bool = False) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), requires_grad=grad)
 
 
 @needs_opencl
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 7)], ids=str)
 def test_values_and_gradients_are_those_of_the_formula(operators: dict[str, Any], shape: tuple[int, ...]) -> None:
-    x, weight = drawn(*shape, grad=True), drawn(shape[-1], grad=True)
+    x, weight = random_tensor(*shape, grad=True), random_tensor(shape[-1], grad=True)
     y = operators["tested_scale"](x, weight, power=2)
-    expected = scaled(x, weight, 2)
+    expected = reference_scale(x, weight, 2)
     torch.testing.assert_close(y, expected)
-    seed = drawn(*shape)
+    seed = random_tensor(*shape)
     found = torch.autograd.grad(y, (x, weight), seed)
     torch.testing.assert_close(found, torch.autograd.grad(expected, (x, weight), seed), rtol=1e-5, atol=1e-5)
 
 
 @needs_opencl
 def test_only_what_a_gradient_reads_is_kept(operators: dict[str, Any]) -> None:
-    x, weight = drawn(4, 6), drawn(6, grad=True)
+    x, weight = random_tensor(4, 6), random_tensor(6, grad=True)
     y = operators["tested_scale"](x, weight, power=1)
     assert {t.shape for t in y.grad_fn.saved_tensors} == {x.shape}
 
@@ -85,11 +85,11 @@ def test_only_what_a_gradient_reads_is_kept(operators: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "attributes"),
     [
-        ("tested_scale", (drawn(3, 5, grad=True), drawn(5, grad=True)), {"power": 3, "epsilon": 0.5}),
-        ("tested_scale", (drawn(5, 3).T.requires_grad_(), drawn(5)), {"power": 1}),
-        ("tested_shift", ([drawn(4, grad=True), drawn(4)], drawn(4, grad=True)), {}),
-        ("tested_shift", ([drawn(4)],), {}),
-        ("tested_pair", (drawn(4, 3, grad=True), torch.tensor([2, 0, -1, 2])), {}),
+        ("tested_scale", (random_tensor(3, 5, grad=True), random_tensor(5, grad=True)), {"power": 3, "epsilon": 0.5}),
+        ("tested_scale", (random_tensor(5, 3).T.requires_grad_(), random_tensor(5)), {"power": 1}),
+        ("tested_shift", ([random_tensor(4, grad=True), random_tensor(4)], random_tensor(4, grad=True)), {}),
+        ("tested_shift", ([random_tensor(4)],), {}),
+        ("tested_pair", (random_tensor(4, 3, grad=True), torch.tensor([2, 0, -1, 2])), {}),
     ],
     ids=["attributes", "strided", "lists", "absent", "indices"],
 )
@@ -101,7 +101,7 @@ def test_pytorch_finds_no_fault(
 
 @needs_opencl
 def test_several_results_share_a_gradient(operators: dict[str, Any]) -> None:
-    x, row = drawn(4, 3, grad=True), torch.tensor([2, 0, -1, 2])
+    x, row = random_tensor(4, 3, grad=True), torch.tensor([2, 0, -1, 2])
     y, far = operators["tested_pair"](x, row)
     (found,) = torch.autograd.grad((y * 2).sum() + far.sum(), x)
     (expected,) = torch.autograd.grad((x[row] * 2).sum() + (x[row] - x[0]).abs().sum(), x)
@@ -109,7 +109,7 @@ def test_several_results_share_a_gradient(operators: dict[str, Any]) -> None:
 
 
 class Model(torch.nn.Module):
-    """A linear layer, the operator, and something behind it."""
+    """Linear layer, the operator, and operations after it."""
 
     def __init__(self, operator: Any) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_a_compiled_model_has_it_among_its_operations(operators: dict[str, Any])
         return plan.run
 
     model = Model(operators["tested_scale"])
-    x = drawn(3, 6)
+    x = random_tensor(3, 6)
     compiled = torch.compile(
         model, backend=lambda module, examples: dynamo_backend(module, examples, compile_graph), fullgraph=True
     )
@@ -148,7 +148,7 @@ def test_a_compiled_model_has_it_among_its_operations(operators: dict[str, Any])
 
 @needs_opencl
 def test_an_exported_program_is_built_with_it(operators: dict[str, Any], tmp_path: Path) -> None:
-    model, x = Model(operators["tested_scale"]).eval(), drawn(3, 6)
+    model, x = Model(operators["tested_scale"]).eval(), random_tensor(3, 6)
     program = torch.export.export(model, (x,))
     with torch.no_grad():
         expected = model(x)
@@ -164,7 +164,7 @@ def test_an_exported_program_is_built_with_it(operators: dict[str, Any], tmp_pat
 @needs_opencl
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 0, 5)], ids=str)
 def test_gradients_of_no_elements_are_zeros(operators: dict[str, Any], shape: tuple[int, ...]) -> None:
-    x, weight = drawn(*shape, grad=True), drawn(shape[-1], grad=True)
+    x, weight = random_tensor(*shape, grad=True), random_tensor(shape[-1], grad=True)
     torch.autograd.backward(operators["tested_scale"](x, weight, power=2).sum())
     assert torch.equal(x.grad, torch.zeros(shape))
     assert torch.equal(weight.grad, torch.zeros(shape[-1]))
@@ -172,10 +172,10 @@ def test_gradients_of_no_elements_are_zeros(operators: dict[str, Any], shape: tu
 
 @needs_opencl
 def test_the_gradient_of_a_gradient_is_one_error(operators: dict[str, Any]) -> None:
-    x, weight = drawn(3, 5, grad=True), drawn(5, grad=True)
+    x, weight = random_tensor(3, 5, grad=True), random_tensor(5, grad=True)
     y = operators["tested_scale"](x, weight, power=2)
     (found,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    (expected,) = torch.autograd.grad(scaled(x, weight, 2).sum(), x)
+    (expected,) = torch.autograd.grad(reference_scale(x, weight, 2).sum(), x)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(UsageError, match="'tested_scale': the gradient of its gradient is not derived"):
         torch.autograd.grad(found.sum(), x)
@@ -184,9 +184,9 @@ def test_the_gradient_of_a_gradient_is_one_error(operators: dict[str, Any]) -> N
 @needs_opencl
 def test_shapes_that_do_not_fit_are_one_error(operators: dict[str, Any]) -> None:
     with pytest.raises(GraphError, match="'weight': expected D = 5, found 4"):
-        operators["tested_scale"](drawn(3, 5), drawn(4), power=1)
+        operators["tested_scale"](random_tensor(3, 5), random_tensor(4), power=1)
     with pytest.raises(RuntimeError, match="power"):  # PyTorch's own check of its schema
-        operators["tested_scale"](drawn(3, 5), drawn(5))
+        operators["tested_scale"](random_tensor(3, 5), random_tensor(5))
 
 
 @needs_opencl

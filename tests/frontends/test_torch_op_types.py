@@ -1,4 +1,7 @@
-"""Operators of PyTorch made of declarations, over every element type: integers that wrap, NaN, infinities, zeros."""
+"""PyTorch operators of declarations, over every element type.
+
+Integers wrap; NaN, infinities and zeros are among the values.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.5, 3.25, float("inf"), float("-inf"), float("nan")
 
 
 def values(kind: Any) -> Any:
-    """Return a vector that has the ends of a type, and what is special about it."""
+    """Return a vector of the ends and special values of a type."""
     if kind is torch.bool:
         return torch.tensor([True, False, False, True, True])
     if not kind.is_floating_point:
@@ -42,13 +45,13 @@ def pairs(kind: Any) -> tuple[Any, Any]:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether two tensors have the same type and elements; NaN is NaN."""
+    """Return whether types and elements are equal, NaN included."""
     if found.dtype is not expected.dtype or found.shape != expected.shape:
         return False
     return bool(torch.equal(found, expected) or torch.equal(found.nan_to_num(nan=7.5), expected.nan_to_num(nan=7.5)))
 
 
-#: Operation -> what PyTorch computes of two tensors for it, and how the operator takes them.
+#: Operation -> PyTorch's function of two tensors, and the call of the operator.
 OF_TWO: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add": (torch.add, lambda op, a, b: op(a, b)),
     "sub": (torch.sub, lambda op, a, b: op(a, b)),
@@ -66,7 +69,7 @@ def test_arithmetic_is_that_of_pytorch(kind: Any, place: str) -> None:
     for name, (expected, call) in OF_TWO.items():
         assert same(call(cuts.torch_op((), name), a, b), expected(a, b)), name
     for name, expected in OF_ONE.items():
-        if kind is not torch.uint8:  # what is negative in none
+        if kind is not torch.uint8:  # it has no negative values
             assert same(cuts.torch_op((), name)(values(kind).to(place)), expected(values(kind).to(place))), name
 
 
@@ -81,7 +84,7 @@ def test_choices_and_comparisons_are_those_of_pytorch(kind: Any, place: str) -> 
 
 @everywhere
 @pytest.mark.parametrize("kind", [*FLOATS, *INTEGERS], ids=str)
-def test_reductions_find_nan_and_the_ends_of_a_type(kind: Any, place: str) -> None:
+def test_reductions_find_nan_and_type_limits(kind: Any, place: str) -> None:
     a, _ = (x.to(place) for x in pairs(kind))
     greatest = cuts.torch_op((), "reduce_max")
     assert same(greatest(a, axes=[0], keepdims=False), a.amax(0))

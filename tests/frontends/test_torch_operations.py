@@ -1,4 +1,4 @@
-"""PyTorch's operations on masks, complex numbers, memory and numbers compute what PyTorch does."""
+"""PyTorch's operations on masks, complex numbers, memory and numbers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def running(x: Any, turns: Any) -> Any:
     return *(v for pair in extremes for v in pair), torch.logcumsumexp(far, 1), torch.logcumsumexp(x, -1)
 
 
-def scattered(x: Any, turns: Any) -> Any:
+def scatters(x: Any, turns: Any) -> Any:
     whole = (x * 9).long()
     places = (whole % 7).roll(1, 2)
     given: dict[str, Any] = {"include_self": False}
@@ -176,7 +176,7 @@ def windows(x: Any, turns: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, signals, running, scattered, margins, windows])
+@pytest.mark.parametrize("function", [masks, complexes, memory, numbers, signals, running, scatters, margins, windows])
 def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module, x = Function(function), torch.randn(2, 3, 8)
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_is_explained(function: Callable[..., Any], message:
         load_torch(Function(function), (torch.randn(2, 3, 8),))
 
 
-def test_numbers_at_the_edge_mean_what_they_mean_in_pytorch() -> None:
+def test_edge_numbers_match_pytorch() -> None:
     def edges(x: Any, _: Any) -> Any:
         small = x * 1e-8
         return (

@@ -1,4 +1,7 @@
-"""Recurrent layers under torch.compile: Dynamo captures them for this backend alone, and they are ours, and learn."""
+"""Recurrent layers under torch.compile.
+
+Dynamo captures them for this backend alone; they become ours, and train.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +41,22 @@ KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The operations of each graph that was read."""
+def imported_operations(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return the operations of each imported graph."""
     seen: list[set[str]] = []
     read = dynamo.graph_of_nodes
 
-    def noted(*arguments: Any) -> Any:
+    def record(*arguments: Any) -> Any:
         captured = read(*arguments)
         seen.append({node.op for node in captured.graph.nodes})
         return captured
 
-    monkeypatch.setattr(dynamo, "graph_of_nodes", noted)
+    monkeypatch.setattr(dynamo, "graph_of_nodes", record)
     return seen
 
 
 class Between(nn.Module):
-    """A recurrent layer with something before and behind it."""
+    """Recurrent layer with layers before and after it."""
 
     def __init__(self, layer: Any, features: int = 4) -> None:
         super().__init__()
@@ -65,8 +68,8 @@ class Between(nn.Module):
 
 
 def steps_and_gradients(model: Any, call: Any, *arguments: Any) -> tuple[list[Any], list[Any]]:
-    """Return what a model computes, and the gradients of its parameters and of what it is given."""
-    given = [_wanted(a) for a in arguments]
+    """Return a model's results, and gradients of parameters and inputs."""
+    given = [_requiring_gradients(a) for a in arguments]
     model.zero_grad()
     found = call(*given)
     ways = [torch.linspace(-1, 1, v.numel(), device=v.device).view(v.shape) for v in found]
@@ -75,9 +78,9 @@ def steps_and_gradients(model: Any, call: Any, *arguments: Any) -> tuple[list[An
     return [v.detach() for v in found], [t.grad for t in (*model.parameters(), *tensors)]
 
 
-def _wanted(argument: Any) -> Any:
+def _requiring_gradients(argument: Any) -> Any:
     if isinstance(argument, tuple):
-        return tuple(map(_wanted, argument))
+        return tuple(map(_requiring_gradients, argument))
     return None if argument is None else argument.detach().clone().requires_grad_()
 
 
@@ -89,7 +92,7 @@ def assert_near(found: list[Any], expected: list[Any]) -> None:
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[str, Any, tuple[Any, ...]]:
-    """Draw a recurrent layer, with what it is given."""
+    """Draw a recurrent layer, with its arguments."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     flags = {name: draw(st.booleans()) for name in ("bias", "batch_first", "bidirectional")}
     number, hidden = draw(st.integers(1, 2)), draw(st.integers(1, 5))
@@ -123,13 +126,13 @@ def test_recurrent_layers_are_ours_and_learn(drawn: tuple[str, Any, tuple[Any, .
 
 @everywhere
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_learn_on_the_device_that_they_are_on(place: str, kind: str, graphs: list[set[str]]) -> None:
+def test_layers_train_on_their_device(place: str, kind: str, imported_operations: list[set[str]]) -> None:
     model, x = Between(KINDS[kind](4, 3, bidirectional=True)).to(place), torch.randn(5, 2, 4, device=place)
     compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=False)
     found, expected = (steps_and_gradients(model, call, x) for call in (compiled, model))
     assert_near(found[0], expected[0])
     assert_near(found[1], expected[1])
-    assert kind in graphs[0] and any(op.startswith(f"{kind}_grad") for op in graphs[1])
+    assert kind in imported_operations[0] and any(op.startswith(f"{kind}_grad") for op in imported_operations[1])
 
 
 @everywhere
@@ -142,18 +145,21 @@ def test_layers_learn_on_the_device_that_they_are_on(place: str, kind: str, grap
     ids=["deepspeech", "attention"],
 )
 def test_networks_are_one_graph_with_nothing_set(
-    place: str, model: Any, arguments: Any, graphs: list[set[str]]
+    place: str, model: Any, arguments: Any, imported_operations: list[set[str]]
 ) -> None:
     network, given_ = model().eval().to(place), [value.to(place) for value in arguments()]
     with torch.no_grad():
         found = torch.compile(network, backend=cuts_backend, fullgraph=True)(*given_)
         assert torch.allclose(found, network(*given_), rtol=1e-4, atol=1e-5)
-    assert len(graphs) == 1 and graphs[0] & set(KINDS)
+    assert len(imported_operations) == 1 and imported_operations[0] & set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_device_s_own_routines_do_not_come_first(kind: str) -> None:
-    """PyTorch's dispatcher would take cuDNN's on a GPU; what autograd sees needs none."""
+def test_device_routines_do_not_take_precedence(kind: str) -> None:
+    """Decompose before PyTorch's dispatcher selects cuDNN.
+
+    Autograd's graphs contain no cuDNN call.
+    """
     captured: list[tuple[Any, Any]] = []
 
     def keep(module: Any, given: Any) -> Any:
@@ -189,13 +195,16 @@ def test_other_backends_see_what_they_saw() -> None:
     assert [name for name in seen if "lstm" in name]
 
 
-def test_what_is_kept_by_settings_is_found_again() -> None:
-    """Others make keys of Dynamo's settings by pickling them, or of how they are written."""
+def test_digests_of_settings_are_unchanged() -> None:
+    """Keep the digests of Dynamo's settings.
+
+    Other caches make keys of them by pickling or by `repr`.
+    """
     setting = torch._dynamo.config.allow_rnn
     assert (pickle.loads(pickle.dumps(setting)), repr(setting), setting) == (False, "False", False)
 
 
-def test_whoever_else_takes_a_layer_apart_gets_what_pytorch_gives() -> None:
+def test_other_callers_get_pytorchs_decomposition() -> None:
     layer, kept = nn.GRU(4, 3), torch.ops.aten.gru.input
     named = {"params": list(layer.parameters()), "has_biases": True, "num_layers": 1, "dropout": 0.0, "train": False}
     x, state = torch.randn(2, 1, 4), torch.randn(1, 1, 3)
@@ -207,19 +216,22 @@ def test_whoever_else_takes_a_layer_apart_gets_what_pytorch_gives() -> None:
 
 
 @needs_opencl
-def test_what_somebody_sets_holds(graphs: list[set[str]]) -> None:
+def test_explicit_setting_takes_precedence(imported_operations: list[set[str]]) -> None:
     model, x = Between(nn.GRU(4, 3)), torch.randn(2, 1, 4)
     with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=False):
         torch.compile(model, backend=cuts_backend)(x)
-        assert not any("gru" in operations for operations in graphs)
+        assert not any("gru" in operations for operations in imported_operations)
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(model, backend=cuts_backend)(x)
-    assert "gru" in graphs[-1]
+    assert "gru" in imported_operations[-1]
 
 
-def test_dropout_between_layers_is_that_of_the_way_back() -> None:
-    """The derivative along a direction is that of the same numbers drawn: the seed of PyTorch leads to them."""
+def test_backward_reuses_the_dropout_mask() -> None:
+    """Compare with a directional derivative for equal random numbers.
+
+    They follow from PyTorch's seed.
+    """
     model = Between(nn.GRU(4, 5, 2, dropout=0.5)).double()
     compiled = torch.compile(model, backend=Recorder("reference"))
     x, way = torch.randn(2, 3, 4).double(), torch.randn(2, 3, 4).double()
@@ -231,14 +243,14 @@ def test_dropout_between_layers_is_that_of_the_way_back() -> None:
     with torch._dynamo.config.patch(allow_rnn=True):
         wanted = x.clone().requires_grad_()
         loss(wanted).backward()
-        ahead, behind = (loss((x + step * way).requires_grad_()).detach() for step in (1e-5, -1e-5))
-        assert torch.allclose((wanted.grad * way).sum(), (ahead - behind) / 2e-5, rtol=1e-5)
+        upper, lower = (loss((x + step * way).requires_grad_()).detach() for step in (1e-5, -1e-5))
+        assert torch.allclose((wanted.grad * way).sum(), (upper - lower) / 2e-5, rtol=1e-5)
         assert loss(x.clone().requires_grad_(), 2) != loss(x.clone().requires_grad_())
 
 
 @needs_opencl
 @pytest.mark.parametrize("trained", [False, True])
-def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, graphs: list[set[str]]) -> None:
+def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, imported_operations: list[set[str]]) -> None:
     model = Between(nn.LSTM(4, 3, batch_first=True))
     compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=True)
     counted = torch._dynamo.utils.counters["stats"]
@@ -251,7 +263,7 @@ def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, graphs: l
             assert_near(found, expected)
             if trained:
                 torch.autograd.backward([v.sum() for v in found])
-    assert (counted["unique_graphs"], len(graphs)) == (1, 3 * (1 + trained))
+    assert (counted["unique_graphs"], len(imported_operations)) == (1, 3 * (1 + trained))
 
 
 @everywhere
@@ -265,7 +277,7 @@ def test_autocast_says_in_what_type_layers_compute(place: str, kind: str) -> Non
 
 
 class Foreign(nn.Module):
-    """A recurrent layer, and an operation that we do not read."""
+    """Recurrent layer, and an unsupported operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +294,7 @@ class Foreign(nn.Module):
     ids=["projected", "beside what is foreign"],
 )
 @pytest.mark.parametrize("trained", [False, True])
-def test_what_we_cannot_read_stays_in_pytorch_with_one_warning(make: Any, x: Any, trained: bool) -> None:
+def test_unsupported_graph_gives_one_warning(make: Any, x: Any, trained: bool) -> None:
     model = make()
     other = copy.deepcopy(model)
     compiled = torch.compile(model, backend=cuts_backend)
@@ -300,7 +312,7 @@ def test_what_we_cannot_read_stays_in_pytorch_with_one_warning(make: Any, x: Any
 
 
 class Frequent(nn.Module):
-    """A recurrent layer, and a table whose gradient we do not read."""
+    """Recurrent layer, and a table whose gradient is unsupported."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,8 +324,11 @@ class Frequent(nn.Module):
 
 @needs_opencl
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_way_back_that_we_cannot_read_is_right(dynamic: bool) -> None:
-    """PyTorch makes it when it is first gone, after the way there was compiled, or together with that."""
+def test_unsupported_backward_graph_is_right(dynamic: bool) -> None:
+    """Run an unsupported backward graph in PyTorch.
+
+    PyTorch makes it at the first backward pass, after the forward graph is compiled, or together with that.
+    """
     model, x = Frequent(), torch.tensor([[1, 2], [4, 1], [1, 0]])
     compiled = torch.compile(model, backend=cuts_backend, dynamic=dynamic)
     gradients = []
@@ -334,25 +349,25 @@ def test_packed_sequences_stay_in_pytorch_with_one_warning(kind: str, given_stat
     state = torch.randn(1, 2, 3)
     state = ((state, state) if kind == "lstm" else state) if given_state else None
 
-    def packed(x: Any) -> Any:
+    def run_packed(x: Any) -> Any:
         given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
         return nn.utils.rnn.pad_packed_sequence(layer(given, state)[0], batch_first=True)[0]
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UncompiledWarning)
-        assert torch.equal(torch.compile(packed, backend=cuts_backend)(x), packed(x))
+        assert torch.equal(torch.compile(run_packed, backend=cuts_backend)(x), run_packed(x))
     (warning,) = (w for w in caught if issubclass(w.category, UncompiledWarning))
     assert "packed" in str(warning.message)
 
 
-def test_a_packed_sequence_that_is_hidden_is_pytorch_s() -> None:
-    """Dynamo breaks its graph in the middle of the layer, and goes on behind it."""
+def test_hidden_packed_sequence_runs_in_pytorch() -> None:
+    """Continue after Dynamo's graph break in the middle of a layer."""
     layer, x = nn.LSTM(4, 3, batch_first=True), torch.randn(2, 3, 4)
     held = {"x": nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)}
 
-    def packed(held: Any) -> Any:
+    def run_packed(held: Any) -> Any:
         found, _ = layer(held["x"])
         return nn.utils.rnn.pad_packed_sequence(found, batch_first=True)[0]
 
-    assert torch.equal(torch.compile(packed, backend=cuts_backend)(held), packed(held))
+    assert torch.equal(torch.compile(run_packed, backend=cuts_backend)(held), run_packed(held))

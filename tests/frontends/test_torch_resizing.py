@@ -1,4 +1,7 @@
-"""Resizing of PyTorch: the elements that eager takes, forward and backward, by sizes and by factors."""
+"""Resizing of PyTorch, forward and backward, by sizes and by factors.
+
+The selected elements are those of eager execution.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 NEAREST = [f"{name}{rank}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)]
 SMOOTH = ["upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"]
-WIDE = ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
+ANTIALIAS_OPERATIONS = ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
 FACTORS = (0.6, 0.77, 1.01, 1.05, 1.1, 1.3, 1.5, 2.0, 2.05, 3.15)
 
 
 def found_for(call: Any, *tensors: Any, device: str = "cpu") -> Any:
-    """Return what our reference computes for a traced call on tensors as they lie."""
+    """Return the reference's result of a traced call in memory order."""
     graph = make_fx(call, tracing_mode="fake")(*tensors).graph
     for node in graph.nodes:
         if device != "cpu" and node.op == "placeholder":
@@ -34,8 +37,11 @@ def found_for(call: Any, *tensors: Any, device: str = "cpu") -> Any:
     return [results[name] for name in captured.graph.outputs]
 
 
-def drawn(generator: random.Random, rank: int, least: int) -> tuple[list[int], list[int], list[float | None]]:
-    """Return extents of at least `least`, those of the result, and a factor for each axis or none."""
+def random_extents(generator: random.Random, rank: int, least: int) -> tuple[list[int], list[int], list[float | None]]:
+    """Return extents of at least `least`, result extents, and factors.
+
+    There is a factor for each axis, or none.
+    """
     most = (90, 12, 7)[rank - 1]
     while True:
         extents = [generator.randint(least, most) for _ in range(rank)]
@@ -51,7 +57,7 @@ def drawn(generator: random.Random, rank: int, least: int) -> tuple[list[int], l
 def check(name: str, seed: int, tolerance: float) -> None:
     generator, rank = random.Random(f"{name} {seed}"), int(name.removesuffix("_aa")[-2])
     # With antialias, PyTorch's CPU takes the weights of the first row for all rows of one element.
-    extents, sizes, factors = drawn(generator, rank, 2 if name in WIDE else 1)
+    extents, sizes, factors = random_extents(generator, rank, 2 if name in ANTIALIAS_OPERATIONS else 1)
     kind = torch.float64 if tolerance or generator.random() < 0.3 else torch.float32
     channels = generator.choice((1, 2, 4))
     order = {2: torch.channels_last, 3: torch.channels_last_3d}.get(rank)
@@ -79,7 +85,7 @@ def test_nearest_elements_are_those_of_eager(name: str) -> None:
         check(name, seed, 0.0)
 
 
-@pytest.mark.parametrize("name", [*SMOOTH, *WIDE])
+@pytest.mark.parametrize("name", [*SMOOTH, *ANTIALIAS_OPERATIONS])
 def test_weighted_neighbours_are_those_of_eager(name: str) -> None:
     for seed in range(20):
         check(name, seed, 99 * 128 * 128 * 2.0**-48)
@@ -120,7 +126,7 @@ def row_of(name: str, sizes: Sequence[int], factors: Sequence[float], device: st
     return found[0, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", *WIDE])
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", *ANTIALIAS_OPERATIONS])
 def test_an_axis_that_keeps_its_size(name: str) -> None:
     def copies(sizes: Sequence[int], factors: Sequence[float], device: str) -> bool:
         return bool(np.allclose(row_of(name, sizes, factors, device), np.arange(9), rtol=0, atol=1e-12))
@@ -128,4 +134,4 @@ def test_an_axis_that_keeps_its_size(name: str) -> None:
     on_cpu = name != "upsample_bicubic2d"
     assert copies((6, 9), (1.3, 1.05), "cpu") == on_cpu and not copies((6, 9), (1.3, 1.05), "cuda")
     assert copies((5, 9), (1.05, 1.05), "cpu") == on_cpu
-    assert copies((5, 9), (1.05, 1.05), "cuda") == (name not in WIDE)
+    assert copies((5, 9), (1.05, 1.05), "cuda") == (name not in ANTIALIAS_OPERATIONS)

@@ -1,4 +1,7 @@
-"""Results of compiled graphs: the strides, offsets and storages that PyTorch traced, forward and backward."""
+"""Strides, offsets and storages of results, forward and backward.
+
+They are those that PyTorch traced.
+"""
 
 from __future__ import annotations
 
@@ -60,19 +63,25 @@ CONSUMERS: dict[str, Callable[[Any], Any]] = {
     "square of a view": lambda y: (y.transpose(0, 1) * 2, y.transpose(1, 2).square()),
     "norm": lambda y: functional.layer_norm(y, y.shape[-1:]),
 }
-#: What PyTorch's autograd cannot trace, or keeps complex numbers for.
-UNTRACED = {("quantile", "several views"), ("spectrum", "several views")}
-PAIRS = [(p, c) for p in PRODUCERS for c in CONSUMERS if (p, c) not in UNTRACED][:: 1 if NIGHTLY else 5]
+#: Pairs that PyTorch's autograd cannot trace, or saves complex numbers for.
+UNSUPPORTED_PAIRS = {("quantile", "several views"), ("spectrum", "several views")}
+PAIRS = [(p, c) for p in PRODUCERS for c in CONSUMERS if (p, c) not in UNSUPPORTED_PAIRS][:: 1 if NIGHTLY else 5]
 
 
 def layout(tensor: Any) -> Any:
-    """Return where elements are; autograd makes new strides for axes of one element."""
+    """Return type, shape, strides and offset.
+
+    Autograd makes new strides for axes of one element.
+    """
     steps = [step for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n != 1 and tensor.numel()]
     return tensor.dtype, tensor.shape, steps, tensor.storage_offset()
 
 
 def check_against_eager(function: Callable[[Any], Any], x: Any, dynamic: bool | None = False) -> None:
-    """Compare values, layouts and gradients; storages are compared with the trace in the backend."""
+    """Compare values, layouts and gradients.
+
+    The backend compares storages with the trace.
+    """
     other = x.detach().clone().requires_grad_(x.requires_grad)
     expected, found = function(x), torch.compile(function, backend=cuts_backend, dynamic=dynamic)(other)
     many = isinstance(expected, tuple)
@@ -148,7 +157,7 @@ class SwinBlock(torch.nn.Module):
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("lies", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("block", [ConvNeXtBlock, FocalBlock, SwinBlock])
-def test_blocks_of_vision_models_lie_as_in_eager_mode(block: Any, lies: Any, trained: bool) -> None:
+def test_vision_blocks_have_eager_layouts(block: Any, lies: Any, trained: bool) -> None:
     model = torch.nn.Sequential(block(), block()).double().to(memory_format=lies)
     x = torch.rand(2, 8, 6, 6, dtype=torch.float64).to(memory_format=lies).requires_grad_(trained)
     check_against_eager(model.requires_grad_(trained), x)
@@ -212,14 +221,14 @@ def test_copies_among_results_have_a_storage_each() -> None:
     assert (first.tolist(), second.tolist(), third.tolist()) == ([1.0] * 4, [2.0] * 4, [5.0] * 4)
 
 
-def traced(function: Callable[..., Any], *examples: Any) -> Any:
+def trace(function: Callable[..., Any], *examples: Any) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     return make_fx(function, tracing_mode="fake")(*examples).graph
 
 
-def test_the_memory_of_results_is_kept_in_a_record() -> None:
-    graph = traced(lambda x: [(y := x + 1), y[:, 1:], x.t(), x.sum().expand(3)], torch.rand(4, 5))
+def test_result_memory_survives_a_record() -> None:
+    graph = trace(lambda x: [(y := x + 1), y[:, 1:], x.t(), x.sum().expand(3)], torch.rand(4, 5))
     memory = graph_of_nodes(graph, None, True).ends.memory
     assert ResultMemory.of_record(json.loads(json.dumps(memory.record()))) == memory
 
@@ -237,7 +246,7 @@ def test_the_memory_of_results_is_kept_in_a_record() -> None:
 )
 def test_the_check_finds_planted_faults(returned: Callable[[Any], Any], fault: str | None) -> None:
     x = torch.rand(4, 5)
-    graph = traced(lambda x: [(y := x + 1), y.t(), x[1:]], x)
+    graph = trace(lambda x: [(y := x + 1), y.t(), x[1:]], x)
     (output,) = (node for node in graph.nodes if node.op == "output")
     check = checked_results(graph, output.args[0], returned)
     if fault is None:

@@ -1,4 +1,4 @@
-"""PyTorch's `scan` is one operation, whatever the number of its steps."""
+"""PyTorch's `scan` is one operation for any number of steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 
 class Recurrent(torch.nn.Module):
-    """h = tanh(h W + e), which gives h * e at each step; in reverse it begins with the last element."""
+    """Recurrence with results.
+
+    The state is h = tanh(h W + e), the result of each step h * e. In reverse it begins with the last element.
+    """
 
     def __init__(self, reverse: bool) -> None:
         super().__init__()
@@ -34,7 +37,7 @@ class Recurrent(torch.nn.Module):
 
 
 def difference(steps: int, target: str, reverse: bool = False) -> tuple[int, float]:
-    """Return how many nodes the graph has, and how far its results are from PyTorch's."""
+    """Return the node count, and the difference from PyTorch's results."""
     torch.manual_seed(0)
     module, given = Recurrent(reverse), (torch.randn(2, 3), torch.randn(steps, 2, 3))
     with torch.no_grad():
@@ -47,7 +50,7 @@ def difference(steps: int, target: str, reverse: bool = False) -> tuple[int, flo
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_of_any_length_is_as_many_nodes(reverse: bool) -> None:
+def test_node_count_is_independent_of_length(reverse: bool) -> None:
     found = {steps: difference(steps, "reference", reverse) for steps in (1, 2, 300)}
     assert max(error for _, error in found.values()) < 1e-5
     assert len({nodes for steps, (nodes, _) in found.items() if steps > 1}) == 1

@@ -1,4 +1,4 @@
-"""Exported programs that write to buffers and inputs: runs of a plan in a row are as those of the program.
+"""Exported programs that write to buffers and inputs.
 
 Each program runs three times. Results, inputs that it writes and buffers are compared after each run.
 """
@@ -40,7 +40,10 @@ class Written(nn.Module):
 
 @frozen
 class Case:
-    """A module, its inputs at each of three runs, and the buffers that it writes, by the names that a plan has."""
+    """Module, its inputs at each of three runs, and written buffers.
+
+    Buffers have their names in a plan.
+    """
 
     make: Callable[[], Any]
     inputs: Callable[[int], tuple[Any, ...]]
@@ -62,12 +65,12 @@ def key_cache(module: Any, x: Any, position: Any) -> Any:
     return module.keys.sum((1, 2))
 
 
-def counted(module: Any, x: Any) -> Any:
+def counter(module: Any, x: Any) -> Any:
     module.count.add_(1)
     return x * module.count
 
 
-def sliced(module: Any, x: Any) -> Any:
+def slice_write(module: Any, x: Any) -> Any:
     module.rows[1:3] = x + module.rows[0:2]
     module.rows[:, 0] += 1
     return module.rows * 2
@@ -80,14 +83,14 @@ def twice(module: Any, x: Any) -> Any:
     return before
 
 
-def scattered(module: Any, x: Any, at: Any) -> Any:
+def scatter_write(module: Any, x: Any, at: Any) -> Any:
     module.a.scatter_add_(0, at, x)
     module.b.index_put_((at,), x, accumulate=True)
     module.c.masked_fill_(x > 0, 3.0)
     return module.a + module.b
 
 
-def shared(module: Any, x: Any) -> Any:
+def shared_memory(module: Any, x: Any) -> Any:
     module.a.add_(x)
     return module.b + 1
 
@@ -103,7 +106,7 @@ def one_memory(size: int) -> dict[str, Any]:
     return {"a": whole, "b": whole if size == 4 else whole[:size]}
 
 
-def copied(module: Any, x: Any, y: Any) -> Any:
+def copy_to_input(module: Any, x: Any, y: Any) -> Any:
     x.copy_(y * 2)
     return y + 1
 
@@ -113,28 +116,28 @@ def read_and_written(module: Any, x: Any) -> Any:
     return x + module.offset
 
 
-def assigned(module: Any, x: Any) -> Any:
+def assignment(module: Any, x: Any) -> Any:
     module.a = module.a + x
     return module.a
 
 
-def returned(module: Any, x: Any) -> Any:
+def returned_write(module: Any, x: Any) -> Any:
     return module.a.add_(x)
 
 
-def exchanged(module: Any, x: Any) -> Any:
+def exchange(module: Any, x: Any) -> Any:
     a = module.a.clone()
     module.a.copy_(module.b)
     module.b.copy_(a + x)
     return module.a - module.b
 
 
-def joined(module: Any, x: Any) -> Any:
+def concatenation(module: Any, x: Any) -> Any:
     module.a.add_(x)
     return torch.cat([module.a, x * 2], 1)
 
 
-def shifted(module: Any, x: Any) -> Any:
+def shift(module: Any, x: Any) -> Any:
     module.a.copy_(torch.cat([module.a[1:], x]))
     return module.a.t()
 
@@ -176,27 +179,27 @@ CASES = {
     "statistics alone": Case(
         lambda: Written({"mean": zeros(3), "var": zeros(3) + 1}, statistics), lambda run: (vector(run, 5, 3),),
         ("mean", "var")),
-    "counter": Case(lambda: Written({"count": torch.zeros((), dtype=torch.int64)}, counted), only, ("count",)),
+    "counter": Case(lambda: Written({"count": torch.zeros((), dtype=torch.int64)}, counter), only, ("count",)),
     "small counter": Case(
-        lambda: Written({"count": torch.tensor(254, dtype=torch.uint8)}, counted), only, ("count",)),
-    "input copied": Case(lambda: Written({}, copied), lambda run: (vector(run), vector(run + 9))),
-    "slices": Case(lambda: Written({"rows": zeros(3, 4)}, sliced), lambda run: (vector(run, 2, 4),), ("rows",)),
-    "same memory": Case(lambda: Written(one_memory(4), shared), only, ("a",)),
-    "a part of memory": Case(lambda: Written(one_memory(2), shared), only, ("a",)),
+        lambda: Written({"count": torch.tensor(254, dtype=torch.uint8)}, counter), only, ("count",)),
+    "input copied": Case(lambda: Written({}, copy_to_input), lambda run: (vector(run), vector(run + 9))),
+    "slices": Case(lambda: Written({"rows": zeros(3, 4)}, slice_write), lambda run: (vector(run, 2, 4),), ("rows",)),
+    "same memory": Case(lambda: Written(one_memory(4), shared_memory), only, ("a",)),
+    "a part of memory": Case(lambda: Written(one_memory(2), shared_memory), only, ("a",)),
     "a view written": Case(lambda: Written(one_memory(2), written_view), only, ("a",)),
     "read and written": Case(
         lambda: Written({"last": zeros(), "offset": zeros() + 3}, read_and_written), only, ("last",)),
     "scatter": Case(
-        lambda: Written({"a": zeros(), "b": zeros(), "c": zeros()}, scattered),
+        lambda: Written({"a": zeros(), "b": zeros(), "c": zeros()}, scatter_write),
         lambda run: (vector(run), torch.tensor([0, run, 1, 3])), ("a", "b", "c")),
     "twice": Case(lambda: Written({"a": zeros() + 1}, twice), only, ("a",)),
-    "assigned": Case(lambda: Written({"a": zeros()}, assigned), only, ("a",)),
-    "returned": Case(lambda: Written({"a": zeros()}, returned), only, ("a",)),
-    "not persistent": Case(lambda: Written({"a": zeros()}, returned, persistent=False), only, ("a",)),
-    "exchanged": Case(lambda: Written({"a": zeros(), "b": zeros() + 1}, exchanged), only, ("a", "b")),
+    "assigned": Case(lambda: Written({"a": zeros()}, assignment), only, ("a",)),
+    "returned": Case(lambda: Written({"a": zeros()}, returned_write), only, ("a",)),
+    "not persistent": Case(lambda: Written({"a": zeros()}, returned_write, persistent=False), only, ("a",)),
+    "exchanged": Case(lambda: Written({"a": zeros(), "b": zeros() + 1}, exchange), only, ("a", "b")),
     "input and state": Case(lambda: Written({"a": zeros() + 1}, input_and_state), only, ("a",)),
-    "joined": Case(lambda: Written({"a": zeros(3, 4)}, joined), lambda run: (vector(run, 3, 4),), ("a",)),
-    "shifted": Case(lambda: Written({"a": zeros(3, 4)}, shifted), lambda run: (vector(run, 1, 4),), ("a",)),
+    "joined": Case(lambda: Written({"a": zeros(3, 4)}, concatenation), lambda run: (vector(run, 3, 4),), ("a",)),
+    "shifted": Case(lambda: Written({"a": zeros(3, 4)}, shift), lambda run: (vector(run, 1, 4),), ("a",)),
     "truth values": Case(
         lambda: Written({"a": torch.zeros(4, dtype=torch.bool)}, lambda m, x: m.a.logical_or_(x > 1) * x), only,
         ("a",)),
@@ -221,7 +224,7 @@ def tensors(results: Any) -> list[Any]:
 
 
 def check(plan: Any, program: Any, case: Case) -> None:
-    """Run a plan and its program three times, and compare all that they leave."""
+    """Run a plan and its program three times, and compare effects."""
     module = program.module()
     for run in range(3):
         given = case.inputs(run)
@@ -241,10 +244,10 @@ def check(plan: Any, program: Any, case: Case) -> None:
         state = plan.state
         assert set(state) == set(case.state)
         for name, value in state.items():
-            same(value, _held(module, name))
+            same(value, _attribute_of(module, name))
 
 
-def _held(module: Any, name: str) -> Any:
+def _attribute_of(module: Any, name: str) -> Any:
     for part in name.split("."):
         module = getattr(module, part)
     return module
@@ -299,7 +302,7 @@ def test_other_results_and_state_are_refused(function: Any, message: str) -> Non
 
 def test_memory_that_no_buffer_covers_is_refused() -> None:
     whole = torch.zeros(6)
-    module = Written({"a": whole[:4], "b": whole[2:]}, shared)
+    module = Written({"a": whole[:4], "b": whole[2:]}, shared_memory)
     with pytest.raises(cuts.CutsError, match="buffers 'a' and 'b' share memory that neither covers"):
         cuts.build(torch.export.export(module, (vector(0),)), target="reference")
 

@@ -1,4 +1,4 @@
-"""What a later process of PyTorch's door finds by words alone, and what it must not."""
+"""Module fingerprints: plans that a later process finds, or must not."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def _afresh(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The modules that autograd sees."""
+def traced_modules(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the modules that autograd traces."""
     seen: list[Any] = []
     through = autograd.through_autograd
 
-    def noted(module: Any, *given: Any) -> Any:
+    def record(module: Any, *given: Any) -> Any:
         seen.append(module)
         return through(module, *given)
 
     for place in (autograd, dynamo):
-        monkeypatch.setattr(place, "through_autograd", noted)
+        monkeypatch.setattr(place, "through_autograd", record)
     return seen
 
 
@@ -67,56 +67,59 @@ def near(found: Any, expected: Any) -> bool:
 @needs_opencl
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
-def test_a_later_process_needs_no_autograd(mode: Any, options: dict[str, Any], traced: list[Any]) -> None:
+def test_a_later_process_needs_no_autograd(mode: Any, options: dict[str, Any], traced_modules: list[Any]) -> None:
     model, x = net(), torch.randn(1, 2, 6, 6)
     with mode():
         first = anew(model, **options)(x)
-        assert len(traced) == 1
+        assert len(traced_modules) == 1
         call = anew(model, **options)
-        assert torch.equal(call(x), first) and len(traced) == 1
+        assert torch.equal(call(x), first) and len(traced_modules) == 1
         other = torch.randn(1, 2, 6, 6)
         assert near(call(other), model(other))
 
 
 @needs_opencl
 @pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=["held", "frozen"])
-def test_nor_does_one_with_recurrent_layers(options: dict[str, Any], traced: list[Any]) -> None:
+def test_nor_does_one_with_recurrent_layers(options: dict[str, Any], traced_modules: list[Any]) -> None:
     model, x = nn.LSTM(4, 3, 2, bidirectional=True).eval(), torch.randn(2, 1, 4)
     with torch.no_grad():
         first = anew(model, **options)(x)[0]
         again, other = anew(model, **options), torch.randn(2, 1, 4)
-        assert torch.equal(again(x)[0], first) and near(again(other)[0], model(other)[0]) and len(traced) == 1
+        assert torch.equal(again(x)[0], first) and near(again(other)[0], model(other)[0]) and len(traced_modules) == 1
         model.weight_ih_l0.mul_(2)
         assert near(again(x)[0], model(x)[0]), "what frozen parameters were is kept no longer"
 
 
 @needs_opencl
-def test_other_parameters_are_read_and_never_remembered(traced: list[Any]) -> None:
-    """Held parameters are inputs of a kept plan; constants are part of its words."""
+def test_other_parameters_are_read_and_never_remembered(traced_modules: list[Any]) -> None:
+    """Read current parameters.
+
+    Parameters are inputs of a cached plan; constants are part of the fingerprint.
+    """
     x = torch.randn(1, 2, 6, 6)
     with torch.no_grad():
         anew(net())(x)
         model = net()
-        assert near(anew(model)(x), model(x)) and len(traced) == 1
+        assert near(anew(model)(x), model(x)) and len(traced_modules) == 1
         anew(model, freeze=True)(x)
         model[0].weight.mul_(2)
-        seen = len(traced)
-        assert near(anew(model, freeze=True)(x), model(x)) and len(traced) == seen + 1
+        seen = len(traced_modules)
+        assert near(anew(model, freeze=True)(x), model(x)) and len(traced_modules) == seen + 1
 
 
 @needs_opencl
-def test_a_plan_found_again_notices_what_changed(traced: list[Any]) -> None:
+def test_a_plan_found_again_notices_what_changed(traced_modules: list[Any]) -> None:
     model, x = net(), torch.randn(1, 2, 6, 6)
     with torch.no_grad():
         anew(model, freeze=True)(x)
         call = anew(model, freeze=True)
         call(x)
-        assert len(traced) == 1
+        assert len(traced_modules) == 1
         for _ in range(2):
             model[0].weight.mul_(1.5)
             with pytest.warns(FrozenWarning):
                 assert near(call(x), model(x))
-        assert len(traced) == 2  # once, when it was needed
+        assert len(traced_modules) == 2  # once, when it was needed
 
 
 @needs_opencl
@@ -129,31 +132,31 @@ def test_a_plan_found_again_notices_what_changed(traced: list[Any]) -> None:
     ],
     ids=["written", "view", "written part"],
 )
-def test_what_changes_or_shares_its_inputs_keeps_autograd(model: Callable[..., Any], traced: list[Any]) -> None:
+def test_what_changes_or_shares_its_inputs_keeps_autograd(model: Callable[..., Any], traced_modules: list[Any]) -> None:
     for count in (1, 2):
         ours, theirs = (torch.arange(6.0).view(3, 2) for _ in range(2))
         with torch.no_grad():
             found, wanted = anew(model)(ours), model(theirs)
         pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
-        assert all(near(a, b) for a, b in pairs) and near(ours, theirs) and len(traced) == count
+        assert all(near(a, b) for a, b in pairs) and near(ours, theirs) and len(traced_modules) == count
         if isinstance(wanted, tuple):
             assert found[1].data_ptr() == ours.data_ptr()
 
 
 @needs_opencl
-def test_gradients_are_wanted_now_and_not_then(traced: list[Any]) -> None:
+def test_gradients_are_wanted_now_and_not_then(traced_modules: list[Any]) -> None:
     model, x = net(), torch.randn(1, 2, 6, 6)
     with torch.no_grad():
         anew(model)(x)
     anew(model)(x).sum().backward()
-    assert len(traced) == 2 and model[0].weight.grad.abs().sum() > 0
+    assert len(traced_modules) == 2 and model[0].weight.grad.abs().sum() > 0
 
 
-# ---- words
+# ---- fingerprints
 
 
-def words(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what is told of a function as Dynamo captures it."""
+def fingerprint_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the fingerprint of a function as Dynamo captures it."""
     found: list[Any] = []
 
     def note(module: Any, examples: Any) -> Any:
@@ -184,29 +187,29 @@ X = torch.ones(2, 4)
     ],
 )
 def test_what_differs_has_other_words(one: Any, other: Any, given: Any, instead: Any) -> None:
-    first, second = words(one, given), words(other, instead)
+    first, second = fingerprint_of(one, given), fingerprint_of(other, instead)
     assert first and second and first != second
-    assert words(one, given) == first
+    assert fingerprint_of(one, given) == first
 
 
 def test_settings_are_part_of_the_words() -> None:
     def product(x: Any) -> Any:
         return x @ x.t()
 
-    plain = words(product, X)
+    plain = fingerprint_of(product, X)
     with torch.autocast("cpu", torch.bfloat16):
-        assert words(product, X) != plain
+        assert fingerprint_of(product, X) != plain
 
 
-def test_nothing_is_told_of_a_users_own_operator() -> None:
+def test_users_operator_has_no_fingerprint() -> None:
     with torch.library._scoped_library("cuts_told", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
         torch.library.register_fake("cuts_told::twice", torch.empty_like, lib=library)
-        assert words(lambda x: torch.ops.cuts_told.twice(x) + 1, X) is None
+        assert fingerprint_of(lambda x: torch.ops.cuts_told.twice(x) + 1, X) is None
 
 
-def test_nothing_is_told_of_what_words_cannot_give() -> None:
+def test_undescribable_parts_have_no_fingerprint() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     graph.output(graph.call_function(operator.add, (x, 1)))

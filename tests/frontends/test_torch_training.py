@@ -1,4 +1,4 @@
-"""Training under torch.compile: forward and backward graphs are ours, and parameters move as PyTorch moves them."""
+"""Training under torch.compile: forward, backward and parameter updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 class Recorder:
-    """A backend that compiles for a target and keeps what it compiled."""
+    """Backend for a target that records its captured graphs."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -192,8 +192,11 @@ def test_tables_learn_from_bags(mode: str, bags: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_tables_learn_from_the_greatest_of_bags(equal: bool) -> None:
-    """Of bags of several lengths PyTorch takes the greatest, and says which these are; one bag is empty."""
+def test_tables_train_from_maxima_of_bags(equal: bool) -> None:
+    """Train through maxima of bags of several lengths.
+
+    PyTorch returns their positions; one bag is empty.
+    """
     several = (torch.tensor([1, 5, 5, 0, 2]), torch.tensor([0, 3, 3]))
     bags = (torch.tensor([[1, 5, 5], [0, 2, 1]]),) if equal else several
     torch.manual_seed(0)
@@ -207,7 +210,7 @@ def test_tables_learn_from_the_greatest_of_bags(equal: bool) -> None:
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_batches_of_other_sizes_get_graphs_of_their_own() -> None:
+def test_each_batch_size_gets_a_graph() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
     eager = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -225,7 +228,10 @@ def test_batches_of_other_sizes_get_graphs_of_their_own() -> None:
 
 
 def test_extents_among_the_inputs_are_numbers() -> None:
-    """Newer versions of PyTorch pass the extents that Dynamo took for symbols by themselves, beside the tensors."""
+    """Accept extents as arguments.
+
+    Newer versions of PyTorch pass Dynamo's symbolic extents separately, beside the tensors.
+    """
     torch._dynamo.reset()
     backend = Recorder("reference")
 
@@ -242,7 +248,7 @@ def test_extents_among_the_inputs_are_numbers() -> None:
     assert len(set(backend.ran)) == 3
 
 
-def test_a_number_that_a_graph_is_given_stays_one() -> None:
+def test_number_arguments_stay_numbers() -> None:
     graph = torch.fx.Graph()
     x, n = graph.placeholder("x"), graph.placeholder("n")
     x.meta["val"], n.meta["val"] = torch.empty(2, 3), 2
@@ -253,7 +259,7 @@ def test_a_number_that_a_graph_is_given_stays_one() -> None:
     assert (captured.inputs, captured.results[1:]) == (("x", None), (2, None, 7))
 
 
-def test_dropout_draws_anew_and_follows_the_seed_of_pytorch() -> None:
+def test_dropout_follows_the_seed_of_pytorch() -> None:
     torch._dynamo.reset()
     backend = Recorder("reference")
     compiled = torch.compile(lambda x: nn.functional.dropout(x * 1, 0.25), backend=backend)

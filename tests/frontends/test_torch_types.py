@@ -1,4 +1,4 @@
-"""PyTorch's operations give what PyTorch does, in its element types, for all of them and at their extremes.
+"""PyTorch's operations in all element types and at their extremes.
 
 Every call that PyTorch takes is captured, imported and evaluated by the reference. A fixed sample runs by default, all
 of them with `CUTS_HYPOTHESIS_PROFILE=nightly`.
@@ -28,7 +28,7 @@ from .torch_calls import EXACT, TYPES, Case, cases
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 WHOLE = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
 _SAMPLE = 30  # calls of each element type, others of each
-_ANSWERED = 0.5  # part of them that PyTorch computes and traces: it refuses some types, but not most
+_MIN_COMPARED_SHARE = 0.5  # part of them that PyTorch computes and traces: it refuses some types, but not most
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 #: Roundings of the arithmetic that PyTorch uses; of doubles its vectorised functions keep fewer digits than NumPy's.
@@ -39,8 +39,11 @@ def tensors(found: Any) -> list[Any]:
     return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
-def expected(case: Case) -> list[Any] | None:
-    """Return what PyTorch makes of a case; None where it refuses it, or makes what we have no type for."""
+def by_pytorch(case: Case) -> list[Any] | None:
+    """Return PyTorch's results of a case, None without comparable ones.
+
+    PyTorch may refuse it, or return a type that we do not have.
+    """
     try:
         found = tensors(case.function(*case.operands))
     except (RuntimeError, NotImplementedError, IndexError, TypeError):
@@ -48,8 +51,8 @@ def expected(case: Case) -> list[Any] | None:
     return found if all(v.dtype in TYPES for v in found) else None
 
 
-def in_doubles(case: Case, like: list[Any]) -> list[Any]:
-    """Return what PyTorch makes of a case computed in doubles: where it rounds much itself, this is the truth."""
+def by_pytorch_in_f64(case: Case, like: list[Any]) -> list[Any]:
+    """Return PyTorch's results in f64, the truth where it rounds."""
     wide = [x if x.dtype is torch.bool else x.double() for x in case.operands]
     function = next((exact for call, exact in EXACT.items() if case.name.startswith(call)), case.function)
     try:
@@ -59,8 +62,8 @@ def in_doubles(case: Case, like: list[Any]) -> list[Any]:
     return [v.to(a.dtype) if a.dtype.is_floating_point else a for v, a in zip(found, like, strict=True)]
 
 
-def computed(case: Case) -> list[Any] | None:
-    """Return what the imported graph makes of a case; None where PyTorch cannot trace what it can run."""
+def by_import(case: Case) -> list[Any] | None:
+    """Return the imported graph's results, None where PyTorch cannot trace."""
     function = torch.func.functionalize(lambda *operands: tuple(tensors(case.function(*operands))))
     try:
         traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*case.operands)
@@ -74,7 +77,10 @@ def computed(case: Case) -> list[Any] | None:
 
 
 def agrees(found: Any, *truths: Any) -> bool:
-    """Whether every element is near one of the truths, equal for integers and where no number is near another."""
+    """Return whether every element is near one of the truths.
+
+    It compares exactly for integers and where no number is near another.
+    """
     if found.dtype.name not in _ULPS:
         return bool((found == truths[0]).all())
     ends = ml_dtypes.finfo(found.dtype)
@@ -88,12 +94,15 @@ def agrees(found: Any, *truths: Any) -> bool:
 
 
 def fault(case: Case) -> str | None:
-    """Return what is wrong with the import of a call, nothing where nothing is; None where PyTorch has no answer."""
-    wanted = expected(case)
-    results = None if wanted is None else computed(case)
+    """Return the fault in the import of a call, or "".
+
+    Returns None where PyTorch has no answer.
+    """
+    wanted = by_pytorch(case)
+    results = None if wanted is None else by_import(case)
     if wanted is None or results is None:
         return None
-    for found, truth, wide in zip(results, wanted, in_doubles(case, wanted), strict=True):
+    for found, truth, wide in zip(results, wanted, by_pytorch_in_f64(case, wanted), strict=True):
         if found is None:
             continue
         if (found.dtype, found.shape) != (array_of(truth).dtype, tuple(truth.shape)):
@@ -110,15 +119,15 @@ def test_an_imported_call_gives_what_pytorch_gives(kind: Any) -> None:
         drawn = random.Random(str(kind)).sample(drawn, _SAMPLE)
     found = list(map(fault, drawn))
     assert [text for text in found if text] == []
-    assert sum(text is not None for text in found) > len(found) * _ANSWERED
+    assert sum(text is not None for text in found) > len(found) * _MIN_COMPARED_SHARE
 
 
-def test_a_product_of_conditions_asks_whether_both_hold_anywhere() -> None:
+def test_boolean_product_is_any_of_both() -> None:
     chosen = [case for case in cases(torch.bool) if case.name.startswith("product")]
     assert len(chosen) > 1
     assert [text for text in map(fault, chosen) if text] == []
 
 
-def test_the_gelu_by_tanh_keeps_its_digits_far_below_zero() -> None:
+def test_tanh_gelu_is_precise_below_zero() -> None:
     chosen = [case for kind in TYPES[:3] for case in cases(kind) if case.name.startswith("gelu tanh")]
     assert [text for text in map(fault, chosen) if text] == []

@@ -1,4 +1,7 @@
-"""Networks of many kinds, exported by each of PyTorch's exporters, compute what PyTorch and ONNX Runtime do."""
+"""Exported networks of many kinds, against PyTorch and ONNX Runtime.
+
+Each of PyTorch's exporters writes them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from cuts.tests.needs import needs_opencl
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # exporters warn about their own insides
 #: Networks whose kernels run in every session; the others do so at night.
 KERNELS = ["segmentation", "decoder", "recommender", "windows"]
-#: What a network is as ONNX: its file, and its inputs.
+#: A network as ONNX: its file, and its inputs.
 Exported: TypeAlias = tuple[Path, dict[str, Any]]
 
 
-def made(name: str) -> tuple[Any, tuple[Any, ...]]:
+def make_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     module = ZOO[name].make().eval()
     for part in module.modules():
@@ -39,13 +42,13 @@ def made(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+def export_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
     """Write a network as ONNX, once for all tests."""
-    return cache(lambda name: written(name, tmp_path_factory.mktemp(name) / "model.onnx"))
+    return cache(lambda name: write_onnx(name, tmp_path_factory.mktemp(name) / "model.onnx"))
 
 
-def written(name: str, path: Path) -> Exported:
-    module, inputs = made(name)
+def write_onnx(name: str, path: Path) -> Exported:
+    module, inputs = make_network(name)
     names = [f"input{n}" for n in range(len(inputs))]
     network = ZOO[name]
     with torch.no_grad():
@@ -70,7 +73,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_an_exported_program_computes_what_pytorch_does(name: str) -> None:
-    module, inputs = made(name)
+    module, inputs = make_network(name)
     plan = build(load_torch(module, inputs), "reference")
     found = plan.run({name: value.numpy() for name, value in zip(plan.inputs, inputs, strict=True)})
     with torch.no_grad():
@@ -79,8 +82,8 @@ def test_an_exported_program_computes_what_pytorch_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_an_onnx_file_computes_what_onnxruntime_does(name: str, exported: Callable[[str], Exported]) -> None:
-    path, inputs = exported(name)
+def test_an_onnx_file_computes_what_onnxruntime_does(name: str, export_once: Callable[[str], Exported]) -> None:
+    path, inputs = export_once(name)
     plan = build(path, "reference")
     expected = run_onnxruntime(path, inputs)
     assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])
@@ -88,8 +91,8 @@ def test_an_onnx_file_computes_what_onnxruntime_does(name: str, exported: Callab
 
 @needs_opencl
 @pytest.mark.parametrize("name", ZOO if NIGHTLY else KERNELS)
-def test_kernels_compute_what_onnxruntime_does(name: str, exported: Callable[[str], Exported]) -> None:
-    path, inputs = exported(name)
+def test_kernels_compute_what_onnxruntime_does(name: str, export_once: Callable[[str], Exported]) -> None:
+    path, inputs = export_once(name)
     plan = build(path, "opencl")
     expected = run_onnxruntime(path, inputs)
     assert_equal(list(plan.run(inputs).values()), [expected[output] for output in plan.plan.outputs])

@@ -1,4 +1,4 @@
-"""Calls of PyTorch, element types and extreme values: what `test_torch_types` draws from.
+"""Calls of PyTorch, element types and extreme values, for `test_torch_types`.
 
 A call takes tensors and is compared on every element type that PyTorch itself computes it for.
 """
@@ -34,11 +34,11 @@ bitwise_left_shift bitwise_right_shift xlogy float_power"""
 _WHOLE = "sum mean prod amax amin argmax argmin any all var std median max min count_nonzero"
 _ALONG = """sum mean prod amax amin argmax argmin any all var std median max min count_nonzero softmax
 log_softmax logsumexp cumsum cumprod cummax cummin logcumsumexp"""
-#: What faults in PyTorch, whole process and all, where integers meet 0 or -1.
+#: Calls that end the process in PyTorch where integers meet 0 or -1.
 _TRAPS = ("remainder", "fmod", "floor_divide", "floor", "trunc")
 
 
-def _rounded(mode: str) -> Function:
+def _rounding(mode: str) -> Function:
     return lambda a, b: torch.div(a, b, rounding_mode=mode)
 
 
@@ -58,17 +58,17 @@ UNARY: dict[str, Function] = {
 }  # fmt: skip
 BINARY: dict[str, Function] = {
     **{name: getattr(torch, name) for name in _BINARY.split()},
-    "floor": _rounded("floor"), "trunc": _rounded("trunc"), "where": lambda a, b: torch.where(a > b, a, b),
+    "floor": _rounding("floor"), "trunc": _rounding("trunc"), "where": lambda a, b: torch.where(a > b, a, b),
     "clamp tensors": lambda a, b: torch.clamp(a, b, b),
 }  # fmt: skip
-#: What calls mean where PyTorch loses digits even in doubles: 1 + tanh(u), of which nothing is left far below zero.
+#: Exact forms of calls where PyTorch loses digits even in f64: 1 + tanh(u), which vanishes far below zero.
 EXACT: dict[str, Function] = {
     "gelu tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
 }
 WITH_NUMBER = {
     **{name: getattr(torch, name) for name in _WITH_NUMBER.split()},
-    "floor": _rounded("floor"),
-    "trunc": _rounded("trunc"),
+    "floor": _rounding("floor"),
+    "trunc": _rounding("trunc"),
 }
 REDUCTIONS: dict[str, Function] = {
     **{name: getattr(torch, name) for name in _WHOLE.split()},
@@ -85,12 +85,12 @@ REDUCTIONS: dict[str, Function] = {
 
 
 def _is_defined(name: str, kind: torch.dtype) -> bool:
-    """Whether there is a result to compare with.
+    """Return whether there is a result to compare with.
 
     PyTorch has none for the median of no integers, none for the softmax of integers but an empty one, and its remainder
-    of large doubles is NaN in vectors; its own threshold of integers goes through real numbers. Integers to negative
-    powers are refused by the reference. Integers that meet real numbers of fewer digits are rounded before they are
-    compared, which the reference, which computes in doubles, does not.
+    of large doubles is NaN in vectors; its own threshold of integers goes through floats. Integers to negative powers
+    are refused by the reference. Integers beside floats of fewer digits are rounded before a comparison, which the
+    reference, in f64, does not do.
     """
     call, _, operands = name.partition(" ")
     if call in ("median", "softmax", "log_softmax") and "empty" in operands:
@@ -107,7 +107,7 @@ def _is_defined(name: str, kind: torch.dtype) -> bool:
 
 @frozen
 class Case:
-    """A call on operands; its name says all of it."""
+    """Call on operands, described by its name."""
 
     name: str
     function: Function
@@ -115,7 +115,7 @@ class Case:
 
 
 def extremes(kind: torch.dtype) -> torch.Tensor:
-    """Return small values, halves, both zeros, NaN and the ends of an element type."""
+    """Return small values, zeros, NaN and ends of an element type."""
     if kind is torch.bool:
         return torch.tensor([True, False, True, True, False, False])
     if not kind.is_floating_point:
@@ -129,7 +129,10 @@ def extremes(kind: torch.dtype) -> torch.Tensor:
 
 
 def cases(kind: torch.dtype) -> Iterator[Case]:
-    """Yield the calls on one element type, with operands of this type and of every other."""
+    """Yield the calls on one element type.
+
+    Second operands are of this type and of every other.
+    """
     yield from (case for case in _drafts(kind) if _is_defined(case.name, kind))
 
 

@@ -1,4 +1,7 @@
-"""Small networks of many kinds with random weights, as exporters write them; each is there for a form of its own."""
+"""Small networks of many kinds with random weights, as exporters write them.
+
+Each has a form that no other has.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class Inverted(nn.Module):
         return x + y if self.residual else y
 
 
-def inverted(act: Callable[[], Any], gate: Callable[[], Any]) -> Any:
+def inverted_bottlenecks(act: Callable[[], Any], gate: Callable[[], Any]) -> Any:
     blocks = (Inverted(8, 8, 3, 1, act, gate), Inverted(8, 12, 5, 2, act, gate))
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, 1), act(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10), act()
@@ -97,7 +100,7 @@ class Shuffle(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Like BERT: three embeddings, a mask of what counts, a pooled token and a mean over what counts."""
+    """Encoder like BERT: embeddings, mask, pooled token, masked mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +149,7 @@ class Decoder(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Like Llama: root mean square norms, turned queries and keys, shared heads, a gated wide layer."""
+    """Decoder like Llama: RMS norms, rotary embeddings, grouped heads, gated MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,19 +166,19 @@ class Rotary(nn.Module):
         x = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
         angle = torch.cat([torch.arange(n).float()[:, None] * torch.tensor([1.0, 0.1])] * 2, -1)
 
-        def turned(z: Any) -> Any:
+        def rotate(z: Any) -> Any:
             return z * angle.cos() + torch.cat([-z[..., 2:], z[..., :2]], -1) * angle.sin()
 
         q = self.q(x).view(b, n, 4, 4).transpose(1, 2)
         k, v = self.kv(x).view(b, n, 2, 2, 4).permute(2, 0, 3, 1, 4)
-        k, v = (z[:, :, None].expand(b, 2, 2, n, 4).reshape(b, 4, n, 4) for z in (turned(k), v))
-        h = h + F.scaled_dot_product_attention(turned(q), k, v, is_causal=True).transpose(1, 2).reshape(b, n, 16)
+        k, v = (z[:, :, None].expand(b, 2, 2, n, 4).reshape(b, 4, n, 4) for z in (rotate(k), v))
+        h = h + F.scaled_dot_product_attention(rotate(q), k, v, is_causal=True).transpose(1, 2).reshape(b, n, 16)
         gate, value = self.up(h).chunk(2, -1)
         return h + self.down(F.silu(gate) * value)
 
 
 class Translator(nn.Module):
-    """From sequence to sequence: a bidirectional GRU, a second one that starts from its end and looks back."""
+    """Sequence to sequence: bidirectional GRU encoder, GRU decoder, attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +241,7 @@ def video() -> Any:
 
 
 class Windows(nn.Module):
-    """Like Swin: attention in shifted windows with a bias and a mask of what is rolled over, merged patches."""
+    """Like Swin: shifted-window attention with bias and mask, merged patches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,9 +266,9 @@ class Windows(nn.Module):
         kinds = torch.zeros(rows, columns)
         kinds[-4:-2], kinds[-2:] = 1, 2
         own = kinds.view(rows // 4, 4, columns // 4, 4).permute(0, 2, 1, 3).reshape(-1, 16)
-        apart = own[:, None] - own[:, :, None]
-        scores = ((q * 8**-0.5) @ k.transpose(-2, -1) + self.bias).view(b, -1, 2, 16, 16) + apart.masked_fill(
-            apart != 0, -100.0
+        shifted = own[:, None] - own[:, :, None]
+        scores = ((q * 8**-0.5) @ k.transpose(-2, -1) + self.bias).view(b, -1, 2, 16, 16) + shifted.masked_fill(
+            shifted != 0, -100.0
         )[:, None]
         z = self.o((scores.view(-1, 2, 16, 16).softmax(-1) @ v).transpose(1, 2).reshape(-1, 16, c))
         z = z.view(b, rows // 4, columns // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, rows, columns, c)
@@ -313,8 +316,9 @@ class Speech(nn.Module):
 
 @frozen
 class Network:
-    """How to make a network and its inputs, and what exports it to ONNX:
-    an operator set, by tracing or by `torch.export`.
+    """Constructor of a network and its inputs, and its ONNX exporters.
+
+    These are an operator set by tracing, or `torch.export`.
     """
 
     make: Callable[[], Any]
@@ -327,7 +331,7 @@ def _ids(most: int, *shape: int) -> Any:
     return torch.randint(0, most, shape)
 
 
-def _masked() -> tuple[Any, ...]:
+def _masked_inputs() -> tuple[Any, ...]:
     return _ids(50, 2, 9), torch.tensor([[1] * 9, [1] * 5 + [0] * 4]), _ids(2, 2, 9)
 
 
@@ -335,11 +339,14 @@ ZOO: dict[str, Network] = {
     "segmentation": Network(UNet, lambda: (torch.randn(1, 3, 12, 16),), 11, traced=True),
     "generator": Network(Generator, lambda: (torch.randn(2, 16),), 18),
     "mobile": Network(
-        lambda: inverted(nn.Hardswish, nn.Hardsigmoid), lambda: (torch.randn(1, 3, 17, 17),), 14, traced=True
+        lambda: inverted_bottlenecks(nn.Hardswish, nn.Hardsigmoid),
+        lambda: (torch.randn(1, 3, 17, 17),),
+        14,
+        traced=True,
     ),
-    "efficient": Network(lambda: inverted(nn.SiLU, nn.Sigmoid), lambda: (torch.randn(1, 3, 16, 16),), 20),
+    "efficient": Network(lambda: inverted_bottlenecks(nn.SiLU, nn.Sigmoid), lambda: (torch.randn(1, 3, 16, 16),), 20),
     "shuffled": Network(Shuffle, lambda: (torch.randn(2, 3, 13, 13),), 12, traced=True),
-    "encoder": Network(Encoder, _masked, 13, traced=True),
+    "encoder": Network(Encoder, _masked_inputs, 13, traced=True),
     "decoder": Network(Decoder, lambda: (_ids(40, 1, 3), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)), 18),
     "rotary": Network(Rotary, lambda: (_ids(40, 2, 7),), 20),
     "translator": Network(Translator, lambda: (_ids(20, 2, 6), _ids(20, 2, 4)), 15, traced=True),

@@ -1,4 +1,4 @@
-"""What each ONNX operation means in our vocabulary: one table a family, joined here."""
+"""Conversions of ONNX operations: one table for each family, merged."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,4 @@
-"""ONNX's elementwise operations: most are ours by another name,
-so most of this is one table of names and attributes.
-"""
+"""ONNX's elementwise operations: a table of names and attributes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,10 @@ from ..one_type import InOneType, real
 
 @frozen
 class Same:
-    """An operation that is ours by another name; `attributes` maps ONNX attributes to (our name, ONNX default)."""
+    """Operation that has another name here.
+
+    `attributes` maps ONNX attributes to (our name, ONNX default).
+    """
 
     op: str
     attributes: Mapping[str, tuple[str, Any]] = {}
@@ -30,7 +31,10 @@ class Same:
 
 
 def _clip(call: NodeCall) -> None:
-    """Bounds were attributes before operator set 11; computed or integer bounds become `max` and `min`."""
+    """Convert a clip.
+
+    Bounds are attributes before operator set 11; computed or integer bounds become `max` and `min`.
+    """
     dtype = call.type(0).dtype
     bounds = [call.optional(1), call.optional(2)]
     static = all(bound is None or call.builder.constant(bound) is not None for bound in bounds)
@@ -57,8 +61,8 @@ def _cast_like(call: NodeCall) -> None:
 def _convert_type(call: NodeCall, dtype: DType) -> None:
     """Convert to an element type; floats become integers as in ONNX Runtime and in ONNX's evaluator.
 
-    Both leave that to x86: a float beyond 32 or 64 bits, and NaN, become the lowest integer, of which narrower types
-    keep the low bits.
+    Both follow x86: a float beyond 32 or 64 bits, and NaN, become the lowest integer, whose low bits narrower types
+    keep.
     """
     source = call.type(0).dtype
     if dtype is source:
@@ -74,14 +78,14 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
 
 
 def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
-    """Return floats as signed integers, the lowest for those beyond them and for NaN."""
+    """Return floats as signed integers, the lowest for those out of range and for NaN."""
     inside = call.emit("less", value, _power(call, source, 8 * wide.size - 1))
     lowest = call.constant(wide.element.lowest, wide)
     return str(call.emit("where", inside, call.emit("cast", value, to=wide.value), lowest))
 
 
 def _whole_u64(call: NodeCall, value: str, source: DType) -> str:
-    """Return floats as integers of 64 bits without a sign: those from 2 ** 63 on are converted without that bit."""
+    """Return floats as unsigned integers of 64 bits; from 2 ** 63 on the top bit is added after conversion."""
     bound = _power(call, source, 63)
     low = call.emit("cast", _whole(call, value, source, DType.I64), to="u64")
     rest = call.emit("cast", _whole(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
@@ -90,7 +94,7 @@ def _whole_u64(call: NodeCall, value: str, source: DType) -> str:
 
 
 def _power(call: NodeCall, source: DType, exponent: int) -> str:
-    """Return a power of two as a float, infinity where the type has none so great."""
+    """Return a power of two as a float, infinity beyond the type's range."""
     with np.errstate(over="ignore"):
         return call.constant(np.float64(2.0**exponent), source)
 
@@ -100,7 +104,7 @@ def _mod(call: NodeCall) -> None:
 
 
 def _dropout(call: NodeCall) -> None:
-    """At inference the input itself; the mask, where it is used, is then true everywhere."""
+    """Convert a dropout: at inference the input itself, with a mask that is true everywhere."""
     seed = call.attribute("seed", 0)
     ratio = call.number("ratio", 1, 0.5)
     training = call.array(2, "training_mode")
@@ -130,7 +134,7 @@ _SAME = (
     "Sinh Softplus "
     "Softsign Sqrt Tan Tanh Mish Add Sub Mul Div Pow Equal Less Greater Sum Mean Max Min Where"
 )
-_RENAMED = {
+_OUR_NAMES = {
     "Not": "logical_not", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
     "LessOrEqual": "less_or_equal", "GreaterOrEqual": "greater_or_equal", "HardSwish": "hard_swish", "IsNaN": "is_nan",
     "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "BitwiseNot": "bitwise_not",
@@ -139,7 +143,7 @@ _RENAMED = {
 
 TABLE: dict[str, Convert] = {
     **{name: Same(name.lower()) for name in _SAME.split()},
-    **{name: Same(op) for name, op in _RENAMED.items()},
+    **{name: Same(op) for name, op in _OUR_NAMES.items()},
     "BitShift": Same("bit_shift", {"direction": ("direction", None)}),
     "LeakyRelu": Same("leaky_relu", {"alpha": ("alpha", 0.01)}),
     "Elu": Same("elu", {"alpha": ("alpha", 1.0)}),

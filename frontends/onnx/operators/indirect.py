@@ -1,6 +1,4 @@
-"""ONNX's operations on places that tensors of integers name:
-scatter, sorting out the greatest, reversing, unpooling.
-"""
+"""ONNX's operations at computed positions: scatter, top-k, reversal, unpooling."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ def _scatter_elements(call: NodeCall) -> None:
 
 
 def _scatter_nd(call: NodeCall) -> None:
-    """Rows of indices and their slices become one axis."""
+    """Convert a scatter; the axes of index rows and of their slices become one axis."""
     indices, updates = call.type(1).shape, call.type(2).shape
     rows = math.prod(indices[:-1])
     flat = call.emit("reshape", call.operand(1), shape=(rows, indices[-1]), allowzero=True)
@@ -47,7 +45,7 @@ def _top_k(call: NodeCall) -> None:
 
 
 def _hardmax(call: NodeCall) -> None:
-    """Before operator set 13 all axes from `axis` on were one."""
+    """Convert a hardmax; before operator set 13 all axes from `axis` on are one."""
     shape = call.type(0).shape
     axis = call.attribute("axis", -1 if call.opset >= 13 else 1) % max(1, len(shape))
     if 0 in shape:
@@ -60,8 +58,9 @@ def _hardmax(call: NodeCall) -> None:
 
 
 def _max_unpool(call: NodeCall) -> None:
-    """The places count in the result as the attributes give it;
-    a given shape places that result in a larger one's corner.
+    """Convert max unpooling.
+
+    Positions count in the result of the attributes; a given shape puts that result into a corner of a larger one.
     """
     kernel = call.ints("kernel_shape") or ()
     rank, spatial = len(kernel), call.type(0).shape[2:]
@@ -82,7 +81,7 @@ def _max_unpool(call: NodeCall) -> None:
 
 
 def _compress(call: NodeCall) -> None:
-    """A selection that is known is a gather; another one would have a shape that nobody knows."""
+    """Convert a constant selection to a gather; another one would have an unknown shape."""
     condition = call.array(1, "which fixes the shape of the result")
     if condition is None:
         call.fail("the condition is required")

@@ -1,4 +1,7 @@
-"""ONNX's data movement. What selects statically (shapes, axes, pads) may be a constant operand; ours are attributes."""
+"""ONNX's data movement, with shapes, axes and pads as attributes.
+
+ONNX may give these as constant operands.
+"""
 
 from __future__ import annotations
 
@@ -137,8 +140,9 @@ def _pad(call: NodeCall) -> None:
 
 
 def _cut(call: NodeCall, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the tensor without what negative pads cut off, and the other pads; as in ONNX Runtime it does not come
-    round again.
+    """Return the tensor without elements that negative pads remove, and the other pads.
+
+    As in ONNX Runtime, removed elements are not wrapped around.
     """
     shape, rank = call.type(0).shape, call.rank()
     starts = tuple(max(-before, 0) for before in pads[:rank])
@@ -152,7 +156,7 @@ def _cut(call: NodeCall, pads: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
 
 
 def _pad_with(call: NodeCall, fill: str, pads: tuple[int, ...]) -> None:
-    """Pad with a value that is computed: a choice, which asks of each place whether it lies in the padding."""
+    """Pad with a computed value: a `where` over a constant mask of the padding."""
     shape, rank = call.type(0).shape, call.rank()
     if call.type(2).size != 1:
         call.fail(f"operand 2 (value) must have one element, found shape {list(call.type(2).shape)}")
@@ -198,7 +202,7 @@ def _space_to_depth(call: NodeCall) -> None:
 
 def _trilu(call: NodeCall) -> None:
     upper, k = bool(call.attribute("upper", 1)), call.number("k", 1, 0)
-    if call.type(0).dtype is DType.BOOL:  # a mask of what may be attended to: zero is a number
+    if call.type(0).dtype is DType.BOOL:  # an attention mask: zero is a number
         wide = call.emit("cast", call.operand(0), to="u8")
         call.result("cast", call.emit("trilu", wide, upper=upper, k=k), to="bool")
         return
@@ -226,7 +230,7 @@ def _size(call: NodeCall) -> None:
 
 
 def _static_only(call: NodeCall) -> None:
-    """What these make has a shape that only constant operands fix; with those they are folded before they come here."""
+    """Require constant operands, which fix the shape; such nodes are folded earlier."""
     for position in range(len(call.inputs)):
         call.array(position, "which fixes the shape of the result")
 

@@ -1,5 +1,6 @@
-"""ONNX's operations on quantised integers. Products are of integers, exactly;
-scales and zero points stand around them.
+"""ONNX's operations on quantised integers.
+
+Products are of integers, exactly; scales and zero points are applied around them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ def _quantize(call: NodeCall) -> None:
     zero = call.optional(2)
     dtype = call.builder.type_of(zero).dtype if zero else element_type(code, call.where) if code else DType.U8
     given = {"axis": call.attribute("axis", 1), "block": call.attribute("block_size", 0)}
-    call.result("quantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), to=dtype.value, **given)
+    call.result("quantize", call.operand(0), call.operand(1), _zero_point(call, 1, 2), to=dtype.value, **given)
 
 
 def _dequantize(call: NodeCall) -> None:
     call.attribute("output_dtype", 0)
     given = {"axis": call.attribute("axis", 1), "block": call.attribute("block_size", 0)}
-    call.result("dequantize", call.operand(0), call.operand(1), _fitted(call, 1, 2), **given)
+    call.result("dequantize", call.operand(0), call.operand(1), _zero_point(call, 1, 2), **given)
 
 
-def _fitted(call: NodeCall, scale: int, zero: int) -> str | None:
-    """Return a zero point in the shape of its scale: of two numbers,
-    exporters write one with an axis and one without.
+def _zero_point(call: NodeCall, scale: int, zero: int) -> str | None:
+    """Return a zero point in the shape of its scale.
+
+    Of two scalars, exporters write one with an axis and one without.
     """
     point, wanted = call.optional(zero), call.type(scale)
     if point is None or call.type(zero).shape == wanted.shape or call.type(zero).size != 1 or wanted.size != 1:
@@ -39,8 +41,8 @@ def _fitted(call: NodeCall, scale: int, zero: int) -> str | None:
     return fitted
 
 
-def _shifted(call: NodeCall, position: int, zero: int, axis: int) -> str:
-    """Return an operand of integers with its zero point taken off; one zero point per slice stands along an axis."""
+def _subtract_zero_point(call: NodeCall, position: int, zero: int, axis: int) -> str:
+    """Return an operand of integers minus its zero point; a zero point per slice lies along an axis."""
     wide: str = call.emit("cast", call.operand(position), to="i32")
     point = call.optional(zero)
     if point is None:
@@ -55,7 +57,7 @@ def _shifted(call: NodeCall, position: int, zero: int, axis: int) -> str:
 
 
 def _matmul_integer(call: NodeCall) -> None:
-    call.result("matmul", _shifted(call, 0, 2, -2), _shifted(call, 1, 3, -1))
+    call.result("matmul", _subtract_zero_point(call, 0, 2, -2), _subtract_zero_point(call, 1, 3, -1))
 
 
 def _conv(call: NodeCall, x: str, w: str, weight: int, bias: str | None = None) -> str:
@@ -69,10 +71,10 @@ def _conv(call: NodeCall, x: str, w: str, weight: int, bias: str | None = None) 
 
 
 def _conv_integer(call: NodeCall) -> None:
-    call.give(_conv(call, _shifted(call, 0, 2, 0), _shifted(call, 1, 3, 0), 1))
+    call.give(_conv(call, _subtract_zero_point(call, 0, 2, 0), _subtract_zero_point(call, 1, 3, 0), 1))
 
 
-def _rescaled(call: NodeCall, value: str, scales: tuple[int, int, int], zero: int, axis: int) -> None:
+def _rescale(call: NodeCall, value: str, scales: tuple[int, int, int], zero: int, axis: int) -> None:
     """Define the result: integers times the scales of both operands, in the units of the result."""
     real = call.emit("cast", value, to="f32")
     factors = []
@@ -85,17 +87,17 @@ def _rescaled(call: NodeCall, value: str, scales: tuple[int, int, int], zero: in
             scale = call.emit("reshape", scale, shape=tuple(-1 if n == axis % rank else 1 for n in range(rank)))
         factors.append(scale)
     real = call.emit("mul", call.emit("mul", real, factors[0]), factors[1])
-    call.result("quantize", real, factors[2], _fitted(call, scales[2], zero), to=call.type(zero).dtype.value)
+    call.result("quantize", real, factors[2], _zero_point(call, scales[2], zero), to=call.type(zero).dtype.value)
 
 
 def _qlinear_matmul(call: NodeCall) -> None:
-    value = call.emit("matmul", _shifted(call, 0, 2, -2), _shifted(call, 3, 5, -1))
-    _rescaled(call, value, (1, 4, 6), 7, -1)
+    value = call.emit("matmul", _subtract_zero_point(call, 0, 2, -2), _subtract_zero_point(call, 3, 5, -1))
+    _rescale(call, value, (1, 4, 6), 7, -1)
 
 
 def _qlinear_conv(call: NodeCall) -> None:
-    value = _conv(call, _shifted(call, 0, 2, 0), _shifted(call, 3, 5, 0), 3, call.optional(8))
-    _rescaled(call, value, (1, 4, 6), 7, 1)
+    value = _conv(call, _subtract_zero_point(call, 0, 2, 0), _subtract_zero_point(call, 3, 5, 0), 3, call.optional(8))
+    _rescale(call, value, (1, 4, 6), 7, 1)
 
 
 TABLE: dict[str, Convert] = {

@@ -1,4 +1,7 @@
-"""ONNX's recurrent layers: ours by the same gate orders; `layout` 1 puts the batch first."""
+"""ONNX's recurrent layers, in the same gate orders.
+
+`layout` 1 is batch first.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from attrs import frozen
 
 from ..call import Convert, NodeCall
 
-#: What the standard takes for each direction where the model names no activations.
-_USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+#: Default activations of each direction.
+_DEFAULT_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 #: Our name of each activation, and the values of its parameters alpha and beta where the model gives none.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float | None, float | None]]] = {
     "sigmoid": ("sigmoid", (None, None)),
@@ -30,7 +33,7 @@ _TURN = (1, 0, 2)  # from batch first to time first, and back
 
 @frozen
 class _Gates:
-    """The activations of one direction, with the parameters of each."""
+    """Activations of one direction, with their parameters."""
 
     activations: tuple[str, ...]
     alpha: tuple[float, ...]
@@ -38,8 +41,9 @@ class _Gates:
 
 
 def _recurrent(op: str, states: int) -> Convert:
-    """Return the conversion to a recurrence with some carried states; the first result is all steps, then the last of
-    each state.
+    """Return the conversion to a recurrence with some carried states.
+
+    The first result is all steps, then come the last states.
     """
 
     def convert(call: NodeCall) -> None:
@@ -63,7 +67,7 @@ def _recurrent(op: str, states: int) -> Convert:
 
 
 def _attributes(call: NodeCall) -> dict[str, Any]:
-    """Return the attributes that hold for all directions."""
+    """Return the attributes of all directions."""
     found: dict[str, Any] = {
         "direction": call.attribute("direction", "forward"),
         "clip": call.attribute("clip", 0.0) or None,
@@ -82,8 +86,8 @@ def _check_size(call: NodeCall) -> None:
 
 
 def _gates(call: NodeCall, directions: int) -> tuple[_Gates, ...]:
-    """Return the activations of each direction; those that have parameters take the next ones of the model's lists."""
-    usual = _USUAL[call.op_type]
+    """Return the activations of each direction; those with parameters take the next ones of the model's lists."""
+    usual = _DEFAULT_ACTIVATIONS[call.op_type]
     names = [
         n.decode() if isinstance(n, bytes) else n for n in call.attribute("activations", None) or usual * directions
     ]
@@ -115,15 +119,16 @@ def _results(
     gates: Sequence[_Gates],
     count: int,
 ) -> Sequence[str]:
-    """Return all results of a layer; directions whose activations differ are layers of their own, side by side."""
+    """Return all results of a layer; directions with different activations are separate layers, concatenated."""
     if len(set(gates)) == 1:
-        return call.emit(op, *given, outputs=count, **attributes, **_named(gates[0]))  # type: ignore[no-any-return]
+        return call.emit(op, *given, outputs=count, **attributes, **_gate_attributes(gates[0]))  # type: ignore[no-any-return]
     parts: list[Sequence[str]] = []
     for d, (direction, own) in enumerate(zip(("forward", "reverse"), gates, strict=True)):
-        # Operands that hold something for each direction have it along their first axis; time steps and lengths serve
-        # both.
+        # Operands with a part for each direction have these along their first axis; both share time steps and lengths.
         chosen = [v if v is None or n in (0, 4) else _direction(call, v, d) for n, v in enumerate(given)]
-        parts.append(call.emit(op, *chosen, outputs=count, **{**attributes, "direction": direction}, **_named(own)))
+        parts.append(
+            call.emit(op, *chosen, outputs=count, **{**attributes, "direction": direction}, **_gate_attributes(own))
+        )
     return [call.emit("concat", *pair, axis=1 if n == 0 else 0) for n, pair in enumerate(zip(*parts, strict=True))]
 
 
@@ -131,7 +136,7 @@ def _direction(call: NodeCall, value: str, number: int) -> str:
     return call.emit("slice", value, starts=(number,), ends=(number + 1,), axes=(0,))  # type: ignore[no-any-return]
 
 
-def _named(gates: _Gates) -> dict[str, Any]:
+def _gate_attributes(gates: _Gates) -> dict[str, Any]:
     return {"activations": gates.activations, "alpha": gates.alpha, "beta": gates.beta}
 
 

@@ -1,4 +1,4 @@
-"""ONNX's reductions and what is built on them: softmax and normalisation."""
+"""ONNX's reductions, softmax and normalisations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from ..one_type import InOneType, widest
 
 @frozen
 class Reduce:
-    """A reduction over axes: attributes once, a constant operand since operator set 13 (sum) or 18."""
+    """Reduction over axes.
+
+    Axes are an attribute, or a constant operand since operator set 13 (sum) or 18.
+    """
 
     op: str
 
@@ -52,7 +55,7 @@ def _cumulative(op: str) -> Convert:
 
 
 def _softmax(op: str) -> Convert:
-    """Before operator set 13 all axes from `axis` on were one."""
+    """Return the conversion of a softmax; before operator set 13 all axes from `axis` on are one."""
 
     def convert(call: NodeCall) -> None:
         if call.opset >= 13:
@@ -111,7 +114,7 @@ def _instance_norm(call: NodeCall) -> None:
 
 
 def _group_norm(call: NodeCall) -> None:
-    """Scale and bias were per group before operator set 21; ours are per channel."""
+    """Convert a group norm; before operator set 21 scale and bias are per group, ours are per channel."""
     call.attribute("stash_type", 1)
     groups, channels = call.attribute("num_groups"), call.type(0).shape[1]
     parameters = [call.operand(1), call.operand(2)]
@@ -125,11 +128,14 @@ def _group_norm(call: NodeCall) -> None:
 
 
 def _mean_variance_norm(call: NodeCall) -> None:
-    """By differences from the mean: the standard's body takes the difference of two squares, and is of float32 only."""
+    """Convert by differences from the mean.
+
+    The standard's body subtracts two squares, and is of float32 only.
+    """
     axes = call.ints("axes") or (0, 2, 3)
-    apart = call.emit("sub", call.operand(0), call.emit("reduce_mean", call.operand(0), axes=axes))
-    spread = call.emit("sqrt", call.emit("reduce_mean", call.emit("mul", apart, apart), axes=axes))
-    call.result("div", apart, call.emit("add", spread, call.constant(1e-9, call.type(0).dtype)))
+    centred = call.emit("sub", call.operand(0), call.emit("reduce_mean", call.operand(0), axes=axes))
+    spread = call.emit("sqrt", call.emit("reduce_mean", call.emit("mul", centred, centred), axes=axes))
+    call.result("div", centred, call.emit("add", spread, call.constant(1e-9, call.type(0).dtype)))
 
 
 def _lp_norm(call: NodeCall) -> None:

@@ -1,4 +1,4 @@
-"""ONNX's resampling: `Resize` since operator set 10, `Upsample` before."""
+"""ONNX's resampling: `Resize` since operator set 10, `Upsample` earlier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...resampling import ROUNDING, Rule, axis_table
 from ..call import Convert, NodeCall
 
 _KERNELS = {"bilinear": "linear"}
-#: Coordinate rules that our own resizing knows.
+#: Coordinate rules of our resizing operations.
 _PLAIN = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
@@ -31,11 +31,11 @@ def _resize(call: NodeCall) -> None:
     scales, sizes = _scales(call, "scales", 2), call.ints("sizes", 3)
     policy, shape = call.attribute("keep_aspect_ratio_policy", "stretch"), call.type(0).shape
     if axes is not None:
-        scales = None if not scales else tuple(_spread(axes, scales, (1.0,) * len(shape)))
+        scales = None if not scales else tuple(_fill_axes(axes, scales, (1.0,) * len(shape)))
     if sizes and policy != "stretch":
         scales, sizes = _same_ratio(policy, axes or tuple(range(len(shape))), sizes, shape)
     elif axes is not None:
-        sizes = None if not sizes else tuple(int(v) for v in _spread(axes, sizes, shape))
+        sizes = None if not sizes else tuple(int(v) for v in _fill_axes(axes, sizes, shape))
     place = call.attribute("coordinate_transformation_mode", "half_pixel")
     roi = _roi(call, axes) if place == "tf_crop_and_resize" else [(0.0, 1.0)] * len(shape)
     flags = {
@@ -55,7 +55,7 @@ def _resize(call: NodeCall) -> None:
 
 
 def _roi(call: NodeCall, axes: tuple[int, ...] | None) -> list[tuple[float, float]]:
-    """Return the start and the end of the region of interest along each axis, the whole where none is given."""
+    """Return the bounds of the region of interest along each axis, the whole axis by default."""
     rank = call.rank()
     array = call.array(1, "roi")
     if array is None or array.size == 0:
@@ -68,10 +68,10 @@ def _roi(call: NodeCall, axes: tuple[int, ...] | None) -> list[tuple[float, floa
 def _same_ratio(
     policy: str, axes: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return scales and sizes where all axes are scaled alike, to be no larger, or no smaller, than the sizes given."""
+    """Return scales and sizes of one ratio for all axes, no larger, or no smaller, than the given sizes."""
     ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    scales = tuple(_spread(axes, (scale,) * len(axes), (1.0,) * len(shape)))
+    scales = tuple(_fill_axes(axes, (scale,) * len(axes), (1.0,) * len(shape)))
     return scales, tuple(math.floor(scale * extent + 0.5) for scale, extent in zip(scales, shape, strict=True))
 
 
@@ -83,7 +83,7 @@ def _by_axis(
     roi: list[tuple[float, float]],
     extrapolation: float,
 ) -> None:
-    """Resample one axis after the other by tables; what lies outside a region takes the extrapolation value."""
+    """Resample axis by axis through tables; points outside a region get the extrapolation value."""
     if rule.kernel not in ("nearest", "linear", "cubic"):
         call.fail(f"mode: expected nearest, linear or cubic, found {rule.kernel}")
     if rule.place not in (*_PLAIN, "half_pixel_symmetric", "tf_crop_and_resize"):
@@ -129,8 +129,9 @@ def _nearest_integer(call: NodeCall, value: str, dtype: DType, kind: DType) -> s
 
 
 def _resize_10(call: NodeCall, mode: str) -> None:
-    """The first version had no rounding rule: axes that shrink took the element after,
-    axes that grow the one before.
+    """Convert the first version, which has no rounding rule.
+
+    Axes that shrink take the next element, axes that grow the previous one.
     """
     scales, shape = _scales(call, "scales", 1) or (), call.type(0).shape
     shrinks = any(scale < 1 for scale in scales)
@@ -158,7 +159,7 @@ def _scales(call: NodeCall, name: str, position: int) -> tuple[float, ...] | Non
     return tuple(float(v) for v in values) if values else None
 
 
-def _spread(axes: tuple[int, ...], values: tuple[float, ...], usual: tuple[float, ...]) -> list[float]:
+def _fill_axes(axes: tuple[int, ...], values: tuple[float, ...], usual: tuple[float, ...]) -> list[float]:
     full = list(usual)
     for axis, value in zip(axes, values, strict=True):
         full[axis] = value
@@ -183,7 +184,7 @@ def _resample(
 
 
 def _linear(call: NodeCall, given: dict[str, Attribute | None]) -> None:
-    """A mean of integers loses its fraction, as ONNX Runtime has it; the standard leaves that open."""
+    """Convert a linear resizing; a mean of integers is truncated as in ONNX Runtime."""
     dtype = call.type(0).dtype
     if not dtype.is_int:
         call.result("resize_linear", call.operand(0), **given)

@@ -1,4 +1,4 @@
-"""ONNX's sampling at computed places, blocks of images, einsum and the small makers of constants."""
+"""ONNX's sampling at computed positions, image blocks, einsum and constants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _grid_sample(call: NodeCall) -> None:
 
 
 def _affine_grid(call: NodeCall) -> None:
-    """Points of the result, moved by a matrix per item of the batch.
+    """Convert an affine grid: points of the result times a matrix for each item of the batch.
 
     With aligned corners the standard's body divides by zero for an axis of one point, which is the middle in PyTorch.
     """
@@ -70,7 +70,7 @@ def _mel_weight_matrix(call: NodeCall) -> None:
 
 
 def _deform_conv(call: NodeCall) -> None:
-    """Groups follow from the shapes."""
+    """Convert a deformable convolution; groups follow from the shapes."""
     kernel = call.ints("kernel_shape") or call.type(1).shape[2:]
     call.attribute("group", 1)
     given = {**window_attributes(call, kernel), "offset_groups": call.attribute("offset_group", 1)}

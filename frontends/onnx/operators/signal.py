@@ -6,8 +6,9 @@ from ..call import Convert, NodeCall
 
 
 def _dft(call: NodeCall) -> None:
-    """The axis was an attribute before operator set 20; the last axis of real and imaginary parts is not counted by
-    ours.
+    """Convert a DFT.
+
+    The axis is an attribute before operator set 20; ours does not count the last axis of real and imaginary parts.
     """
     rank = call.rank()
     inverse, onesided = bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
@@ -22,7 +23,7 @@ def _dft(call: NodeCall) -> None:
 
 
 def _stft(call: NodeCall) -> None:
-    """Stretches of the signal, windowed, then transformed."""
+    """Convert an STFT: windowed frames of the signal, transformed."""
     step, window, length = call.number("frame_step", 1), call.optional(2), call.number("frame_length", 3)
     if step is None or (length is None and window is None):
         call.fail("a frame step, and a window or a frame length, are required")

@@ -9,7 +9,10 @@ from ..call import Convert, NodeCall
 
 
 def window_attributes(call: NodeCall, kernel: Sequence[int]) -> dict[str, Attribute]:
-    """Return strides, dilations and explicit pads of a window; `auto_pad` is resolved with the static shape."""
+    """Return strides, dilations and explicit pads of a window.
+
+    `auto_pad` is resolved with the static shape.
+    """
     rank = len(kernel)
     if call.rank(0) != rank + 2:
         call.fail(f"expected an input of {rank + 2} axes for a kernel of {rank}, found {call.rank(0)}")
@@ -56,7 +59,7 @@ def _lp_pool(call: NodeCall) -> None:
 
 
 def _global_lp_pool(call: NodeCall) -> None:
-    """One window over all spatial axes."""
+    """Convert to one window over all spatial axes."""
     call.result("lp_pool", call.operand(0), kernel_shape=call.type(0).shape[2:], p=call.attribute("p", 2))
 
 

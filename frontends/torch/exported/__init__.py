@@ -1,4 +1,4 @@
-"""Programs of `torch.export`: their results and their state (`results`), and buffers that share memory (`storage`)."""
+"""Programs of `torch.export`: results, state, and shared buffer memory."""
 
 from .results import program_ends, written_targets
 from .storage import check_memory, without_shared_memory

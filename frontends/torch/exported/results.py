@@ -1,4 +1,4 @@
-"""Results of an exported program: tensors, values that are none, and the writes that its signature lists.
+"""Results of an exported program: tensors, constants and signature writes.
 
 A buffer or parameter that a program writes is state: an input that begins with its value, and an output that replaces
 it. An input that is written comes back as a result, called `<input>.updated`.
@@ -15,10 +15,10 @@ from attrs import define, field, frozen
 from ....ir import FixedResult, FixedValue, GraphError, Interface, StateTensor
 from ..reader import Reader, array_of
 
-#: Kinds of results in a signature that replace what the program holds.
+#: Kinds of results in a signature that replace buffers and parameters.
 _STATE = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 _INPUT = "USER_INPUT_MUTATION"
-#: What the kinds of gradients begin with.
+#: Prefix of the kinds of gradients.
 _GRADIENT = "GRADIENT_TO"
 #: The order of effects, which is no value.
 _ORDER = "TOKEN"
@@ -26,7 +26,7 @@ _ORDER = "TOKEN"
 
 @frozen
 class ProgramEnds:
-    """The outputs of a program's graph, in order, and its interface."""
+    """Outputs of a program's graph, in order, and its interface."""
 
     outputs: tuple[str, ...]
     interface: Interface
@@ -40,17 +40,17 @@ def written_targets(signature: Any) -> frozenset[str]:
 def program_ends(
     specs: Sequence[Any],
     found: Sequence[Any],
-    reader: Reader,
+    ctx: Reader,
     state: Mapping[str, tuple[str, torch.Tensor]],
     output: Callable[[Reader, torch.fx.Node, str], str],
 ) -> ProgramEnds:
-    """Return the outputs and the interface of a program that has been walked.
+    """Return the outputs and the interface of an imported program.
 
     `specs` are those of its signature, one for each node, or value, of `found`. `state` has the input and the initial
-    value of each buffer that it writes; `output` makes a node's value one that may be an output. Raises `GraphError`
-    where it returns and writes no tensor.
+    value of each buffer that it writes; `output` returns a node's value as one that may be an output. Raises
+    `GraphError` where it returns and writes no tensor.
     """
-    ends = _Ends(reader, state, output)
+    ends = _OutputCollector(ctx, state, output)
     for spec, node in zip(specs, found, strict=True):
         ends.add(spec, node)
     outputs = (*ends.results, *ends.updated, *(tensor.output for tensor in ends.state.values()))
@@ -60,8 +60,8 @@ def program_ends(
 
 
 @define
-class _Ends:
-    reader: Reader
+class _OutputCollector:
+    ctx: Reader
     held: Mapping[str, tuple[str, torch.Tensor]]
     output: Callable[[Reader, torch.fx.Node, str], str]
     results: list[str] = field(factory=list)
@@ -73,33 +73,33 @@ class _Ends:
         kind = spec.kind.name
         if kind in _STATE:
             given, tensor = self.held[spec.target]
-            found = self._named(node, f"{spec.target}.next")
+            found = self._named_output(node, f"{spec.target}.next")
             self.state[spec.target] = StateTensor(given, found, array_of(tensor).copy())
         elif kind == _INPUT:
-            self.updated.append(self._named(node, f"{spec.target}.updated"))
+            self.updated.append(self._named_output(node, f"{spec.target}.updated"))
         elif kind.startswith(_GRADIENT):
-            self.results.append(self._named(node, f"{spec.target}.gradient"))
+            self.results.append(self._named_output(node, f"{spec.target}.gradient"))
         elif kind != _ORDER:
             self._result(node)
 
     def _result(self, node: Any) -> None:
-        value = self.reader.value(node) if isinstance(node, torch.fx.Node) else node
+        value = self.ctx.value(node) if isinstance(node, torch.fx.Node) else node
         place = len(self.results) + len(self.fixed)
         if value is None or (isinstance(value, (bool, int, float, str)) and not _is_tensor(node)):
             name = getattr(node, "name", f"output_{place}")
-            self.fixed[self.reader.fresh(name)] = FixedResult(place, _plain(value))
+            self.fixed[self.ctx.fresh(name)] = FixedResult(place, _plain(value))
         elif isinstance(node, torch.fx.Node):
-            found = self.output(self.reader, node, node.name)
-            self.results.append(self.reader.named(found, node.name) if found in self.results else found)
+            found = self.output(self.ctx, node, node.name)
+            self.results.append(self.ctx.named(found, node.name) if found in self.results else found)
         else:
             raise GraphError(
                 f"result {place} of the program is of type {type(value).__name__}",
                 hint="return tensors, numbers, texts and None",
             )
 
-    def _named(self, node: torch.fx.Node, name: str) -> str:
-        """Return a node's value under a name of its own."""
-        return self.reader.named(self.output(self.reader, node, name), name)
+    def _named_output(self, node: torch.fx.Node, name: str) -> str:
+        """Return a node's value under its own name."""
+        return self.ctx.named(self.output(self.ctx, node, name), name)
 
 
 def _is_tensor(node: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Buffers of an exported program that share memory, as one buffer and views of it.
+"""Buffers of an exported program that share memory, as views.
+
+PyTorch cannot decompose a program that writes to one of several tensors in the same memory, and a plan would keep them
+as several. So all of them are read from one:
 
 PyTorch cannot decompose a program that writes to one of several tensors in the same memory, and a plan would keep them
 as several. So all of them are read from one:
@@ -19,12 +22,12 @@ from torch.export.graph_signature import InputKind
 
 from ....ir import GraphError, quote
 
-_HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_TENSOR_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @frozen(eq=False)
-class _Held:
-    """A tensor that a program holds: the name of its placeholder, and where it is found."""
+class _StoredTensor:
+    """Tensor of a program: its placeholder, its target and its memory."""
 
     place: str
     target: str
@@ -33,7 +36,7 @@ class _Held:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The first byte of its memory and the one behind the last."""
+        """Begin and end of its memory, in bytes."""
         tensor = self.tensor
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         last = sum((extent - 1) * stride for extent, stride in steps)
@@ -41,19 +44,19 @@ class _Held:
         return int(first), int(first + (last + 1) * tensor.element_size())
 
 
-def _held_tensors(signature: Any, held: Mapping[str, Any]) -> list[_Held]:
-    """Return the tensors that a program holds and that have elements."""
+def _held_tensors(signature: Any, held: Mapping[str, Any]) -> list[_StoredTensor]:
+    """Return the parameters, buffers and constants that have elements."""
     found = []
     for spec in signature.input_specs:
-        tensor = held.get(spec.target) if spec.kind in _HELD else None
+        tensor = held.get(spec.target) if spec.kind in _TENSOR_KINDS else None
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
-            found.append(_Held(spec.arg.name, spec.target, tensor, spec.kind is InputKind.PARAMETER))
+            found.append(_StoredTensor(spec.arg.name, spec.target, tensor, spec.kind is InputKind.PARAMETER))
     return found
 
 
-def _shared(tensors: Sequence[_Held]) -> Iterator[list[_Held]]:
+def _sharing_groups(tensors: Sequence[_StoredTensor]) -> Iterator[list[_StoredTensor]]:
     """Yield the overlapping tensors of each memory, the furthest reach first."""
-    memories: dict[int, list[_Held]] = {}
+    memories: dict[int, list[_StoredTensor]] = {}
     for each in tensors:
         memories.setdefault(each.tensor.untyped_storage()._cdata, []).append(each)
     for group in memories.values():
@@ -69,7 +72,7 @@ def check_memory(signature: Any, held: Mapping[str, Any], written: Collection[st
     """
     if not written:
         return
-    for group in _shared(_held_tensors(signature, held)):
+    for group in _sharing_groups(_held_tensors(signature, held)):
         for each in group:
             if each.target in written:
                 other = next(o for o in group if o is not each)
@@ -80,7 +83,7 @@ def check_memory(signature: Any, held: Mapping[str, Any], written: Collection[st
 
 
 def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program whose buffers have memory of their own.
+    """Return a program whose buffers have separate memory.
 
     Its constants become buffers, which a program may write.
 
@@ -90,7 +93,7 @@ def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export
     constants = [spec for spec in signature.input_specs if spec.kind is InputKind.CONSTANT_TENSOR]
     groups = [
         group
-        for group in _shared(_held_tensors(signature, {**program.state_dict, **program.constants}))
+        for group in _sharing_groups(_held_tensors(signature, {**program.state_dict, **program.constants}))
         if not all(each.is_parameter for each in group)  # tied weights, which no program writes
     ]
     if not constants and not groups:
@@ -106,7 +109,7 @@ def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export
     return program._update(module, signature, state_dict=state, constants=others)
 
 
-def _read_from_one(graph: torch.fx.Graph, group: Sequence[_Held]) -> Sequence[_Held]:
+def _read_from_one(graph: torch.fx.Graph, group: Sequence[_StoredTensor]) -> Sequence[_StoredTensor]:
     """Replace the tensors of a memory by views of the first; return the others."""
     whole, *others = group
     places = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -125,7 +128,7 @@ def _read_from_one(graph: torch.fx.Graph, group: Sequence[_Held]) -> Sequence[_H
 
 
 def _view(graph: torch.fx.Graph, place: torch.fx.Node, whole: torch.Tensor, other: torch.Tensor) -> torch.fx.Node:
-    """Return a tensor as a view of the whole: as a slice where it lies dense."""
+    """Return a tensor as a view of the whole, as a slice where it is dense."""
     aten = torch.ops.aten
     offset = other.storage_offset() - whole.storage_offset()
     if other.shape == whole.shape and other.stride() == whole.stride():

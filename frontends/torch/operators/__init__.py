@@ -1,4 +1,4 @@
-"""What each PyTorch operation means in our vocabulary: one table a family, joined here."""
+"""Conversions of PyTorch operations: one table for each family, merged."""
 
 from ..reader import Convert
 from . import (

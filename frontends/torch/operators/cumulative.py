@@ -11,28 +11,28 @@ from .movement import lifted
 
 
 def _cumulative(op: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
-        own = reader.type(x).dtype
+    def convert(ctx: Reader, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
+        own = ctx.type(x).dtype
         kind = dtype_of(dtype) if dtype else own if own.is_float else DType.I64
-        return reader.emit(op, reader.cast(x, kind), axis=axis)  # type: ignore[no-any-return]
+        return ctx.emit(op, ctx.cast(x, kind), axis=axis)  # type: ignore[no-any-return]
 
     return convert
 
 
 def _extreme(op: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int) -> tuple[Value, Value]:
-        own = reader.type(x).dtype
-        if not reader.type(x).size:
-            return x, reader.constant(np.zeros(reader.shape(x), np.int64))
-        number = reader.cast(x, DType.U8) if own is DType.BOOL else x
-        y, places = reader.emit(op, number, outputs=2, axis=axis)
-        return reader.cast(y, own), places
+    def convert(ctx: Reader, x: Value, axis: int) -> tuple[Value, Value]:
+        own = ctx.type(x).dtype
+        if not ctx.type(x).size:
+            return x, ctx.constant(np.zeros(ctx.shape(x), np.int64))
+        number = ctx.cast(x, DType.U8) if own is DType.BOOL else x
+        y, places = ctx.emit(op, number, outputs=2, axis=axis)
+        return ctx.cast(y, own), places
 
     return convert
 
 
-def _log_sum_exp(reader: Reader, x: Value, axis: int) -> Value:
-    return reader.emit("logcumsumexp", x, axis=axis) if reader.type(x).size else x
+def _log_sum_exp(ctx: Reader, x: Value, axis: int) -> Value:
+    return ctx.emit("logcumsumexp", x, axis=axis) if ctx.type(x).size else x
 
 
 TABLE: dict[str, Convert] = {

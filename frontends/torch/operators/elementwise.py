@@ -1,4 +1,4 @@
-"""PyTorch's functions of one tensor, element by element, and conversions between element types."""
+"""PyTorch's elementwise functions of one tensor, and type conversions."""
 
 from __future__ import annotations
 
@@ -14,117 +14,113 @@ from ..scalars import filled
 
 
 def _unary(op: str, **attributes: Any) -> Convert:
-    """Return the conversion of a function of one tensor; integers become real numbers first, as PyTorch does."""
+    """Return the conversion of a function of one tensor; integers become f32 first, as in PyTorch."""
 
-    def convert(reader: Reader, x: Value) -> Any:
-        return reader.emit(op, x if reader.type(x).dtype.is_float else reader.cast(x, DType.F32), **attributes)
+    def convert(ctx: Reader, x: Value) -> Any:
+        return ctx.emit(op, x if ctx.type(x).dtype.is_float else ctx.cast(x, DType.F32), **attributes)
 
     return convert
 
 
 def _same(op: str) -> Convert:
-    return lambda reader, x: reader.emit(op, x)
+    return lambda ctx, x: ctx.emit(op, x)
 
 
 def _whole(op: str) -> Convert:
-    """Return the conversion of a rounding, which leaves integers alone."""
-    return lambda reader, x: reader.emit(op, x) if reader.type(x).dtype.is_float else x
+    """Return the conversion of a rounding, the identity for integers."""
+    return lambda ctx, x: ctx.emit(op, x) if ctx.type(x).dtype.is_float else x
 
 
 def _of_float(op: str) -> Convert:
-    """Return the conversion of a condition that no integer meets."""
+    """Return the conversion of a condition that is false for integers."""
 
-    def convert(reader: Reader, x: Value) -> Any:
-        none = np.broadcast_to(np.False_, reader.shape(x))
-        return reader.emit(op, x) if reader.type(x).dtype.is_float else reader.constant(none)
+    def convert(ctx: Reader, x: Value) -> Any:
+        none = np.broadcast_to(np.False_, ctx.shape(x))
+        return ctx.emit(op, x) if ctx.type(x).dtype.is_float else ctx.constant(none)
 
     return convert
 
 
-def _sign(reader: Reader, x: Value) -> Any:
-    """The sign of a NaN is 0 in PyTorch, that of a truth value is itself."""
-    dtype = reader.type(x).dtype
+def _sign(ctx: Reader, x: Value) -> Any:
+    """Convert a sign: that of a NaN is 0 in PyTorch, that of a truth value is itself."""
+    dtype = ctx.type(x).dtype
     if dtype is DType.BOOL:
         return x
-    sign = reader.emit("sign", x)
-    return (
-        reader.emit("where", reader.emit("is_nan", x), reader.constant(0, dtype=dtype), sign)
-        if dtype.is_float
-        else sign
-    )
+    sign = ctx.emit("sign", x)
+    return ctx.emit("where", ctx.emit("is_nan", x), ctx.constant(0, dtype=dtype), sign) if dtype.is_float else sign
 
 
-def _negative(reader: Reader, x: Value) -> Any:
-    """Whether the sign is set, which that of a negative zero is."""
-    dtype = reader.type(x).dtype
+def _negative(ctx: Reader, x: Value) -> Any:
+    """Convert a sign bit, which is set for negative zero."""
+    dtype = ctx.type(x).dtype
     if dtype is DType.BOOL:
-        return reader.constant(np.broadcast_to(np.False_, reader.shape(x)))
-    sign = reader.emit("copysign", reader.constant(1, dtype=dtype), x) if dtype.is_float else x
-    return reader.emit("less", sign, reader.constant(0, dtype=dtype))
+        return ctx.constant(np.broadcast_to(np.False_, ctx.shape(x)))
+    sign = ctx.emit("copysign", ctx.constant(1, dtype=dtype), x) if dtype.is_float else x
+    return ctx.emit("less", sign, ctx.constant(0, dtype=dtype))
 
 
-def _gelu(reader: Reader, x: Value, approximate: str = "none") -> Any:
-    return reader.emit("gelu", x, approximate=approximate)
+def _gelu(ctx: Reader, x: Value, approximate: str = "none") -> Any:
+    return ctx.emit("gelu", x, approximate=approximate)
 
 
-def _factor(reader: Reader, x: Value, number: float) -> float:
-    """Return a number that a function multiplies by, in the type that half types are computed in."""
-    kind = reader.type(x).dtype
+def _factor(ctx: Reader, x: Value, number: float) -> float:
+    """Return a factor of a function, checked in the computation type of half types."""
+    kind = ctx.type(x).dtype
     filled(number, torch.float64 if kind is DType.F64 else torch.float32)
     return float(number)
 
 
-def _leaky_relu(reader: Reader, x: Value, slope: float = 0.01) -> Any:
-    return reader.emit("leaky_relu", x, alpha=_factor(reader, x, slope))
+def _leaky_relu(ctx: Reader, x: Value, slope: float = 0.01) -> Any:
+    return ctx.emit("leaky_relu", x, alpha=_factor(ctx, x, slope))
 
 
-def _elu(reader: Reader, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def _elu(ctx: Reader, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if input_scale != 1:
-        reader.fail(f"only an input scale of 1 is supported, found {input_scale}")
-    y = reader.emit("elu", x, alpha=_factor(reader, x, alpha))
-    return y if scale == 1 else reader.emit("mul", y, reader.constant(scale, dtype=reader.type(x).dtype))
+        ctx.fail(f"only an input scale of 1 is supported, found {input_scale}")
+    y = ctx.emit("elu", x, alpha=_factor(ctx, x, alpha))
+    return y if scale == 1 else ctx.emit("mul", y, ctx.constant(scale, dtype=ctx.type(x).dtype))
 
 
 def _scaled_unary(op: str, before: float = 1, after: float = 1) -> Convert:
     """Return the conversion of `after * op(before * x)`."""
 
-    def convert(reader: Reader, x: Value) -> Any:
-        x = x if reader.type(x).dtype.is_float else reader.cast(x, DType.F32)
-        dtype = reader.type(x).dtype
-        x = x if before == 1 else reader.emit("mul", x, reader.constant(before, dtype=dtype))
-        y = reader.emit(op, x)
-        return y if after == 1 else reader.emit("mul", y, reader.constant(after, dtype=dtype))
+    def convert(ctx: Reader, x: Value) -> Any:
+        x = x if ctx.type(x).dtype.is_float else ctx.cast(x, DType.F32)
+        dtype = ctx.type(x).dtype
+        x = x if before == 1 else ctx.emit("mul", x, ctx.constant(before, dtype=dtype))
+        y = ctx.emit(op, x)
+        return y if after == 1 else ctx.emit("mul", y, ctx.constant(after, dtype=dtype))
 
     return convert
 
 
-def _softplus(reader: Reader, x: Value, beta: float = 1, threshold: float = 20) -> Any:
-    """Beyond the threshold it is the operand itself, from which it may differ by less than rounding anyway."""
-    y = _scaled_unary("softplus", beta, 1 / beta)(reader, x)
-    dtype = reader.type(y).dtype
+def _softplus(ctx: Reader, x: Value, beta: float = 1, threshold: float = 20) -> Any:
+    """Convert a softplus; beyond the threshold it is the operand itself, up to rounding."""
+    y = _scaled_unary("softplus", beta, 1 / beta)(ctx, x)
+    dtype = ctx.type(y).dtype
     if threshold > 0 and math.exp(-threshold) < dtype.element.epsilon / 2 * threshold:
         return y
-    scaled = reader.emit("mul", x, reader.constant(beta, dtype=dtype))
-    return reader.emit("where", reader.emit("greater", scaled, reader.constant(threshold, dtype=dtype)), x, y)
+    scaled = ctx.emit("mul", x, ctx.constant(beta, dtype=dtype))
+    return ctx.emit("where", ctx.emit("greater", scaled, ctx.constant(threshold, dtype=dtype)), x, y)
 
 
-def _round_decimals(reader: Reader, x: Value, *, decimals: int) -> Any:
-    return _scaled_unary("round", 10.0**decimals, 10.0**-decimals)(reader, x)
+def _round_decimals(ctx: Reader, x: Value, *, decimals: int) -> Any:
+    return _scaled_unary("round", 10.0**decimals, 10.0**-decimals)(ctx, x)
 
 
 def _randomised_relu(
-    reader: Reader, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
+    ctx: Reader, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
     if training:
-        reader.fail("random slopes are not supported; export the model for inference")
-    return reader.emit("leaky_relu", x, alpha=(low + high) / 2), noise
+        ctx.fail("random slopes are not supported; export the model for inference")
+    return ctx.emit("leaky_relu", x, alpha=(low + high) / 2), noise
 
 
-def _to(reader: Reader, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return x if dtype is None else reader.cast(x, dtype_of(dtype))
+def _to(ctx: Reader, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    return x if dtype is None else ctx.cast(x, dtype_of(dtype))
 
 
-def _copy(reader: Reader, x: Value, *_: Any, **__: Any) -> Any:
+def _copy(ctx: Reader, x: Value, *_: Any, **__: Any) -> Any:
     return x
 
 
@@ -148,5 +144,5 @@ TABLE: dict[str, Convert] = {
     "prims.convert_element_type": _to,
     "aten.clone": _copy, "aten.alias": _copy, "aten.detach": _copy, "aten.lift_fresh_copy": _copy,
     "aten.contiguous": _copy,
-    "aten._assert_tensor_metadata": lambda reader, *_, **__: None, "aten._assert_async": lambda reader, *_, **__: None,
+    "aten._assert_tensor_metadata": lambda ctx, *_, **__: None, "aten._assert_async": lambda ctx, *_, **__: None,
 }  # fmt: skip

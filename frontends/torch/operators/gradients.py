@@ -1,7 +1,7 @@
 """PyTorch's backward operations that its decompositions leave whole.
 
-Each is the derived adjoint of what the forward operation means here: the forward operation is emitted, differentiated,
-and dropped again where the adjoint does not read its result.
+Each is the derived adjoint of the forward operation: the forward operation is emitted, differentiated, and removed
+where the adjoint does not read its result.
 """
 
 from __future__ import annotations
@@ -27,54 +27,52 @@ from .windows import (
 )
 
 
-def _gelu(reader: Reader, dy: Value, x: Value, *, approximate: str = "none") -> Any:
-    return reader.adjoint(reader.emit("gelu", x, approximate=approximate), dy, [x])[0]
+def _gelu(ctx: Reader, dy: Value, x: Value, *, approximate: str = "none") -> Any:
+    return ctx.adjoint(ctx.emit("gelu", x, approximate=approximate), dy, [x])[0]
 
 
 def _of_one(op: str) -> Convert:
     """Return the conversion of the gradient of a function of one tensor."""
-    return lambda reader, dy, x: reader.adjoint(reader.emit(op, x), dy, [x])[0]
+    return lambda ctx, dy, x: ctx.adjoint(ctx.emit(op, x), dy, [x])[0]
 
 
-def _tanh(reader: Reader, dy: Value, y: Value) -> Any:
-    """The derivative by the result is a product of two factors, each of which is exact near its zero."""
-    one = reader.constant(1, dtype=reader.type(y).dtype)
-    return reader.emit("mul", dy, reader.emit("mul", reader.emit("sub", one, y), reader.emit("add", one, y)))
+def _tanh(ctx: Reader, dy: Value, y: Value) -> Any:
+    """Convert by the result: the derivative is a product of two factors, each exact near its zero."""
+    one = ctx.constant(1, dtype=ctx.type(y).dtype)
+    return ctx.emit("mul", dy, ctx.emit("mul", ctx.emit("sub", one, y), ctx.emit("add", one, y)))
 
 
-def _gated(reader: Reader, dy: Value, x: Value, axis: int) -> Any:
-    """Of `a * sigmoid(b)`: the derivative of the gate is `sigmoid(b) * sigmoid(-b)`."""
-    axis %= len(reader.shape(x))
-    half = reader.shape(x)[axis] // 2
-    a, b = reader.emit("split", x, outputs=2, split=(half, half), axis=axis)
-    gate = reader.emit("sigmoid", b)
-    slope = reader.emit("mul", gate, reader.emit("sigmoid", reader.emit("neg", b)))
-    parts = reader.emit("mul", dy, gate), reader.emit("mul", dy, reader.emit("mul", a, slope))
-    return reader.emit("concat", *parts, axis=axis)
+def _glu(ctx: Reader, dy: Value, x: Value, axis: int) -> Any:
+    """Convert for `a * sigmoid(b)`: the derivative of the gate is `sigmoid(b) * sigmoid(-b)`."""
+    axis %= len(ctx.shape(x))
+    half = ctx.shape(x)[axis] // 2
+    a, b = ctx.emit("split", x, outputs=2, split=(half, half), axis=axis)
+    gate = ctx.emit("sigmoid", b)
+    slope = ctx.emit("mul", gate, ctx.emit("sigmoid", ctx.emit("neg", b)))
+    parts = ctx.emit("mul", dy, gate), ctx.emit("mul", dy, ctx.emit("mul", a, slope))
+    return ctx.emit("concat", *parts, axis=axis)
 
 
-def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
-    """Return a tensor of which only the type matters:
-    a linear operation's adjoint does not read what it was applied to.
-    """
-    return reader.constant(np.broadcast_to(np.zeros((), reader.type(like).dtype.numpy), tuple(shape)))
+def _absent(ctx: Reader, like: Value, shape: Sequence[int]) -> Value:
+    """Return a tensor whose elements do not matter, the operand of a linear operation."""
+    return ctx.constant(np.broadcast_to(np.zeros((), ctx.type(like).dtype.numpy), tuple(shape)))
 
 
 def _convolution(
-    reader: Reader, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
+    ctx: Reader, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
     transposed: bool,
     extra: Any, groups: int, wanted: Sequence[bool],
 ) -> Any:  # fmt: skip
-    y = convolution(reader, x, w, None, stride, padding, dilation, transposed, extra, groups)
+    y = convolution(ctx, x, w, None, stride, padding, dilation, transposed, extra, groups)
     chosen = [value for value, flag in zip((x, w), wanted, strict=False) if flag]
-    found = iter(reader.adjoint(y, dy, chosen))
+    found = iter(ctx.adjoint(y, dy, chosen))
     dx, dw = (next(found) if flag else None for flag in wanted[:2])
-    axes = (0, *range(2, len(reader.shape(dy))))
-    return dx, dw, reader.emit("reduce_sum", dy, axes=axes, keepdims=False) if wanted[2] else None
+    axes = (0, *range(2, len(ctx.shape(dy))))
+    return dx, dw, ctx.emit("reduce_sum", dy, axes=axes, keepdims=False) if wanted[2] else None
 
 
 def _max_pool(
-    reader: Reader,
+    ctx: Reader,
     dy: Value,
     x: Value,
     kernel: Any,
@@ -84,89 +82,89 @@ def _max_pool(
     ceil_mode: bool,
     places: Any,
 ) -> Any:
-    return reader.adjoint(max_pool(reader, x, kernel, stride, padding, dilation, ceil_mode)[0], dy, [x])[0]
+    return ctx.adjoint(max_pool(ctx, x, kernel, stride, padding, dilation, ceil_mode)[0], dy, [x])[0]
 
 
-def _average_pool(reader: Reader, dy: Value, x: Value, *arguments: Any) -> Any:
-    return reader.adjoint(average_pool(reader, x, *arguments), dy, [x])[0]
+def _average_pool(ctx: Reader, dy: Value, x: Value, *arguments: Any) -> Any:
+    return ctx.adjoint(average_pool(ctx, x, *arguments), dy, [x])[0]
 
 
-def _adaptive_pool(reader: Reader, dy: Value, x: Value) -> Any:
-    """A step for each axis where windows are of several sizes, so the way back is one step for each too."""
-    wanted, steps = reader.shape(dy)[2:], [x]
-    while reader.shape(steps[-1])[2:] != wanted:
-        steps.append(adaptive_pool(reader, steps[-1], wanted, once=True))
+def _adaptive_pool(ctx: Reader, dy: Value, x: Value) -> Any:
+    """Convert with one adjoint step for each axis with windows of several sizes, as in the forward operation."""
+    wanted, steps = ctx.shape(dy)[2:], [x]
+    while ctx.shape(steps[-1])[2:] != wanted:
+        steps.append(adaptive_pool(ctx, steps[-1], wanted, once=True))
     for before, after in zip(steps[-2::-1], steps[:0:-1], strict=True):
-        (dy,) = reader.adjoint(after, dy, [before])
+        (dy,) = ctx.adjoint(after, dy, [before])
     return dy
 
 
 def _grid_sample(
-    reader: Reader, dy: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
+    ctx: Reader, dy: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
 ) -> Any:
-    y = grid_sample(reader, x, grid, mode, padding, corners)
-    found = iter(reader.adjoint(y, dy, [value for value, flag in zip((x, grid), wanted, strict=True) if flag]))
+    y = grid_sample(ctx, x, grid, mode, padding, corners)
+    found = iter(ctx.adjoint(y, dy, [value for value, flag in zip((x, grid), wanted, strict=True) if flag]))
     return tuple(next(found) if flag else None for flag in wanted)
 
 
-def _adaptive_max_pool(reader: Reader, dy: Value, x: Value, places: Any) -> Any:
-    """Windows of several sizes overlap, so what each found is added up where it stands."""
-    shape, sizes = reader.shape(x), reader.shape(dy)[2:]
+def _adaptive_max_pool(ctx: Reader, dy: Value, x: Value, places: Any) -> Any:
+    """Convert with a scatter that adds the gradients of windows of several sizes, which overlap."""
+    shape, sizes = ctx.shape(x), ctx.shape(dy)[2:]
     if equal_windows(shape[2:], sizes):
-        return reader.adjoint(adaptive_max_pool(reader, x, sizes)[0], dy, [x])[0]
-    none = _absent(reader, dy, (*shape[:2], math.prod(shape[2:])))
-    rows = [reader.reshape(v, (*shape[:2], -1)) for v in (places, dy)]
-    return reader.reshape(reader.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
+        return ctx.adjoint(adaptive_max_pool(ctx, x, sizes)[0], dy, [x])[0]
+    none = _absent(ctx, dy, (*shape[:2], math.prod(shape[2:])))
+    rows = [ctx.reshape(v, (*shape[:2], -1)) for v in (places, dy)]
+    return ctx.reshape(ctx.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
 
 
-def _pad_edges(reader: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
-    rank = len(reader.shape(x))
+def _pad_edges(ctx: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
+    rank = len(ctx.shape(x))
     before, after = [0] * rank, [0] * rank
     for n in range(len(pads) // 2):
         before[rank - 1 - n], after[rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
-    same = _absent(reader, dy, reader.shape(x))
-    return reader.adjoint(reader.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
+    same = _absent(ctx, dy, ctx.shape(x))
+    return ctx.adjoint(ctx.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
-def _embedding(reader: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
+def _embedding(ctx: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
     if by_frequency:
-        reader.fail("gradients scaled by frequency are not supported")
-    table = _absent(reader, dy, (rows, reader.shape(dy)[-1]))
-    found = reader.adjoint(embedding(reader, table, indices), dy, [table])[0]
+        ctx.fail("gradients scaled by frequency are not supported")
+    table = _absent(ctx, dy, (rows, ctx.shape(dy)[-1]))
+    found = ctx.adjoint(embedding(ctx, table, indices), dy, [table])[0]
     if padding < 0:
         return found
-    kept = np.ones((rows, 1), bool)
-    kept[padding] = False
-    return reader.emit("where", reader.constant(kept), found, reader.constant(0, dtype=reader.type(dy).dtype))
+    not_padding = np.ones((rows, 1), bool)
+    not_padding[padding] = False
+    return ctx.emit("where", ctx.constant(not_padding), found, ctx.constant(0, dtype=ctx.type(dy).dtype))
 
 
 def _embedding_bag(
-    reader: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
+    ctx: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
     by_frequency: bool,
     mode: int, sparse: bool, weights: Value | None, padding: int = -1,
 ) -> Any:  # fmt: skip
-    """Each index gets the gradient of its bag, and the table what its indices get, of a maximum the rows at its
-    `places`; PyTorch keeps `bag` and `sizes` for some modes only.
+    """Convert the gradient of embedding bags.
+
+    Each index gets the gradient of its bag, and the table the sum of its indices; for a maximum, of the rows at its
+    `places`. PyTorch keeps `bag` and `sizes` for some modes only.
     """
     if mode == 2:
-        none = reader.constant(np.zeros((rows, reader.shape(dy)[-1])), dtype=reader.type(dy).dtype)
-        zero = reader.constant(0, dtype=DType.I64)  # a bag without indices is of no row
-        own = reader.emit(
-            "where", reader.emit("less", places, zero), reader.constant(0, dtype=reader.type(dy).dtype), dy
-        )
-        return reader.emit("scatter_elements", none, reader.emit("max", places, zero), own, axis=0, reduction="add")
-    (count,), kind = reader.shape(indices), reader.type(dy).dtype
+        none = ctx.constant(np.zeros((rows, ctx.shape(dy)[-1])), dtype=ctx.type(dy).dtype)
+        zero = ctx.constant(0, dtype=DType.I64)  # a bag without indices is of no row
+        own = ctx.emit("where", ctx.emit("less", places, zero), ctx.constant(0, dtype=ctx.type(dy).dtype), dy)
+        return ctx.emit("scatter_elements", none, ctx.emit("max", places, zero), own, axis=0, reduction="add")
+    (count,), kind = ctx.shape(indices), ctx.type(dy).dtype
     if mode == 1:
-        size = reader.cast(bag_sizes(reader, offsets, count, reader.shape(offsets) > reader.shape(dy)[:1]), kind)
-        dy = reader.emit("div", dy, unsqueeze(reader, reader.emit("max", size, reader.constant(1, dtype=kind)), 1))
-    own = reader.emit("gather", dy, bag_of(reader, offsets, count), axis=0)
-    own = own if weights is None else reader.emit("mul", own, unsqueeze(reader, weights, 1))
-    return _embedding(reader, own, indices, rows, padding, by_frequency)
+        size = ctx.cast(bag_sizes(ctx, offsets, count, ctx.shape(offsets) > ctx.shape(dy)[:1]), kind)
+        dy = ctx.emit("div", dy, unsqueeze(ctx, ctx.emit("max", size, ctx.constant(1, dtype=kind)), 1))
+    own = ctx.emit("gather", dy, bag_of(ctx, offsets, count), axis=0)
+    own = own if weights is None else ctx.emit("mul", own, unsqueeze(ctx, weights, 1))
+    return _embedding(ctx, own, indices, rows, padding, by_frequency)
 
 
 TABLE: dict[str, Convert] = {
     "aten.gelu_backward": _gelu, "aten.silu_backward": _of_one("swish"), "aten.mish_backward": _of_one("mish"),
-    "aten.tanh_backward": _tanh, "aten.glu_backward": _gated,
+    "aten.tanh_backward": _tanh, "aten.glu_backward": _glu,
     "aten.convolution_backward": _convolution,
     "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,
     "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,

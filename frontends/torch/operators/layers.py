@@ -13,58 +13,55 @@ from ...einsum import einsum_steps
 from ..reader import Convert, Reader, Value
 
 
-def _mm(reader: Reader, a: Value, b: Value) -> Any:
-    """A product of matrices; of conditions, whether both hold anywhere along the inner axis."""
-    if reader.type(a).dtype is not DType.BOOL:
-        return reader.emit("matmul", a, b)
-    counts = reader.emit("matmul", *(reader.cast(value, DType.I64) for value in (a, b)))
-    return reader.cast(counts, DType.BOOL)
+def _mm(ctx: Reader, a: Value, b: Value) -> Any:
+    """Convert a matrix product; of truth values, whether both hold anywhere along the inner axis."""
+    if ctx.type(a).dtype is not DType.BOOL:
+        return ctx.emit("matmul", a, b)
+    counts = ctx.emit("matmul", *(ctx.cast(value, DType.I64) for value in (a, b)))
+    return ctx.cast(counts, DType.BOOL)
 
 
-def _addmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
-    return reader.emit("gemm", a, b, c, alpha=float(alpha), beta=float(beta))
+def _addmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    return ctx.emit("gemm", a, b, c, alpha=float(alpha), beta=float(beta))
 
 
-def _baddbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
-    return _added(reader, c, reader.emit("matmul", a, b), beta, alpha)
+def _baddbmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    return _scale_and_add(ctx, c, ctx.emit("matmul", a, b), beta, alpha)
 
 
-def _addbmm(reader: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
-    """The sum of all products of a batch is one product, of matrices side by side."""
-    (step,) = einsum_steps("bij,bjk->ik", [reader.shape(v) for v in (a, b)])
-    product = reader.emit(
-        "einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results
-    )
-    return _added(reader, c, product, beta, alpha)
+def _addbmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+    """Convert the sum of all products of a batch to one product of concatenated matrices."""
+    (step,) = einsum_steps("bij,bjk->ik", [ctx.shape(v) for v in (a, b)])
+    product = ctx.emit("einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results)
+    return _scale_and_add(ctx, c, product, beta, alpha)
 
 
-def _added(reader: Reader, c: Value, product: Value, beta: float, alpha: float) -> Value:
-    """Return beta * c + alpha * product; where beta is 0, nothing is read of c, as PyTorch documents."""
-    dtype = reader.type(product).dtype
-    product = product if alpha == 1 else reader.emit("mul", product, reader.constant(alpha, dtype=dtype))
+def _scale_and_add(ctx: Reader, c: Value, product: Value, beta: float, alpha: float) -> Value:
+    """Return beta * c + alpha * product; where beta is 0, `c` is not read, as PyTorch documents."""
+    dtype = ctx.type(product).dtype
+    product = product if alpha == 1 else ctx.emit("mul", product, ctx.constant(alpha, dtype=dtype))
     if beta == 0:
         return product
-    scaled = c if beta == 1 else reader.emit("mul", c, reader.constant(beta, dtype=dtype))
-    return reader.emit("add", scaled, product)  # type: ignore[no-any-return]
+    scaled = c if beta == 1 else ctx.emit("mul", c, ctx.constant(beta, dtype=dtype))
+    return ctx.emit("add", scaled, product)  # type: ignore[no-any-return]
 
 
 def _trilinear(
-    reader: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
+    ctx: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
     summed: Sequence[int],
     *_: Any,
 ) -> Any:  # fmt: skip
-    """A product of three tensors, each with new axes where the others have one, summed over some;
-    the first two make one sum first.
+    """Convert a product of three tensors, with new axes of extent one, summed over some axes.
+
+    The first two are contracted first.
     """
-    rank = len(reader.shape(a)) + len(new_a)
+    rank = len(ctx.shape(a)) + len(new_a)
     letters = string.ascii_letters[:rank]
     terms = ["".join(c for n, c in enumerate(letters) if n not in new) for new in (new_a, new_b, new_c)]
     result = "".join(c for n, c in enumerate(letters) if n not in summed)
-    first, second = einsum_steps(f"{','.join(terms)}->{result}", [reader.shape(v) for v in (a, b, c)])
+    first, second = einsum_steps(f"{','.join(terms)}->{result}", [ctx.shape(v) for v in (a, b, c)])
     for step, other in ((first, b), (second, c)):
-        a = reader.emit(
-            "einsum", a, other, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results
-        )
+        a = ctx.emit("einsum", a, other, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results)
     return a
 
 
@@ -72,36 +69,38 @@ def _trilinear(
 
 
 def _layer_norm(
-    reader: Reader, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
+    ctx: Reader, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
 ) -> Any:
-    axis, stored = -len(shape), reader.type(x).dtype
-    x, scale, bias = _alike(reader, x, scale, bias)
-    weight = scale if scale is not None else reader.constant([1.0], dtype=reader.type(x).dtype)
-    y = reader.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
-    axes = tuple(range(len(reader.shape(x)) + axis, len(reader.shape(x))))
-    return (reader.cast(y, stored), *_statistics(reader, x, axes, epsilon))
+    axis, stored = -len(shape), ctx.type(x).dtype
+    x, scale, bias = _promote(ctx, x, scale, bias)
+    weight = scale if scale is not None else ctx.constant([1.0], dtype=ctx.type(x).dtype)
+    y = ctx.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
+    axes = tuple(range(len(ctx.shape(x)) + axis, len(ctx.shape(x))))
+    return (ctx.cast(y, stored), *_statistics(ctx, x, axes, epsilon))
 
 
-def _alike(reader: Reader, x: Value, *others: Value | None) -> Any:
-    """Return operands of a normalisation in one type. Under autocast a tensor of halves meets parameters of f32:
-    PyTorch then computes in the wider type, and only the result has the tensor's.
+def _promote(ctx: Reader, x: Value, *others: Value | None) -> Any:
+    """Return operands of a normalisation in one type.
+
+    Under autocast a half tensor meets parameters of f32: PyTorch then computes in the wider type, and only the result
+    has the tensor's.
     """
-    dtype = reader.promoted(x, *(value for value in others if value is not None))
-    return tuple(value if value is None else reader.cast(value, dtype) for value in (x, *others))
+    dtype = ctx.promoted(x, *(value for value in others if value is not None))
+    return tuple(value if value is None else ctx.cast(value, dtype) for value in (x, *others))
 
 
-def _statistics(reader: Reader, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
-    """Return the mean and the reciprocal of the deviation, which a backward graph may ask for."""
-    mean = reader.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
-    variance = reader.emit(
-        "reduce_mean", reader.emit("mul", *(2 * [reader.emit("sub", x, mean)])), axes=tuple(axes), keepdims=True
+def _statistics(ctx: Reader, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+    """Return the mean and the reciprocal deviation, which a backward graph may read."""
+    mean = ctx.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
+    variance = ctx.emit(
+        "reduce_mean", ctx.emit("mul", *(2 * [ctx.emit("sub", x, mean)])), axes=tuple(axes), keepdims=True
     )
-    shifted = reader.emit("add", variance, reader.constant(epsilon, dtype=reader.type(x).dtype))
-    return mean, reader.emit("rsqrt", shifted)
+    shifted = ctx.emit("add", variance, ctx.constant(epsilon, dtype=ctx.type(x).dtype))
+    return mean, ctx.emit("rsqrt", shifted)
 
 
 def _batch_norm(
-    reader: Reader,
+    ctx: Reader,
     x: Value,
     scale: Value | None,
     bias: Value | None,
@@ -110,15 +109,15 @@ def _batch_norm(
     momentum: float,
     epsilon: float,
 ) -> Any:
-    stored = reader.type(x).dtype
-    x, scale, bias, mean, var = _alike(reader, x, scale, bias, mean, var)
-    scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
-    y = reader.emit("batch_norm", x, scale, bias, mean, var, epsilon=float(epsilon))
-    return (reader.cast(y, stored), None, None)
+    stored = ctx.type(x).dtype
+    x, scale, bias, mean, var = _promote(ctx, x, scale, bias, mean, var)
+    scale, bias = _per_channel(ctx, x, scale, 1), _per_channel(ctx, x, bias, 0)
+    y = ctx.emit("batch_norm", x, scale, bias, mean, var, epsilon=float(epsilon))
+    return (ctx.cast(y, stored), None, None)
 
 
 def _group_norm(
-    reader: Reader,
+    ctx: Reader,
     x: Value,
     scale: Value | None,
     bias: Value | None,
@@ -128,30 +127,30 @@ def _group_norm(
     groups: int,
     epsilon: float,
 ) -> Any:
-    stored = reader.type(x).dtype
-    x, scale, bias = _alike(reader, x, scale, bias)
-    scale, bias = _per_channel(reader, x, scale, 1), _per_channel(reader, x, bias, 0)
-    y = reader.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
-    rows = reader.reshape(x, (n, groups, c // groups * inner))
-    y = reader.cast(y, stored)
-    return (y, *(reader.reshape(v, (n, groups)) for v in _statistics(reader, rows, (2,), epsilon)))
+    stored = ctx.type(x).dtype
+    x, scale, bias = _promote(ctx, x, scale, bias)
+    scale, bias = _per_channel(ctx, x, scale, 1), _per_channel(ctx, x, bias, 0)
+    y = ctx.emit("group_norm", x, scale, bias, num_groups=groups, epsilon=float(epsilon))
+    rows = ctx.reshape(x, (n, groups, c // groups * inner))
+    y = ctx.cast(y, stored)
+    return (y, *(ctx.reshape(v, (n, groups)) for v in _statistics(ctx, rows, (2,), epsilon)))
 
 
-def _per_channel(reader: Reader, x: Value, value: Value | None, usual: float) -> Value:
-    return value if value is not None else reader.constant([usual] * reader.shape(x)[1], dtype=reader.type(x).dtype)
+def _per_channel(ctx: Reader, x: Value, value: Value | None, usual: float) -> Value:
+    return value if value is not None else ctx.constant([usual] * ctx.shape(x)[1], dtype=ctx.type(x).dtype)
 
 
-def _dropout(reader: Reader, x: Value, ratio: float, training: bool | None = True) -> Any:
+def _dropout(ctx: Reader, x: Value, ratio: float, training: bool | None = True) -> Any:
     if training is False or ratio == 0:
-        return x, reader.constant(np.broadcast_to(np.True_, reader.shape(x)))
-    return reader.emit("dropout_training", x, reader.seed(), outputs=2, ratio=float(ratio))
+        return x, ctx.constant(np.broadcast_to(np.True_, ctx.shape(x)))
+    return ctx.emit("dropout_training", x, ctx.seed(), outputs=2, ratio=float(ratio))
 
 
 # ---- attention
 
 
 def _attention(
-    reader: Reader,
+    ctx: Reader,
     q: Value,
     k: Value,
     v: Value,
@@ -161,25 +160,25 @@ def _attention(
     **more: Any,
 ) -> Any:
     if dropout:
-        reader.fail("attention with dropout is not supported; export the model for inference")
-    scale, shape = more.get("scale"), reader.shape(q)
-    q, k, v = (_four_axes(reader, value) for value in (q, k, v))
-    if mask is not None and reader.type(mask).dtype is not DType.BOOL:
-        mask = reader.cast(mask, reader.type(q).dtype)
-    y = reader.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
-    return y if len(shape) == 4 else reader.reshape(y, (*shape[:-1], reader.shape(y)[-1]))
+        ctx.fail("attention with dropout is not supported; export the model for inference")
+    scale, shape = more.get("scale"), ctx.shape(q)
+    q, k, v = (_four_axes(ctx, value) for value in (q, k, v))
+    if mask is not None and ctx.type(mask).dtype is not DType.BOOL:
+        mask = ctx.cast(mask, ctx.type(q).dtype)
+    y = ctx.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
+    return y if len(shape) == 4 else ctx.reshape(y, (*shape[:-1], ctx.shape(y)[-1]))
 
 
 def _flash_attention(
-    reader: Reader, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any
+    ctx: Reader, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any
 ) -> Any:
-    """What PyTorch keeps for the gradient is not read where none is wanted."""
-    y = _attention(reader, q, k, v, more.get("attn_mask"), dropout, causal, scale=more.get("scale"))
+    """Convert without the results for the gradient, which are not read where none is wanted."""
+    y = _attention(ctx, q, k, v, more.get("attn_mask"), dropout, causal, scale=more.get("scale"))
     return (y, *(None,) * 8)
 
 
 def _efficient_attention(
-    reader: Reader,
+    ctx: Reader,
     q: Value,
     k: Value,
     v: Value,
@@ -189,18 +188,18 @@ def _efficient_attention(
     causal: bool = False,
     **more: Any,
 ) -> Any:
-    """What PyTorch calls for f32 on a GPU: with `kept` it returns what the gradient reads."""
-    return (_attention(reader, q, k, v, bias, dropout, causal, scale=more.get("scale")), *(None,) * 3)
+    """Convert PyTorch's attention for f32 on a GPU; with `kept` it returns the results for the gradient."""
+    return (_attention(ctx, q, k, v, bias, dropout, causal, scale=more.get("scale")), *(None,) * 3)
 
 
-def _four_axes(reader: Reader, value: Value) -> Value:
-    """Return queries, keys or values with one axis for the batch and one for the heads."""
-    shape = reader.shape(value)
+def _four_axes(ctx: Reader, value: Value) -> Value:
+    """Return queries, keys or values with one batch axis and one head axis."""
+    shape = ctx.shape(value)
     if len(shape) == 4:
         return value
     if len(shape) > 4:
-        reader.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
-    return reader.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+        ctx.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
+    return ctx.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
 
 
 TABLE: dict[str, Convert] = {

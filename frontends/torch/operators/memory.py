@@ -1,4 +1,4 @@
-"""PyTorch's operations that speak of memory: strides, and tensors that are filled or written over."""
+"""PyTorch's operations on strides, and fills of tensors."""
 
 from __future__ import annotations
 
@@ -12,75 +12,71 @@ import torch
 from ..reader import Convert, Reader, Value, dtype_of, memory_order
 
 
-def _as_strided(
-    reader: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
-) -> Any:
-    """Return elements at computed places of the flat tensor."""
-    order, start = _memory(reader)
-    places = _places(reader, x, shape, strides, start if offset is None else offset, start)
-    return reader.emit("gather", _flat(reader, x, order), reader.constant(places), axis=0)
+def _as_strided(ctx: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
+    """Return elements at computed positions of the flat tensor."""
+    order, start = _memory(ctx)
+    places = _places(ctx, x, shape, strides, start if offset is None else offset, start)
+    return ctx.emit("gather", _flat(ctx, x, order), ctx.constant(places), axis=0)
 
 
 def _as_strided_scatter(
-    reader: Reader, x: Value, updates: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+    ctx: Reader, x: Value, updates: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
 ) -> Any:
-    """Return the tensor with other elements at computed places."""
-    order, start = _memory(reader)
-    places = _places(reader, x, shape, strides, start if offset is None else offset, start).reshape(-1)
+    """Return the tensor with other elements at computed positions."""
+    order, start = _memory(ctx)
+    places = _places(ctx, x, shape, strides, start if offset is None else offset, start).reshape(-1)
     if not places.size:
         return x
-    sources = np.full(reader.type(x).size, -1, np.int64)
+    sources = np.full(ctx.type(x).size, -1, np.int64)
     sources[places] = np.arange(places.size)
-    moved = reader.emit("gather", reader.reshape(updates, (-1,)), reader.constant(sources.clip(0)), axis=0)
-    flat = reader.emit("where", reader.constant(sources >= 0), moved, _flat(reader, x, order))
-    extents = reader.shape(x)
-    lying = reader.reshape(flat, tuple(extents[axis] for axis in order))
-    return reader.emit("transpose", lying, perm=tuple(order.index(axis) for axis in range(len(order))))
+    moved = ctx.emit("gather", ctx.reshape(updates, (-1,)), ctx.constant(sources.clip(0)), axis=0)
+    flat = ctx.emit("where", ctx.constant(sources >= 0), moved, _flat(ctx, x, order))
+    extents = ctx.shape(x)
+    lying = ctx.reshape(flat, tuple(extents[axis] for axis in order))
+    return ctx.emit("transpose", lying, perm=tuple(order.index(axis) for axis in range(len(order))))
 
 
-def _memory(reader: Reader) -> tuple[tuple[int, ...], int]:
-    """Return the axes of the first operand in the order in which they lie in memory, and where it begins there; it is
-    refused where it has gaps.
-    """
-    example = reader.node.args[0].meta.get("val") if reader.node is not None else None  # type: ignore[union-attr]
+def _memory(ctx: Reader) -> tuple[tuple[int, ...], int]:
+    """Return the axes of the first operand in memory order, and its offset; a tensor with gaps is refused."""
+    example = ctx.node.args[0].meta.get("val") if ctx.node is not None else None  # type: ignore[union-attr]
     order = memory_order(example) if isinstance(example, torch.Tensor) else ()
     if not isinstance(example, torch.Tensor) or not example.permute(order).is_contiguous():
-        reader.fail("strides of a tensor that has gaps in memory are not supported; call contiguous() before")
+        ctx.fail("strides of a tensor that has gaps in memory are not supported; call contiguous() before")
     return order, int(example.storage_offset())
 
 
 def _places(
-    reader: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int, start: int
+    ctx: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int, start: int
 ) -> npt.NDArray[np.int64]:
-    """Return the numbers of elements among those of a dense tensor that begins at `start` of its storage."""
+    """Return the numbers of elements in a dense tensor that begins at `start` of its storage."""
     places = np.full((), offset - start, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         places = places[..., None] + np.arange(size) * stride
-    if places.size and not 0 <= places.min() <= places.max() < reader.type(x).size:
-        reader.fail("strides that leave the tensor are not supported; call contiguous() before")
+    if places.size and not 0 <= places.min() <= places.max() < ctx.type(x).size:
+        ctx.fail("strides that leave the tensor are not supported; call contiguous() before")
     return places
 
 
-def _flat(reader: Reader, x: Value, order: tuple[int, ...]) -> Value:
+def _flat(ctx: Reader, x: Value, order: tuple[int, ...]) -> Value:
     plain = order == tuple(range(len(order)))
-    flat: Value = reader.reshape(x if plain else reader.emit("transpose", x, perm=order), (-1,))
+    flat: Value = ctx.reshape(x if plain else ctx.emit("transpose", x, perm=order), (-1,))
     return flat
 
 
-def _fill(reader: Reader, x: Value, value: Any) -> Any:
-    kind, shape = reader.type(x).dtype, reader.shape(x)
+def _fill(ctx: Reader, x: Value, value: Any) -> Any:
+    kind, shape = ctx.type(x).dtype, ctx.shape(x)
     if isinstance(value, Value):
-        return reader.emit("expand", reader.cast(value, kind), shape=shape)
-    return reader.number(value, kind, shape)
+        return ctx.emit("expand", ctx.cast(value, kind), shape=shape)
+    return ctx.number(value, kind, shape)
 
 
-def _written_over(reader: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
-    """A tensor without defined elements; zeros are as good as any."""
+def _empty(ctx: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
+    """Return a tensor without defined elements; zeros are as good as any."""
     kind = dtype_of(dtype or torch.get_default_dtype())
-    return reader.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))
+    return ctx.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))
 
 
 TABLE: dict[str, Convert] = {
     "aten.as_strided": _as_strided, "aten.as_strided_scatter": _as_strided_scatter, "aten.fill": _fill,
-    "aten.empty_permuted": _written_over, "aten.empty_strided": _written_over,
+    "aten.empty_permuted": _empty, "aten.empty_strided": _empty,
 }  # fmt: skip

@@ -15,213 +15,214 @@ from .movement import lifted, unsqueeze
 
 def _reduce(op: str) -> Convert:
     def convert(
-        reader: Reader, x: Value, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None, **_: Any
+        ctx: Reader, x: Value, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None, **_: Any
     ) -> Any:
         if dtype is not None:
-            x = reader.cast(x, dtype_of(dtype))
-        elif op in ("reduce_sum", "reduce_prod") and not reader.type(x).dtype.is_float:
-            x = reader.cast(x, DType.I64)
-        chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(reader.shape(x))))
-        own = reader.type(x).dtype
-        return reader.cast(reader.emit(op, _number(reader, x), axes=chosen, keepdims=bool(keep)), own)
+            x = ctx.cast(x, dtype_of(dtype))
+        elif op in ("reduce_sum", "reduce_prod") and not ctx.type(x).dtype.is_float:
+            x = ctx.cast(x, DType.I64)
+        chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
+        own = ctx.type(x).dtype
+        return ctx.cast(ctx.emit(op, _number(ctx, x), axes=chosen, keepdims=bool(keep)), own)
 
     return convert
 
 
-def _number(reader: Reader, x: Value) -> Value:
-    """Return truth values as numbers, which are ordered; other tensors as they are."""
-    return reader.cast(x, DType.U8) if reader.type(x).dtype is DType.BOOL else x
+def _number(ctx: Reader, x: Value) -> Value:
+    """Return truth values as bytes, which are ordered; other tensors unchanged."""
+    return ctx.cast(x, DType.U8) if ctx.type(x).dtype is DType.BOOL else x
 
 
 def _variance(
-    reader: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any
+    ctx: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any
 ) -> Any:
-    chosen = tuple(axes if axes is not None else range(len(reader.shape(x))))
-    mean = reader.emit("reduce_mean", x, axes=chosen, keepdims=True)
-    total = reader.emit("reduce_sum_square", reader.emit("sub", x, mean), axes=chosen, keepdims=bool(keepdim))
+    chosen = tuple(axes if axes is not None else range(len(ctx.shape(x))))
+    mean = ctx.emit("reduce_mean", x, axes=chosen, keepdims=True)
+    total = ctx.emit("reduce_sum_square", ctx.emit("sub", x, mean), axes=chosen, keepdims=bool(keepdim))
     count = 1
     for axis in chosen:
-        count *= reader.shape(x)[axis]
-    return reader.emit(
+        count *= ctx.shape(x)[axis]
+    return ctx.emit(
         "div",
         total,
-        reader.constant(max(count - (1 if correction is None else correction), 0), dtype=reader.type(x).dtype),
+        ctx.constant(max(count - (1 if correction is None else correction), 0), dtype=ctx.type(x).dtype),
     )
 
 
 def _extreme(values: str, places: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
-        own = reader.type(x).dtype
-        number = _number(reader, x)
-        if axis is None and not reader.type(x).size:
-            reader.fail("no element is the extreme of an empty tensor; give it elements, or name an axis that has some")
+    def convert(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+        own = ctx.type(x).dtype
+        number = _number(ctx, x)
+        if axis is None and not ctx.type(x).size:
+            ctx.fail("no element is the extreme of an empty tensor; give it elements, or name an axis that has some")
         if axis is None:
-            return reader.cast(reader.emit(values, number, keepdims=False), own)
-        value, position = reader.emit(places, number, outputs=2, axis=axis, keepdims=bool(keep))
-        return reader.cast(value, own), position
+            return ctx.cast(ctx.emit(values, number, keepdims=False), own)
+        value, position = ctx.emit(places, number, outputs=2, axis=axis, keepdims=bool(keep))
+        return ctx.cast(value, own), position
 
     return convert
 
 
 def _norm(
-    reader: Reader, x: Value, order: float = 2, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None
+    ctx: Reader, x: Value, order: float = 2, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None
 ) -> Any:
-    x = x if dtype is None else reader.cast(x, dtype_of(dtype))
-    chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(reader.shape(x))))
+    x = x if dtype is None else ctx.cast(x, dtype_of(dtype))
+    chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
     given: dict[str, Any] = {"axes": chosen, "keepdims": bool(keep)}
     if order in (1, 2):
-        return reader.emit(f"reduce_l{int(order)}", x, **given)
-    size = reader.emit("abs", x)
+        return ctx.emit(f"reduce_l{int(order)}", x, **given)
+    size = ctx.emit("abs", x)
     if abs(order) == math.inf:
-        return reader.emit("reduce_max" if order > 0 else "reduce_min", size, **given)
-    kind = reader.type(x).dtype
+        return ctx.emit("reduce_max" if order > 0 else "reduce_min", size, **given)
+    kind = ctx.type(x).dtype
     if order == 0:
-        return reader.emit("reduce_sum", reader.cast(reader.cast(x, DType.BOOL), kind), **given)
-    total = reader.emit("reduce_sum", reader.emit("pow", size, reader.constant(order, dtype=kind)), **given)
-    return reader.emit("pow", total, reader.constant(1 / order, dtype=kind))
+        return ctx.emit("reduce_sum", ctx.cast(ctx.cast(x, DType.BOOL), kind), **given)
+    total = ctx.emit("reduce_sum", ctx.emit("pow", size, ctx.constant(order, dtype=kind)), **given)
+    return ctx.emit("pow", total, ctx.constant(1 / order, dtype=kind))
 
 
-def _distances(reader: Reader, a: Value, b: Value, order: float, *_: Any) -> Any:
-    """The norm of every difference between rows of two matrices."""
-    rank = len(reader.shape(a))
+def _distances(ctx: Reader, a: Value, b: Value, order: float, *_: Any) -> Any:
+    """Return the norm of every difference between rows of two matrices."""
+    rank = len(ctx.shape(a))
     return _norm(
-        reader,
-        reader.emit("sub", unsqueeze(reader, a, rank - 1), unsqueeze(reader, b, len(reader.shape(b)) - 2)),
+        ctx,
+        ctx.emit("sub", unsqueeze(ctx, a, rank - 1), unsqueeze(ctx, b, len(ctx.shape(b)) - 2)),
         order,
         (-1,),
     )
 
 
-def _kth(reader: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
-    """The k-th least element and its place."""
-    axis %= len(reader.shape(x))
-    found = _top_k(reader, x, k, axis, largest=False)
-    last = [reader.emit("slice", v, starts=(k - 1,), ends=(k,), axes=(axis,)) for v in found]
-    shape = tuple(n for a, n in enumerate(reader.shape(x)) if a != axis)
-    return tuple(last if keep else (reader.reshape(v, shape) for v in last))
+def _kth(ctx: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
+    """Return the k-th least element and its position."""
+    axis %= len(ctx.shape(x))
+    found = _top_k(ctx, x, k, axis, largest=False)
+    last = [ctx.emit("slice", v, starts=(k - 1,), ends=(k,), axes=(axis,)) for v in found]
+    shape = tuple(n for a, n in enumerate(ctx.shape(x)) if a != axis)
+    return tuple(last if keep else (ctx.reshape(v, shape) for v in last))
 
 
-def _median(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
-    """The lower one of the two elements in the middle, or the first NaN."""
-    if axis is None and not reader.type(x).size:
-        if not reader.type(x).dtype.is_float:
-            reader.fail("there is no median of no integers")
-        return reader.constant(np.nan, dtype=reader.type(x).dtype)
+def _median(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+    """Return the lower of the two middle elements, or the first NaN."""
+    if axis is None and not ctx.type(x).size:
+        if not ctx.type(x).dtype.is_float:
+            ctx.fail("there is no median of no integers")
+        return ctx.constant(np.nan, dtype=ctx.type(x).dtype)
     if axis is None:
-        return _median(reader, reader.reshape(x, (-1,)), 0)[0]
-    found = _kth(reader, x, (reader.shape(x)[axis] + 1) // 2, axis, keep)
-    if not reader.type(x).dtype.is_float:
+        return _median(ctx, ctx.reshape(x, (-1,)), 0)[0]
+    found = _kth(ctx, x, (ctx.shape(x)[axis] + 1) // 2, axis, keep)
+    if not ctx.type(x).dtype.is_float:
         return found
-    none = reader.cast(reader.emit("is_nan", x), DType.U8)
-    any_none = reader.cast(reader.emit("reduce_max", none, axes=(axis,), keepdims=keep), DType.BOOL)
-    first = reader.constant(np.nan, dtype=reader.type(x).dtype), reader.emit("argmax", none, axis=axis, keepdims=keep)
-    return tuple(reader.emit("where", any_none, *pair) for pair in zip(first, found, strict=True))
+    none = ctx.cast(ctx.emit("is_nan", x), DType.U8)
+    any_none = ctx.cast(ctx.emit("reduce_max", none, axes=(axis,), keepdims=keep), DType.BOOL)
+    first = ctx.constant(np.nan, dtype=ctx.type(x).dtype), ctx.emit("argmax", none, axis=axis, keepdims=keep)
+    return tuple(ctx.emit("where", any_none, *pair) for pair in zip(first, found, strict=True))
 
 
-def _sort(reader: Reader, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
-    return _top_k(reader, x, reader.shape(x)[axis], axis, descending)
+def _sort(ctx: Reader, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
+    return _top_k(ctx, x, ctx.shape(x)[axis], axis, descending)
 
 
-def _sort_stable(reader: Reader, x: Value, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    return _sort(reader, x, dim, descending)
+def _sort_stable(ctx: Reader, x: Value, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(ctx, x, dim, descending)
 
 
 def _position(op: str) -> Convert:
-    def convert(reader: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
-        x = _number(reader, x)
+    def convert(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+        x = _number(ctx, x)
         if axis is None:
-            x, axis, keep = reader.reshape(x, (-1,)), 0, False
-        return reader.emit(op, x, axis=axis, keepdims=bool(keep))
+            x, axis, keep = ctx.reshape(x, (-1,)), 0, False
+        return ctx.emit(op, x, axis=axis, keepdims=bool(keep))
 
     return convert
 
 
 def _variance_and_mean(
-    reader: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
+    ctx: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """The mean is the one that the variance is of, in another shape."""
-    chosen = tuple(axes if axes is not None else range(len(reader.shape(x))))
-    mean = reader.emit("reduce_mean", x, axes=chosen, keepdims=True)
+    """Convert both; the mean is that of the variance, in another shape."""
+    chosen = tuple(axes if axes is not None else range(len(ctx.shape(x))))
+    mean = ctx.emit("reduce_mean", x, axes=chosen, keepdims=True)
     if not keepdim:
-        dropped = {axis % max(1, len(reader.shape(x))) for axis in chosen}
-        kept = tuple(n for axis, n in enumerate(reader.shape(x)) if axis not in dropped)
-        mean = reader.reshape(mean, kept)
-    return _variance(reader, x, axes, correction, keepdim), mean
+        dropped = {axis % max(1, len(ctx.shape(x))) for axis in chosen}
+        kept = tuple(n for axis, n in enumerate(ctx.shape(x)) if axis not in dropped)
+        mean = ctx.reshape(mean, kept)
+    return _variance(ctx, x, axes, correction, keepdim), mean
 
 
 def _truth(op: str) -> Convert:
-    def convert(reader: Reader, x: Value, axes: Any = None, keep: bool = False) -> Any:
-        number = reader.cast(reader.cast(x, DType.BOOL), DType.U8)
-        chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(reader.shape(x))))
-        found = reader.emit(op, number, axes=chosen, keepdims=bool(keep))
-        return found if reader.type(x).dtype is DType.U8 else reader.cast(found, DType.BOOL)  # bytes were truth once
+    def convert(ctx: Reader, x: Value, axes: Any = None, keep: bool = False) -> Any:
+        number = ctx.cast(ctx.cast(x, DType.BOOL), DType.U8)
+        chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
+        found = ctx.emit(op, number, axes=chosen, keepdims=bool(keep))
+        return (
+            found if ctx.type(x).dtype is DType.U8 else ctx.cast(found, DType.BOOL)
+        )  # the result for bytes is of bytes
 
     return convert
 
 
 def _softmax(op: str) -> Convert:
-    return lambda reader, x, axis, half=False, **_: reader.emit(op, x, axis=axis)
+    return lambda ctx, x, axis, half=False, **_: ctx.emit(op, x, axis=axis)
 
 
-def _histogram(reader: Reader, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Each bin asks every element whether it is in it; the last has its end,
-    and equal bounds mean those of the elements.
+def _histogram(ctx: Reader, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+    """Convert to a comparison of every element with every bin.
+
+    The last bin includes its end; equal bounds mean those of the elements.
     """
-    kind = reader.type(x).dtype
-    flat = reader.reshape(x, (1, -1))
-    first, last = reader.constant(low, dtype=kind), reader.constant(high, dtype=kind)
+    kind = ctx.type(x).dtype
+    flat = ctx.reshape(x, (1, -1))
+    first, last = ctx.constant(low, dtype=kind), ctx.constant(high, dtype=kind)
     if low == high:
-        first, last = (reader.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))
-        same = reader.cast(reader.emit("equal", first, last), kind)
-        first, last = reader.emit("sub", first, same), reader.emit("add", last, same)
-    share = reader.emit("div", reader.emit("sub", flat, first), reader.emit("sub", last, first))
-    place = reader.emit("floor", reader.emit("mul", share, reader.constant(bins, dtype=kind)))
-    place = reader.emit("min", place, reader.constant(bins - 1, dtype=kind))
-    inside = reader.emit(
-        "logical_and", *(reader.emit("less_or_equal", *pair) for pair in ((first, flat), (flat, last)))
-    )
-    chosen = reader.emit("equal", place, reader.constant(np.arange(bins)[:, None], dtype=kind))
-    counted = reader.cast(reader.emit("logical_and", chosen, inside), kind)
-    return reader.emit("reduce_sum", counted, axes=(1,), keepdims=False)
+        first, last = (ctx.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))
+        same = ctx.cast(ctx.emit("equal", first, last), kind)
+        first, last = ctx.emit("sub", first, same), ctx.emit("add", last, same)
+    share = ctx.emit("div", ctx.emit("sub", flat, first), ctx.emit("sub", last, first))
+    place = ctx.emit("floor", ctx.emit("mul", share, ctx.constant(bins, dtype=kind)))
+    place = ctx.emit("min", place, ctx.constant(bins - 1, dtype=kind))
+    inside = ctx.emit("logical_and", *(ctx.emit("less_or_equal", *pair) for pair in ((first, flat), (flat, last))))
+    chosen = ctx.emit("equal", place, ctx.constant(np.arange(bins)[:, None], dtype=kind))
+    counted = ctx.cast(ctx.emit("logical_and", chosen, inside), kind)
+    return ctx.emit("reduce_sum", counted, axes=(1,), keepdims=False)
 
 
-def _counts(reader: Reader, *_: Any) -> Any:
-    reader.fail(
+def _counts(ctx: Reader, *_: Any) -> Any:
+    ctx.fail(
         "the length of the result depends on values; torch.nn.functional.one_hot(x, n).sum(0) counts to a given length"
     )
 
 
-def _multilabel_margin(reader: Reader, x: Value, target: Value, reduction: int) -> tuple[Value, Value]:
-    """The margins between each label, up to the first negative one, and each class that is none.
+def _multilabel_margin(ctx: Reader, x: Value, target: Value, reduction: int) -> tuple[Value, Value]:
+    """Convert the margins between each label, up to the first negative one, and each other class.
 
     PyTorch's decomposition counts the labels after it too.
     """
-    shape, kind = reader.shape(x), reader.type(x).dtype
-    rank, zero = len(shape), reader.constant(0, dtype=DType.I64)
-    target = reader.cast(target, DType.I64)
-    ended = reader.emit("cumsum", reader.cast(reader.emit("less", target, zero), DType.I64), axis=-1)
-    counts = unsqueeze(reader, reader.emit("equal", ended, zero), rank)
-    named = reader.emit("equal", unsqueeze(reader, target, rank), reader.constant(np.arange(shape[-1])))
-    named = reader.cast(reader.emit("logical_and", named, counts), DType.U8)
-    labels = reader.cast(reader.emit("reduce_max", named, axes=(-2,), keepdims=False), DType.BOOL)
-    found = reader.emit("gather_elements", x, reader.emit("max", target, zero), axis=-1)
-    apart = reader.emit("sub", unsqueeze(reader, x, rank - 1), unsqueeze(reader, found, rank))
-    margin = reader.emit("relu", reader.emit("add", apart, reader.constant(1, dtype=kind)))
-    used = reader.emit("logical_and", counts, unsqueeze(reader, reader.emit("logical_not", labels), rank - 1))
-    terms = reader.emit("where", used, margin, reader.constant(0, dtype=kind))
-    loss = reader.emit(
-        "div", reader.emit("reduce_sum", terms, axes=(-2, -1), keepdims=False), reader.constant(shape[-1], dtype=kind)
+    shape, kind = ctx.shape(x), ctx.type(x).dtype
+    rank, zero = len(shape), ctx.constant(0, dtype=DType.I64)
+    target = ctx.cast(target, DType.I64)
+    ended = ctx.emit("cumsum", ctx.cast(ctx.emit("less", target, zero), DType.I64), axis=-1)
+    counts = unsqueeze(ctx, ctx.emit("equal", ended, zero), rank)
+    named = ctx.emit("equal", unsqueeze(ctx, target, rank), ctx.constant(np.arange(shape[-1])))
+    named = ctx.cast(ctx.emit("logical_and", named, counts), DType.U8)
+    labels = ctx.cast(ctx.emit("reduce_max", named, axes=(-2,), keepdims=False), DType.BOOL)
+    found = ctx.emit("gather_elements", x, ctx.emit("max", target, zero), axis=-1)
+    difference = ctx.emit("sub", unsqueeze(ctx, x, rank - 1), unsqueeze(ctx, found, rank))
+    margin = ctx.emit("relu", ctx.emit("add", difference, ctx.constant(1, dtype=kind)))
+    used = ctx.emit("logical_and", counts, unsqueeze(ctx, ctx.emit("logical_not", labels), rank - 1))
+    terms = ctx.emit("where", used, margin, ctx.constant(0, dtype=kind))
+    loss = ctx.emit(
+        "div", ctx.emit("reduce_sum", terms, axes=(-2, -1), keepdims=False), ctx.constant(shape[-1], dtype=kind)
     )
     if reduction:
-        loss = reader.emit(
+        loss = ctx.emit(
             "reduce_mean" if reduction == 1 else "reduce_sum", loss, axes=tuple(range(rank - 1)), keepdims=False
         )
-    return loss, reader.cast(labels, kind)
+    return loss, ctx.cast(labels, kind)
 
 
-def _top_k(reader: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
-    y, places = reader.emit("top_k", _number(reader, x), outputs=2, k=k, axis=axis, largest=bool(largest))
-    return reader.cast(y, reader.type(x).dtype), places
+def _top_k(ctx: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+    y, places = ctx.emit("top_k", _number(ctx, x), outputs=2, k=k, axis=axis, largest=bool(largest))
+    return ctx.cast(y, ctx.type(x).dtype), places
 
 
 TABLE: dict[str, Convert] = {

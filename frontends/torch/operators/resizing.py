@@ -1,4 +1,4 @@
-"""PyTorch's resizing, forward and backward, with the elements that its kernels of a device choose.
+"""PyTorch's resizing, forward and backward, by the kernels of each device.
 
 Those kernels differ where a factor is given and an axis keeps its size (2 * 1.3 is 2):
 
@@ -26,13 +26,13 @@ from ..reader import Convert, Reader, Value
 
 Table = npt.NDArray[np.int64]
 
-#: Up to so many rows and columns together, PyTorch's CPU has one kernel for all orders in memory.
+#: Sum of rows and columns up to which PyTorch's CPU has one kernel for all memory orders.
 _MAX_SMALL_EXTENTS = 128
 
 
 @frozen
 class _Resizing:
-    """A call to resize: the extents before and after, the factors given, and the operand's device and order."""
+    """Resizing call: extents, given factors, device and memory order."""
 
     shape: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -43,29 +43,32 @@ class _Resizing:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no axis changes its size."""
+        """Return whether no axis changes its size."""
         return self.shape == self.sizes
 
     def scales(self, copied: Sequence[bool]) -> tuple[float, ...] | None:
-        """Return a scale for each axis of the operand, 1 where it is copied; None where sizes alone are given."""
+        """Return a scale for each axis, 1 where it is copied.
+
+        Returns None without factors.
+        """
         if not any(self.factors):
             return None
         axes = zip(self.shape, self.sizes, self.factors, copied, strict=True)
         return (1.0, 1.0, *(1.0 if kept else f or m / n for n, m, f, kept in axes))
 
-    def kept(self) -> list[bool]:
+    def keeps_axes(self) -> list[bool]:
         """Return for each axis whether it keeps its size."""
         return [n == m for n, m in zip(self.shape, self.sizes, strict=True)]
 
 
-def _resizing(reader: Reader, shape: Sequence[int], sizes: Sequence[int] | None, given: Sequence[Any]) -> _Resizing:
-    """Return what a call says: `given` are a factor for each axis, or one list of them."""
+def _resizing(ctx: Reader, shape: Sequence[int], sizes: Sequence[int] | None, given: Sequence[Any]) -> _Resizing:
+    """Return the call: `given` are a factor for each axis, or one list of them."""
     spatial = tuple(shape[2:])
     listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
     factors = tuple(None if f is None else float(f) for f in listed if f is not None or len(listed) == len(spatial))
     factors = factors or (None,) * len(spatial)
     target = [int(n * (f or 1)) for n, f in zip(spatial, factors, strict=True)] if sizes is None else sizes
-    operands = reader.node.all_input_nodes if reader.node is not None else []
+    operands = ctx.node.all_input_nodes if ctx.node is not None else []
     example = operands[0].meta.get("val") if operands else None
     if not isinstance(example, torch.Tensor):
         return _Resizing(spatial, tuple(target), factors, False, False, False)
@@ -81,9 +84,9 @@ def _resizing(reader: Reader, shape: Sequence[int], sizes: Sequence[int] | None,
 
 
 def _nearest_tables(call: _Resizing, exact: bool) -> list[Table]:
-    """Return the elements that PyTorch takes along each axis: `exact` from the middle of a place, else its beginning.
+    """Return the elements that PyTorch takes along each axis, `exact` from pixel centres.
 
-    Its coordinates are those of single precision, but for the CPU's general kernel with doubles.
+    Its coordinates are f32, except in the CPU's general kernel for f64.
     """
     axes = list(zip(call.shape, call.sizes, call.factors, strict=True))
     if call.on_gpu:
@@ -98,7 +101,7 @@ def _nearest_tables(call: _Resizing, exact: bool) -> list[Table]:
 
 
 def _nearest_tables_back(call: _Resizing, exact: bool) -> list[Table]:
-    """Return the element along each axis to which PyTorch adds the gradient of each place."""
+    """Return the element along each axis to which PyTorch adds each gradient."""
     axes = list(zip(call.shape, call.sizes, call.factors, strict=True))
     if not call.on_gpu:
         return [_indexed_places(*axis, exact) for axis in axes]
@@ -112,21 +115,21 @@ def _step(size: int, result: int, factor: float | None, kind: type[np.floating[A
 
 
 def _single_places(size: int, result: int, factor: float | None, exact: bool, middle: type[np.floating[Any]]) -> Table:
-    """Return places times the step, where `middle` is the precision of a place's middle."""
+    """Return positions times the step; `middle` is the precision of a position's centre."""
     start = np.arange(result, dtype=middle) + middle(0.5) if exact else np.arange(result, dtype=np.float32)
     places: Table = np.floor((start * _step(size, result, factor, np.float32)).astype(np.float32)).astype(np.int64)
     return np.minimum(places, size - 1)
 
 
 def _indexed_places(size: int, result: int, factor: float | None, exact: bool) -> Table:
-    """Return the places of the CPU's kernel for small or channels-last results: sizes kept or doubled are exact."""
+    """Return the positions of the CPU's kernel for small or channels-last results; kept or doubled sizes are exact."""
     if not exact and result in (size, 2 * size):
         return np.arange(result, dtype=np.int64) * size // result
     return _single_places(size, result, factor, exact, np.float64)
 
 
 def _general_places(size: int, result: int, factor: float | None, exact: bool, double: bool) -> Table:
-    """Return the places of the CPU's general kernel, which rounds to single precision last."""
+    """Return the positions of the CPU's general kernel, which rounds to f32 last."""
     kind: type[np.floating[Any]] = np.float64 if double else np.float32
     step = np.float64(_step(size, result, factor, kind))
     middle = np.maximum((step * (np.arange(result) + 0.5) - 0.5).astype(kind), 0).astype(np.float64) + 0.5
@@ -135,15 +138,15 @@ def _general_places(size: int, result: int, factor: float | None, exact: bool, d
 
 
 def _places_of_ranges(size: int, result: int, factor: float | None, exact: bool) -> Table:
-    """Return the places of the GPU's backward kernel: each element sums a range, which ends at a rounded multiple."""
+    """Return the positions of the GPU's backward kernel: each element sums a range that ends at a rounded multiple."""
     step = np.float32(result) / np.float32(size) if factor is None else np.float32(factor)
     ends = np.ceil(np.arange(1, size + 1, dtype=np.float32) * step - np.float32(0.5 if exact else 0.0))
     return np.minimum(np.searchsorted(ends, np.arange(result), side="right"), size - 1)
 
 
-def _take_nearest(reader: Reader, x: Value, call: _Resizing, exact: bool, tables: Sequence[Table]) -> list[Value]:
-    """Return the steps from `x` to the elements of tables: one where these are the nearest, else one for an axis."""
-    shape = reader.shape(x)
+def _take_nearest(ctx: Reader, x: Value, call: _Resizing, exact: bool, tables: Sequence[Table]) -> list[Value]:
+    """Return the steps from `x` to the elements of tables: one for exact nearest positions, else one for each axis."""
+    shape = ctx.shape(x)
     scales = call.scales([bool((t == np.arange(n)).all()) for t, n in zip(tables, call.sizes, strict=True)])
     factors = call.factors if scales is None else scales[2:]
     right = [_exact_places(*axis, exact) for axis in zip(call.shape, call.sizes, factors, strict=True)]
@@ -152,17 +155,17 @@ def _take_nearest(reader: Reader, x: Value, call: _Resizing, exact: bool, tables
             "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
             "nearest_mode": "round_prefer_ceil" if exact else "floor",
         }
-        return [reader.emit("resize_nearest", x, sizes=shape[:2] + call.sizes, scales=scales, **rule)]
+        return [ctx.emit("resize_nearest", x, sizes=shape[:2] + call.sizes, scales=scales, **rule)]
     steps = []
     for n, (table, extent) in enumerate(zip(tables, call.shape, strict=True)):
         if len(table) != extent or (table != np.arange(extent)).any():
-            x = reader.emit("gather", x, reader.constant(table), axis=n + 2)
+            x = ctx.emit("gather", x, ctx.constant(table), axis=n + 2)
             steps.append(x)
     return steps
 
 
 def _exact_places(size: int, result: int, factor: float | None, exact: bool) -> Table:
-    """Return the nearest places by exact arithmetic, as the vocabulary's operation has them."""
+    """Return the nearest positions by exact arithmetic, as the vocabulary's operation has them."""
     ratio = Fraction(result, size) if factor is None else Fraction(factor).limit_denominator()
     places = [(2 * i + exact) * ratio.denominator // (2 * ratio.numerator) for i in range(result)]
     return np.minimum(np.array(places, np.int64), size - 1)
@@ -171,59 +174,59 @@ def _exact_places(size: int, result: int, factor: float | None, exact: bool) -> 
 def nearest(exact: bool) -> Convert:
     """Return the conversion of taking the nearest element."""
 
-    def convert(reader: Reader, x: Value, sizes: Any, *given: Any) -> Any:
-        call = _resizing(reader, reader.shape(x), sizes, given)
-        return _take_nearest(reader, x, call, exact, _nearest_tables(call, exact))[-1]
+    def convert(ctx: Reader, x: Value, sizes: Any, *given: Any) -> Any:
+        call = _resizing(ctx, ctx.shape(x), sizes, given)
+        return _take_nearest(ctx, x, call, exact, _nearest_tables(call, exact))[-1]
 
     return convert
 
 
 def _nearest_back(exact: bool) -> Convert:
-    def convert(reader: Reader, dy: Value, sizes: Any, shape: Sequence[int], *given: Any) -> Any:
-        call = _resizing(reader, shape, sizes, given)
+    def convert(ctx: Reader, dy: Value, sizes: Any, shape: Sequence[int], *given: Any) -> Any:
+        call = _resizing(ctx, shape, sizes, given)
         tables = _nearest_tables_back(call, exact)
-        return _back(reader, dy, shape, lambda x: _take_nearest(reader, x, call, exact, tables))
+        return _back(ctx, dy, shape, lambda x: _take_nearest(ctx, x, call, exact, tables))
 
     return convert
 
 
-def _back(reader: Reader, dy: Value, shape: Sequence[int], forward: Callable[[Value], list[Value]]) -> Value:
-    """Return the gradient of an operand of a shape, given the steps that lead from it to the result."""
-    x = reader.constant(np.broadcast_to(np.zeros((), reader.type(dy).dtype.numpy), tuple(shape)))
+def _back(ctx: Reader, dy: Value, shape: Sequence[int], forward: Callable[[Value], list[Value]]) -> Value:
+    """Return the gradient of an operand of a shape, given its forward steps."""
+    x = ctx.constant(np.broadcast_to(np.zeros((), ctx.type(dy).dtype.numpy), tuple(shape)))
     steps = [x, *forward(x)]
     for before, after in zip(steps[-2::-1], steps[:0:-1], strict=True):
-        (dy,) = reader.adjoint(after, dy, [before])
+        (dy,) = ctx.adjoint(after, dy, [before])
     return dy
 
 
 # ---- neighbours weighted by nearness
 
 
-def _weigh(reader: Reader, x: Value, call: _Resizing, mode: str, corners: bool, back: bool) -> list[Value]:
-    """Return the one step from `x` to neighbours weighted by a kernel."""
+def _weigh(ctx: Reader, x: Value, call: _Resizing, mode: str, corners: bool, back: bool) -> list[Value]:
+    """Return the step from `x` to neighbours weighted by a kernel."""
     if call.on_gpu or mode == "cubic":
         copied = [call.keeps_all and (call.on_gpu or back)] * len(call.shape)
     else:
-        copied = call.kept()
+        copied = call.keeps_axes()
     scales = None if corners else call.scales(copied)
     place = "align_corners" if corners else "half_pixel"
-    sizes = reader.shape(x)[:2] + call.sizes
-    return [reader.emit(f"resize_{mode}", x, sizes=sizes, scales=scales, coordinate_transformation_mode=place)]
+    sizes = ctx.shape(x)[:2] + call.sizes
+    return [ctx.emit(f"resize_{mode}", x, sizes=sizes, scales=scales, coordinate_transformation_mode=place)]
 
 
-def _weigh_wide(reader: Reader, x: Value, call: _Resizing, kernel: str, corners: bool, back: bool) -> list[Value]:
-    """Return the steps from `x` to neighbours weighted by a kernel as wide as a place of the result."""
+def _weigh_wide(ctx: Reader, x: Value, call: _Resizing, kernel: str, corners: bool, back: bool) -> list[Value]:
+    """Return the steps from `x` to neighbours weighted by a kernel as wide as an element of the result."""
     rule = Rule(kernel, cubic_a=-0.5, antialias=True, exclude_outside=True)
-    steps, kind = [], reader.type(x).dtype
+    steps, kind = [], ctx.type(x).dtype
     for n, (extent, size, factor) in enumerate(zip(call.shape, call.sizes, call.factors, strict=True)):
         scale = size / extent if factor is None else factor
-        if corners:  # that of the outermost elements, but with places where they are without corners
+        if corners:  # the scale of the outermost elements, with the positions of the rule without corners
             scale = (size - 1) / (extent - 1) if min(size, extent) > 1 else np.inf
         copied = call.keeps_all and back if call.on_gpu else not back
         if extent == size and (copied or scale == 1):
             continue
         places, weights, _ = axis_table(rule, extent, size, scale)
-        x = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=kind), axis=n + 2)
+        x = ctx.emit("sample_axis", x, ctx.constant(places), ctx.constant(weights, dtype=kind), axis=n + 2)
         steps.append(x)
     return steps
 
@@ -232,17 +235,17 @@ _Steps = Callable[[Reader, Value, _Resizing, str, bool, bool], list[Value]]
 
 
 def _smooth(steps: _Steps, mode: str) -> Convert:
-    def convert(reader: Reader, x: Value, sizes: Any, corners: bool, *given: Any) -> Any:
-        call = _resizing(reader, reader.shape(x), sizes, given)
-        return [x, *steps(reader, x, call, mode, corners, False)][-1]
+    def convert(ctx: Reader, x: Value, sizes: Any, corners: bool, *given: Any) -> Any:
+        call = _resizing(ctx, ctx.shape(x), sizes, given)
+        return [x, *steps(ctx, x, call, mode, corners, False)][-1]
 
     return convert
 
 
 def _smooth_back(steps: _Steps, mode: str) -> Convert:
-    def convert(reader: Reader, dy: Value, sizes: Any, shape: Sequence[int], corners: bool, *given: Any) -> Any:
-        call = _resizing(reader, shape, sizes, given)
-        return _back(reader, dy, shape, lambda x: steps(reader, x, call, mode, corners, True))
+    def convert(ctx: Reader, dy: Value, sizes: Any, shape: Sequence[int], corners: bool, *given: Any) -> Any:
+        call = _resizing(ctx, shape, sizes, given)
+        return _back(ctx, dy, shape, lambda x: steps(ctx, x, call, mode, corners, True))
 
     return convert
 

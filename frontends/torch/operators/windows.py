@@ -14,13 +14,13 @@ from .movement import unsqueeze
 
 
 def _pair(value: Sequence[int] | int, rank: int) -> tuple[int, ...]:
-    """Return one integer per axis; PyTorch writes one for all of them."""
+    """Return one integer per axis; one stands for all of them."""
     items = (value,) if isinstance(value, int) else tuple(value)
     return items * rank if len(items) == 1 else items
 
 
 def convolution(
-    reader: Reader,
+    ctx: Reader,
     x: Value,
     w: Value,
     b: Value | None,
@@ -32,18 +32,18 @@ def convolution(
     groups: int,
 ) -> Any:
     """Convert a convolution, transposed or not."""
-    rank = len(reader.shape(w)) - 2
+    rank = len(ctx.shape(w)) - 2
     strides, pads, dilations = _pair(stride, rank), _pair(padding, rank), _pair(dilation, rank)
-    if not all(reader.shape(w)[2:]):
-        reader.fail(f"expected a kernel of at least one element along each axis, found {reader.shape(w)[2:]}")
+    if not all(ctx.shape(w)[2:]):
+        ctx.fail(f"expected a kernel of at least one element along each axis, found {ctx.shape(w)[2:]}")
     given: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "groups": groups}
     if transposed:
-        return reader.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)
-    return reader.emit("conv", x, w, b, **given)
+        return ctx.emit("conv_transpose", x, w, b, output_padding=_pair(extra, rank), **given)
+    return ctx.emit("conv", x, w, b, **given)
 
 
 def max_pool(
-    reader: Reader,
+    ctx: Reader,
     x: Value,
     kernel: Any,
     stride: Any = (),
@@ -51,24 +51,25 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    """Convert max pooling; PyTorch's positions count within a plane, ours in the whole tensor."""
-    rank = len(reader.shape(x)) - 2
+    """Convert max pooling.
+
+    PyTorch's positions count within a plane, ours in the whole tensor.
+    """
+    rank = len(ctx.shape(x)) - 2
     size = _pair(kernel, rank)
     given: dict[str, Any] = {
         "strides": _pair(stride or size, rank),
         "pads": _pair(padding, rank) * 2,
         "dilations": _pair(dilation, rank),
     }
-    values = reader.emit("max_pool", x, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
-    _, positions = reader.emit(
-        "max_pool_positions", x, outputs=2, kernel_shape=size, ceil_mode=bool(ceil_mode), **given
-    )
-    plane = reader.constant(math.prod(reader.shape(x)[2:]), dtype=DType.I64)
-    return (values, reader.emit("mod", positions, plane))
+    values = ctx.emit("max_pool", x, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
+    _, positions = ctx.emit("max_pool_positions", x, outputs=2, kernel_shape=size, ceil_mode=bool(ceil_mode), **given)
+    plane = ctx.constant(math.prod(ctx.shape(x)[2:]), dtype=DType.I64)
+    return (values, ctx.emit("mod", positions, plane))
 
 
 def average_pool(
-    reader: Reader,
+    ctx: Reader,
     x: Value,
     kernel: Any,
     stride: Any = (),
@@ -79,54 +80,55 @@ def average_pool(
 ) -> Any:
     """Convert average pooling."""
     if divisor is not None:
-        reader.fail("a divisor of one's own is not supported")
-    rank = len(reader.shape(x)) - 2
+        ctx.fail("a divisor of one's own is not supported")
+    rank = len(ctx.shape(x)) - 2
     size = _pair(kernel, rank)
     given: dict[str, Any] = {
         "strides": _pair(stride or size, rank),
         "pads": _pair(padding, rank) * 2,
         "ceil_mode": bool(ceil_mode),
     }
-    return reader.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
+    return ctx.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
 
 
 def equal_windows(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether windows of one size divide each axis into the wanted number."""
+    """Return whether equal windows divide each axis into the wanted number."""
     return all(n == m or (m and not n % m) for n, m in zip(sizes, wanted, strict=True))
 
 
-def adaptive_pool(reader: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
-    """Convert average pooling to given sizes; with `once` at most one of several steps that it takes."""
-    rank = len(reader.shape(x)) - 2
-    spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
+def adaptive_pool(ctx: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
+    """Convert average pooling to given sizes.
+
+    With `once` it converts at most one of several steps.
+    """
+    rank = len(ctx.shape(x)) - 2
+    spatial, wanted = ctx.shape(x)[2:], _pair(sizes, rank)
     if equal_windows(spatial, wanted):
         window = tuple(n // m if m else 1 for n, m in zip(spatial, wanted, strict=True))
-        return reader.emit("average_pool", x, kernel_shape=window, strides=window)
+        return ctx.emit("average_pool", x, kernel_shape=window, strides=window)
     axis = next(axis for axis, (n, m) in enumerate(zip(spatial, wanted, strict=True)) if not equal_windows([n], [m]))
     places, weights = _windows_of_several_sizes(spatial[axis], wanted[axis])
-    dtype = reader.type(x).dtype
-    y = reader.emit("sample_axis", x, reader.constant(places), reader.constant(weights, dtype=dtype), axis=axis + 2)
-    return y if once or reader.shape(y)[2:] == wanted else adaptive_pool(reader, y, wanted)
+    dtype = ctx.type(x).dtype
+    y = ctx.emit("sample_axis", x, ctx.constant(places), ctx.constant(weights, dtype=dtype), axis=axis + 2)
+    return y if once or ctx.shape(y)[2:] == wanted else adaptive_pool(ctx, y, wanted)
 
 
-def _batched(convert: Convert, rank: int) -> Convert:
-    """Return a conversion for `rank` axes of space that takes one element of a batch alone, too."""
+def _allow_unbatched(convert: Convert, rank: int) -> Convert:
+    """Return a conversion for `rank` spatial axes that also takes an unbatched tensor."""
 
-    def apply(reader: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
-        if len(reader.shape(x)) == rank + 2:
-            return convert(reader, x, *arguments, **keywords)
-        found = convert(reader, unsqueeze(reader, x, 0), *arguments, **keywords)
+    def apply(ctx: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
+        if len(ctx.shape(x)) == rank + 2:
+            return convert(ctx, x, *arguments, **keywords)
+        found = convert(ctx, unsqueeze(ctx, x, 0), *arguments, **keywords)
         results = found if isinstance(found, tuple) else (found,)
-        alone = tuple(reader.reshape(y, reader.shape(y)[1:]) for y in results)
+        alone = tuple(ctx.reshape(y, ctx.shape(y)[1:]) for y in results)
         return alone if isinstance(found, tuple) else alone[0]
 
     return apply
 
 
 def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
-    """Return the places of each window and their weights;
-    one shorter than the longest repeats its last place with the weight 0.
-    """
+    """Return the positions of each window and their weights; shorter ones repeat their last with weight 0."""
     starts = [n * size // wanted for n in range(wanted)]
     ends = [-(-(n + 1) * size // wanted) for n in range(wanted)]
     longest = max((end - start for start, end in zip(starts, ends, strict=True)), default=1)
@@ -137,55 +139,56 @@ def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
     return np.array(places, np.int64).reshape(wanted, longest), np.array(weights, float).reshape(wanted, longest)
 
 
-def adaptive_max_pool(reader: Reader, x: Value, sizes: Any) -> Any:
+def adaptive_max_pool(ctx: Reader, x: Value, sizes: Any) -> Any:
     """Convert max pooling to given sizes."""
-    rank = len(reader.shape(x)) - 2
-    spatial, wanted = reader.shape(x)[2:], _pair(sizes, rank)
+    rank = len(ctx.shape(x)) - 2
+    spatial, wanted = ctx.shape(x)[2:], _pair(sizes, rank)
     if not equal_windows(spatial, wanted):
-        return _max_of_windows(reader, x, wanted)
-    return max_pool(reader, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
+        return _max_of_windows(ctx, x, wanted)
+    return max_pool(ctx, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
 
 
-def _max_of_windows(reader: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
-    """Windows of several sizes have their elements along a new axis;
-    an element that fills a shorter one up stands behind itself.
+def _max_of_windows(ctx: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
+    """Gather windows of several sizes along a new axis and take their maximum.
+
+    Shorter windows repeat their last element.
     """
-    spatial, rank = reader.shape(x)[2:], len(wanted)
+    spatial, rank = ctx.shape(x)[2:], len(wanted)
     tables = [_windows_of_several_sizes(n, m)[0] for n, m in zip(spatial, wanted, strict=True)]
     grid = [
         np.expand_dims(t, [n for n in range(2 * rank) if n not in (axis, rank + axis)]) for axis, t in enumerate(tables)
     ]
     taps = math.prod(table.shape[1] for table in tables)
     places = np.ravel_multi_index(np.broadcast_arrays(*grid), spatial).reshape(*wanted, taps)
-    elements = reader.emit("gather", reader.reshape(x, (*reader.shape(x)[:2], -1)), reader.constant(places), axis=2)
-    first = reader.emit("argmax", elements, axis=-1, keepdims=False)
-    starts = reader.constant(np.arange(math.prod(wanted)).reshape(wanted) * taps)
-    positions = reader.emit("gather", reader.constant(places.reshape(-1)), reader.emit("add", first, starts), axis=0)
-    return reader.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
+    elements = ctx.emit("gather", ctx.reshape(x, (*ctx.shape(x)[:2], -1)), ctx.constant(places), axis=2)
+    first = ctx.emit("argmax", elements, axis=-1, keepdims=False)
+    starts = ctx.constant(np.arange(math.prod(wanted)).reshape(wanted) * taps)
+    positions = ctx.emit("gather", ctx.constant(places.reshape(-1)), ctx.emit("add", first, starts), axis=0)
+    return ctx.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
 
 
-def columns_as_image(reader: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def columns_as_image(ctx: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Convert the sum of all columns that cover a pixel."""
     pads = tuple(padding)
     more: dict[str, Any] = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
-    return reader.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
+    return ctx.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
 
 
-def grid_sample(reader: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
+def grid_sample(ctx: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
     """Convert sampling at the places of a grid."""
     given: dict[str, Any] = {
         "mode": ("linear", "nearest", "cubic")[mode],
         "padding_mode": ("zeros", "border", "reflection")[padding],
     }
-    return reader.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
+    return ctx.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
 
 
-def _batched_columns(reader: Reader, x: Value, *given: Any) -> Any:
-    """Convert it for a batch, or for one image alone."""
-    if len(reader.shape(x)) == 3:
-        return columns_as_image(reader, x, *given)
-    y = columns_as_image(reader, unsqueeze(reader, x, 0), *given)
-    return reader.reshape(y, reader.shape(y)[1:])
+def _batched_columns(ctx: Reader, x: Value, *given: Any) -> Any:
+    """Convert columns of a batch, or of one image."""
+    if len(ctx.shape(x)) == 3:
+        return columns_as_image(ctx, x, *given)
+    y = columns_as_image(ctx, unsqueeze(ctx, x, 0), *given)
+    return ctx.reshape(y, ctx.shape(y)[1:])
 
 
 _POOLS: dict[str, tuple[Convert, int]] = {
@@ -199,5 +202,5 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.col2im": _batched_columns,
-    **{f"aten.{name}": _batched(convert, rank) for name, (convert, rank) in _POOLS.items()},
+    **{f"aten.{name}": _allow_unbatched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

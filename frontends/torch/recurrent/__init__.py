@@ -1,4 +1,4 @@
-"""Recurrent layers of PyTorch: what they are made of (`layers`), and how they come to us whole (`tracing`)."""
+"""Recurrent layers of PyTorch: core form (`layers`) and capture (`tracing`)."""
 
 from .layers import RECURRENT, ForeignLayerError, compile_layers
 from .tracing import allow_layers, layers_apart

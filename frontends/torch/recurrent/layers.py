@@ -1,7 +1,7 @@
-"""PyTorch's recurrent layers in core form: one of ours per layer, between them what PyTorch orders otherwise (gates,
-batch first) and dropout.
+"""PyTorch's recurrent layers in core form.
 
-Each layer is an operator of our vocabulary, with the derived gradient (`declared`), under a name of its own.
+Each layer becomes one operator of our vocabulary, under its own name and with the derived gradient (`declared`).
+Between layers stand the conversions of PyTorch's orders (gates, batch first) and dropout.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from ..registered import define_operator
 
 aten = torch.ops.aten
 
-#: Our gates by PyTorch's places: LSTM's i, f, c, o as i, o, f, c; GRU's r, z, h as z, r, h.
+#: Our gates by PyTorch's positions: LSTM's i, f, c, o as i, o, f, c; GRU's r, z, h as z, r, h.
 _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
 class ForeignLayerError(GraphError):
-    """A recurrent layer that none of ours computes."""
+    """Raised for a recurrent layer outside the vocabulary."""
 
 
 @frozen
 class Recurrent:
-    """One of PyTorch's recurrent operations: which of ours its layers are. It is called as PyTorch's is."""
+    """Recurrent operation of PyTorch, and the operation of its layers.
+
+    It is called as PyTorch's is.
+    """
 
     op: str
     attributes: Mapping[str, Any] = field(factory=dict)
@@ -47,17 +50,17 @@ class Recurrent:
         directions, parameters = 2 if bidirectional else 1, 4 if biased else 2
         if len(weights) != parameters * directions * layers:
             raise ForeignLayerError("projected states of a recurrent layer (proj_size) are not supported")
-        kind = _computed_in(x, self.op)
+        kind = _computation_type(x, self.op)
         x, *states = (value.to(kind) for value in (x, *(state if self.op == "lstm" else [state])))
         value = x.permute(1, 0, 2) if batch_first else x
         last: list[list[Any]] = [[] for _ in states]
         for layer in range(layers):
             first = layer * directions
             own = [weights[parameters * (first + d) : parameters * (first + d + 1)] for d in range(directions)]
-            w, r, *bs = (_stacked(self.op, [part[n].to(kind) for part in own]) for n in range(parameters))
+            w, r, *bs = (_stack_parameters(self.op, [part[n].to(kind) for part in own]) for n in range(parameters))
             given = [s.narrow(0, first, directions) for s in states]
             found = self._layer(value, w, r, torch.cat(bs, 1) if bs else None, given, bidirectional)
-            value = found[0].permute(0, 2, 1, 3).flatten(2)  # the results of all directions side by side
+            value = found[0].permute(0, 2, 1, 3).flatten(2)  # concatenates the results of all directions
             if training and dropout and layer < layers - 1:
                 value = torch.dropout(value, dropout, True)
             for held, end in zip(last, found[1:], strict=True):
@@ -74,9 +77,9 @@ class Recurrent:
         self, x: Any, state: Any, weights: Sequence[Any], biased: bool, layers: int, dropout: float, training: bool,
         bidirectional: bool, batch_first: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Return what results are like, whose extents may be symbols, without a trace of how they are computed."""
+        """Return empty results, whose extents may be symbols, without a trace."""
         states = list(state) if self.op == "lstm" else [state]
-        kind, wanted = _computed_in(x, self.op), any(t.requires_grad for t in (x, *states, *weights))
+        kind, wanted = _computation_type(x, self.op), any(t.requires_grad for t in (x, *states, *weights))
         steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
         y = x.new_empty((steps, batch, states[0].shape[2] * (2 if bidirectional else 1)), dtype=kind)
         found = [y, *(s.new_empty(s.shape, dtype=kind) for s in states)]
@@ -93,13 +96,15 @@ RECURRENT: Mapping[torch._ops.OpOverload, Recurrent] = {
     aten.rnn_relu.input: Recurrent("rnn", {"activations": ["relu"]}),
 }
 
-#: The same over packed sequences, whose lengths are values, and what unpacks them.
+#: The same over packed sequences, whose lengths are values, and their unpacking.
 PACKED = (*(overload.overloadpacket.data for overload in RECURRENT), aten._pad_packed_sequence.default)
 
 
-def _computed_in(x: Any, op: str) -> torch.dtype:
-    """Return the element type of results, in which all is computed: autocast's, of which PyTorch's GRU on the CPU takes
-    no notice; its layers on a GPU are halves of ten digits whatever type autocast has.
+def _computation_type(x: Any, op: str) -> torch.dtype:
+    """Return the element type of the computation and the results.
+
+    It is autocast's, except that PyTorch's GRU on the CPU ignores autocast, and its layers on a GPU are f16 for any
+    type of autocast.
     """
     device = x.device.type
     cast = torch.is_autocast_enabled(device) and x.is_floating_point() and (device != "cpu" or op != "gru")
@@ -107,7 +112,7 @@ def _computed_in(x: Any, op: str) -> torch.dtype:
     return torch.float16 if cast and device == "cuda" else kind
 
 
-def _stacked(op: str, parts: Sequence[Any]) -> Any:
+def _stack_parameters(op: str, parts: Sequence[Any]) -> Any:
     """Return the parameters of all directions as one tensor, their gates in our order."""
     ordered = []
     for part in parts:
@@ -119,9 +124,9 @@ def _stacked(op: str, parts: Sequence[Any]) -> Any:
 
 @cache
 def _operator(op: str) -> Callable[..., Any]:
-    """Return one of our operations as an operator under a name that no declaration of somebody else's can have."""
+    """Return one of our operations as an operator under a reserved name."""
     registry = Registry.builtin()
-    made: Callable[..., Any] = define_operator(registry[op], registry, {}, _compiled, f"_layer_{op}")
+    made: Callable[..., Any] = define_operator(registry[op], registry, {}, _compile_layer, f"_layer_{op}")
     return made
 
 
@@ -129,13 +134,14 @@ _KERNELS: list[CompileGraph] = []
 
 
 def compile_layers(compile_graph: CompileGraph) -> None:
-    """Say how a layer by itself is compiled from now on: what a backward graph calls that stays in PyTorch, behind a
-    forward graph that does not.
+    """Set the compiler of single layers.
+
+    A backward graph that stays in PyTorch calls these where its forward graph is compiled.
     """
     _KERNELS[:] = [compile_graph]
 
 
-def _compiled(captured: Captured, device: Any) -> Any:
+def _compile_layer(captured: Captured, device: Any) -> Any:
     if not _KERNELS:
         raise UsageError(f"operator '_layer_{captured.graph.name}' is for captured graphs", hint="call cuts.torch_op")
     return _KERNELS[0](captured, device)

@@ -1,9 +1,8 @@
-"""What Dynamo and PyTorch's dispatcher make of recurrent layers while they trace for this backend.
+"""Capture of recurrent layers by Dynamo and PyTorch's dispatcher.
 
-By default Dynamo breaks its graph at `nn.RNN`, `nn.GRU` and `nn.LSTM`, and says nothing of it; and where it does not,
-PyTorch's dispatcher takes their operations apart, into routines of the device or step by step, before anybody sees
-them. Both ask us first: for graphs of this backend Dynamo goes on, and a layer becomes an operator of ours
-(`layers`). Graphs of other backends are traced as ever.
+By default Dynamo breaks its graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` without a message. Otherwise PyTorch's dispatcher
+decomposes their operations into routines of the device, or step by step. Both call us first: for graphs of this backend
+Dynamo continues, and a layer becomes an operator of ours (`layers`). Graphs of other backends are traced as usual.
 """
 
 from __future__ import annotations
@@ -26,24 +25,26 @@ from ..captured import UncompiledWarning
 from .layers import PACKED, RECURRENT
 
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
-#: How PyTorch wraps the function that is given to `torch.compile`, outermost first.
-_WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "func")
+#: Attributes by which PyTorch wraps the backend of `torch.compile`, outermost first.
+_WRAPPER_ATTRIBUTES = ("_torchdynamo_orig_backend", "compiler_fn", "func")
 
 
 @define
 class Met:
-    """Whether a captured module has recurrent layers."""
+    """Record of recurrent layers in a captured module."""
 
     layers: bool = False
 
 
-_TRACED: ContextVar[Met | None] = ContextVar("_TRACED", default=None)
+_CURRENT_RECORD: ContextVar[Met | None] = ContextVar("_TRACED", default=None)
 _BACKENDS: list[Callable[..., Any]] = []
 
 
 class _ForOurs(int):
-    """A setting of Dynamo that is true while it traces for one of our backends, and false as its default otherwise: so
-    it is where a function has a packed sequence, at whose lengths, which are values, Dynamo would break later.
+    """Setting of Dynamo that is true while it traces for one of our backends.
+
+    It is false, as the default, otherwise. It is also false where a function has a packed sequence, at whose lengths,
+    which are values, Dynamo would break later.
     """
 
     def __bool__(self) -> bool:
@@ -57,51 +58,51 @@ class _ForOurs(int):
         return not packed
 
     def __repr__(self) -> str:
-        return repr(False)  # digests of settings, by which others keep what they compiled, are what they were
+        return repr(False)  # digests of settings, the cache keys of other backends, stay unchanged
 
     def __reduce__(self) -> tuple[type[bool], tuple[bool]]:
         return bool, (False,)
 
 
 def allow_layers(backend: Callable[..., Any]) -> None:
-    """Let Dynamo capture recurrent layers in graphs that `backend` compiles.
+    """Let Dynamo capture recurrent layers in graphs of `backend`.
 
-    It is a default, so what somebody sets `torch._dynamo.config.allow_rnn` to holds.
+    It sets a default; an explicit `torch._dynamo.config.allow_rnn` takes precedence.
     """
     _BACKENDS.append(backend)
     entry = getattr(torch._dynamo.config, "_config", {}).get("allow_rnn")
     if entry is not None and entry.default is False:
         entry.default = _ForOurs()
-        _ask_first()
+        _install_dispatch()
 
 
 @contextmanager
 def layers_apart() -> Iterator[Met]:
-    """Have recurrent layers taken apart into ours, and note whether there are any."""
-    _ask_first()
+    """Decompose recurrent layers into ours, and record their presence."""
+    _install_dispatch()
     met = Met()
-    token = _TRACED.set(met)
+    token = _CURRENT_RECORD.set(met)
     try:
         yield met
     finally:
-        _TRACED.reset(token)
+        _CURRENT_RECORD.reset(token)
 
 
 def _is_ours() -> bool:
-    """Whether Dynamo traces for one of our backends now."""
+    """Return whether Dynamo traces for one of our backends now."""
     try:
         translator = InstructionTranslator.current_tx()
     except AttributeError:  # it traces nothing
         return False
     function = getattr(getattr(translator, "output", None), "compiler_fn", None)
     while function is not None and not any(function is backend for backend in _BACKENDS):
-        function = next((found for name in _WRAPPED if (found := getattr(function, name, None))), None)
+        function = next((found for name in _WRAPPER_ATTRIBUTES if (found := getattr(function, name, None))), None)
     return function is not None
 
 
 @cache
-def _ask_first() -> None:
-    """Put a choice in the place of PyTorch's own ways of taking recurrent layers apart."""
+def _install_dispatch() -> None:
+    """Wrap PyTorch's decompositions of recurrent layers in a dispatch."""
     for overload in (*RECURRENT, *PACKED):
         overload.py_kernels.setdefault(_COMPOSITE, partial(overload._op_dk, _COMPOSITE))
         for key in {DispatchKey.Autograd, _COMPOSITE} & set(overload.py_kernels):
@@ -110,10 +111,12 @@ def _ask_first() -> None:
 
 
 def _choose(theirs: Callable[..., Any], overload: torch._ops.OpOverload, *arguments: Any, **named: Any) -> Any:
-    """Take a layer apart: while autograd traces for us, as we do; while Dynamo does, which asks for nothing but what
-    results are like, not at all, for PyTorch's way is a node for each step; and otherwise as PyTorch does.
+    """Decompose a layer by the tracer.
+
+    While autograd traces for us, the layer becomes ours. While Dynamo traces, which needs the metadata of results only,
+    it stays whole, for PyTorch's decomposition is a node for each step. Otherwise PyTorch decomposes it.
     """
-    ours, met = RECURRENT.get(overload), _TRACED.get()
+    ours, met = RECURRENT.get(overload), _CURRENT_RECORD.get()
     if not (ours and met) and not _is_ours():
         return theirs(*arguments, **named)
     if ours is None:

@@ -1,4 +1,4 @@
-"""Results of compiled graphs: the memory that PyTorch traced for them, made at each call, and checked in tests."""
+"""Results of compiled graphs in the memory layout that PyTorch traced."""
 
 from .checks import checked_results
 from .outlets import ALIGNMENT, Give, Made, MemoryForm, form_of_memory, give, givers, made_of, view_of

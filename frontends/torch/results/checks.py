@@ -1,4 +1,4 @@
-"""Check of results against the types, strides, offsets and storages that PyTorch traced."""
+"""Check of results against traced types, strides, offsets and storages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ..calls import tensor_of
 def checked_results(
     graph: torch.fx.Graph, nodes: Sequence[Any], function: Callable[..., list[Any]]
 ) -> Callable[..., list[Any]]:
-    """Return a function whose results are held against the nodes of a traced graph; itself without `CUTS_VERIFY`.
+    """Return a function that checks its results against a traced graph.
+
+    Without `CUTS_VERIFY` it is the function itself.
 
     Calls of it raise `BackendError` for the first difference.
     """
@@ -42,7 +44,7 @@ def _faults(
     places: Sequence[torch.Tensor | None],
     arguments: Sequence[Any],
 ) -> Iterator[str]:
-    """Yield for each result the first difference between the traced and the returned tensor, or nothing."""
+    """Yield for each result the first difference from the traced tensor, or an empty text."""
     inputs = [(place, given) for place, given in zip(places, arguments, strict=True) if place is not None]
     for number, (like, tensor) in enumerate(zip(traced, found, strict=True)):
         if like is None:
@@ -58,7 +60,7 @@ def _faults(
 def _metadata_fault(like: torch.Tensor, tensor: torch.Tensor, inputs: Sequence[tuple[torch.Tensor, Any]]) -> str:
     # an input may begin anywhere in its storage: its views begin as far from its start as the traced ones do
     moved = next(
-        (given.storage_offset() - place.storage_offset() for place, given in inputs if _shared(place, like)), 0
+        (given.storage_offset() - place.storage_offset() for place, given in inputs if _share_storage(place, like)), 0
     )
     facts = {
         "element type": (like.dtype, tensor.dtype),
@@ -72,13 +74,17 @@ def _metadata_fault(like: torch.Tensor, tensor: torch.Tensor, inputs: Sequence[t
 def _storage_fault(
     kind: str, like: torch.Tensor, tensor: torch.Tensor, others: Sequence[tuple[torch.Tensor | None, Any]]
 ) -> str:
-    """Return how storages differ: elements that were traced as shared are shared, and no others are."""
+    """Return the first difference of storages: exactly the traced pairs share one."""
     for number, (other_like, other) in enumerate(others):
-        if other_like is not None and like.numel() and _shared(like, other_like) != _shared(tensor, other):
-            wanted = "the storage" if _shared(like, other_like) else "another storage than that"
+        if (
+            other_like is not None
+            and like.numel()
+            and _share_storage(like, other_like) != _share_storage(tensor, other)
+        ):
+            wanted = "the storage" if _share_storage(like, other_like) else "another storage than that"
             return f"expected {wanted} of {kind} {number}"
     return ""
 
 
-def _shared(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)

@@ -1,4 +1,4 @@
-"""Results of a compiled graph: the memory that each call makes for its outputs, and results as views of memory."""
+"""Outputs of a compiled graph: memory of each call, results as views."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ..program import Blocks, OutletLike
 from ..reader import TORCH_TYPES
 from ..result_memory import Memory, ResultMemory, ResultPart, ResultView, TensorForm
 
-#: What addresses of tensors that are read or written in place are multiples of, in bytes: the widest access of a
-#: kernel.
+#: Alignment in bytes of tensors that are read or written in place: the widest access of a kernel.
 ALIGNMENT = 16
 
 #: A memory as a new tensor: shape, strides, element type.
@@ -23,7 +22,7 @@ MemoryForm = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 @frozen(eq=False)
 class _Copied:
-    """A part of a memory that is copied from a block after each launch."""
+    """Part of a memory that is copied from a block after each launch."""
 
     memory: int
     form: TensorForm
@@ -31,7 +30,7 @@ class _Copied:
     order: tuple[int, ...]
 
     def copy(self, memories: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor]) -> None:
-        """Copy it, with the axes of the result."""
+        """Copy the part, with the axes of the result."""
         value = _outlet_view(blocks[self.outlet.block], self.outlet)
         back = tuple(self.order.index(axis) for axis in range(len(self.order)))
         view_of(memories[self.memory], self.form).copy_(value.permute(back))
@@ -39,7 +38,7 @@ class _Copied:
 
 @frozen(eq=False)
 class _Block:
-    """A block that outputs are written to: a memory from a form on, or new memory of so many bytes."""
+    """Block for outputs: a memory from a form on, or new memory of a size in bytes."""
 
     nbytes: int
     memory: int | None = None
@@ -48,7 +47,7 @@ class _Block:
 
 @frozen(eq=False)
 class Made:
-    """The memories that each call makes, the blocks of outputs in them, and the outputs that are copied to them.
+    """Memories of each call, the output blocks in them, and copied outputs.
 
     Where `whole`, the blocks are the memories, in order.
     """
@@ -59,7 +58,7 @@ class Made:
     whole: bool
 
     def new(self, device: torch.device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return new memories, and the blocks of outputs, whose elements are undefined."""
+        """Return new memories and output blocks, with undefined elements."""
         found = [torch.empty_strided(shape, steps, dtype=kind, device=device) for shape, steps, kind in self.memories]
         return found, found if self.whole else [_block(block, found, device) for block in self.blocks]
 
@@ -70,7 +69,7 @@ class Made:
 
 
 def made_of(layout: Blocks, memory: ResultMemory) -> Made:
-    """Return what each call makes for the blocks of outputs of a program."""
+    """Return the allocation of each call for a program's output blocks."""
     outlets = {outlet.name: outlet for outlet in layout.outlets}
     blocks = {n: _Block(layout.sizes[n]) for n in layout.fresh}
     copied: list[_Copied] = []
@@ -93,7 +92,10 @@ def made_of(layout: Blocks, memory: ResultMemory) -> Made:
 
 
 def form_of_memory(memory: Memory, nbytes: int) -> MemoryForm:
-    """Return a memory as a tensor: its only output where that begins it, else its elements one after the other."""
+    """Return the tensor form of a memory.
+
+    It is the form of its only output where that begins it, else a flat tensor.
+    """
     form = memory.parts[0].form
     if len(memory.parts) == 1 and not form.offset and form.ends[1] == nbytes:
         return form.shape, form.strides, TORCH_TYPES[form.dtype]
@@ -110,12 +112,15 @@ def view_of(memory: torch.Tensor, form: TensorForm) -> torch.Tensor:
     return plain.set_(memory.untyped_storage(), form.offset, form.shape, form.strides)
 
 
-#: Makes a result of the memories of a call and its arguments.
+#: Returns a result from the memories of a call and its arguments.
 Give = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
 
 
 def givers(ends: Ends, forms: Sequence[MemoryForm]) -> tuple[int | Give, ...]:
-    """Return for each result the number of the memory that it is, or what makes it; views with one name are one."""
+    """Return for each result its memory number, or its view function.
+
+    Views with one name are one.
+    """
     return tuple(_giver(ends.memory.views, result, forms) for result in ends.results)
 
 
@@ -144,7 +149,7 @@ def _giver(
 
 
 def _view_of_input(tensor: torch.Tensor, given: TensorForm, form: TensorForm) -> torch.Tensor:
-    """Return a view of an input, of a copy where the input lies otherwise than the traced one."""
+    """Return a view of an input, of a copy where the input's layout differs from the traced one."""
     if tensor.stride() != given.strides and not given.lies_as(tensor.stride()):
         tensor = torch.empty_strided(given.shape, given.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     start = tensor.storage_offset() * tensor.element_size() // form.dtype.size
@@ -159,7 +164,10 @@ def _block(block: _Block, memories: Sequence[torch.Tensor], device: torch.device
 
 
 def _is_direct(part: ResultPart, outlet: OutletLike, nbytes: int) -> bool:
-    """Whether an output can be written where it is promised: it is dense, and all of its block."""
+    """Return whether an output can be written in its promised place.
+
+    It must be dense, and all of its block.
+    """
     dense = TensorForm(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
     whole = outlet.owned and not outlet.offset and dense.ends[1] == nbytes and _is_in_order(dense)
     return whole and part.form.is_dense and part.form.ends[0] % ALIGNMENT == 0
@@ -170,13 +178,13 @@ def _is_in_order(form: TensorForm) -> bool:
 
 
 def _lies_as_promised(part: ResultPart, outlet: OutletLike) -> bool:
-    """Whether an output has the promised form in its block."""
+    """Return whether an output has the promised form in its block."""
     strides = tuple(part.form.strides[axis] for axis in part.order)
     found = TensorForm(outlet.dtype, outlet.shape, outlet.strides, outlet.offset)
     return outlet.owned and outlet.offset == part.form.offset and found.lies_as(strides)
 
 
 def _outlet_view(block: torch.Tensor, outlet: OutletLike) -> torch.Tensor:
-    """Return an output as a view of the block that it lies in; blocks begin at any element of a storage."""
+    """Return an output as a view of its block; blocks begin at any element of a storage."""
     start = block.storage_offset() * block.element_size() // outlet.dtype.size
     return view_of(block, TensorForm(outlet.dtype, outlet.shape, outlet.strides, start + outlet.offset))

@@ -1,4 +1,4 @@
-"""Results as PyTorch traced them: which storage each lies in, and which output of our graph fills that storage."""
+"""Traced results: their storages, and the outputs that fill these."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from ..calls import tensor_of
 from ..reader import Reader, Value, dtype_of, memory_order
 from ..result_memory import Memory, ResultMemory, ResultPart, ResultView, TensorForm, dense_form
 
-#: What an output that fills a whole storage may have, in multiples of the elements that results need of it.
+#: Limit of an output that fills a whole storage, in multiples of the bytes that results need of it.
 MAX_UNUSED_FACTOR = 2
 
 
 @frozen(eq=False)
 class _Result:
-    """A result of a traced graph, and the nodes that its storage comes from, itself first."""
+    """Result of a traced graph, and the nodes of its storage, itself first."""
 
     node: torch.fx.Node
     form: TensorForm
     chain: tuple[torch.fx.Node, ...]
 
 
-def result_memory(reader: Reader, nodes: Sequence[torch.fx.Node], places: Sequence[torch.fx.Node]) -> ResultMemory:
-    """Return the memory that PyTorch traced for the results `nodes` of a graph with these inputs, and add the outputs
-    that fill it to what has been read.
+def result_memory(ctx: Reader, nodes: Sequence[torch.fx.Node], places: Sequence[torch.fx.Node]) -> ResultMemory:
+    """Return the memory that PyTorch traced for the results `nodes`.
+
+    The graph has the inputs `places`. The outputs that fill the memory are added to the import context.
     """
     numbers = {place: number for number, place in enumerate(places)}
     views: dict[str, ResultView] = {}
     stored: dict[object, list[_Result]] = {}
     for node in dict.fromkeys(nodes):
         chain = tuple(_chain(node))
-        result = _Result(node, form_of(reader, node), chain)
+        result = _Result(node, form_of(ctx, node), chain)
         if chain[-1] in numbers:
             views[node.name] = _view_of_input(result, numbers[chain[-1]])
         else:
@@ -42,19 +43,19 @@ def result_memory(reader: Reader, nodes: Sequence[torch.fx.Node], places: Sequen
     memories: list[Memory] = []
     names: set[str] = set()
     for results in stored.values():
-        parts = tuple(_part(reader, node, form, names) for node, form in _carriers(reader, results))
+        parts = tuple(_part(ctx, node, form, names) for node, form in _carriers(ctx, results))
         forms = [*(part.form for part in parts), *(result.form for result in results)]
         views |= {r.node.name: ResultView(r.form, memory=len(memories)) for r in results}
         memories.append(Memory(parts, max(form.ends[1] for form in forms)))
     return ResultMemory(tuple(memories), views)
 
 
-def form_of(reader: Reader, node: torch.fx.Node) -> TensorForm:
-    """Return the form that a node was traced with; dense where nothing is known of it."""
+def form_of(ctx: Reader, node: torch.fx.Node) -> TensorForm:
+    """Return the form that a node was traced with, dense by default."""
     value = tensor_of(node)
     if value is None or not _is_plain(value):
-        known = reader.value(node)
-        return dense_form(reader.type(known)) if isinstance(known, Value) else TensorForm(dtype_of(torch.bool), (), ())
+        known = ctx.value(node)
+        return dense_form(ctx.type(known)) if isinstance(known, Value) else TensorForm(dtype_of(torch.bool), (), ())
     return _form(value)
 
 
@@ -63,7 +64,7 @@ def _form(value: torch.Tensor) -> TensorForm:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a traced tensor is elements in a storage, as they are."""
+    """Return whether a traced tensor is strided, without lazy negation or conjugation."""
     strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return strided and not (value.is_conj() or value.is_neg() or value.dtype.is_complex)  # type: ignore[attr-defined]
 
@@ -74,7 +75,7 @@ def _storage(value: object) -> int | None:
 
 
 def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yield a node, and one after the other those that it is a view of."""
+    """Yield a node, then each node that it is a view of."""
     storage = _storage(node.meta.get("val"))
     found: torch.fx.Node | None = node
     while found is not None:
@@ -84,7 +85,7 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def is_view_of_input(node: torch.fx.Node) -> bool:
-    """Whether a traced node is an input, or lies in the storage of one."""
+    """Return whether a traced node is an input or shares its storage."""
     *_, source = _chain(node)
     return source.op == "placeholder"
 
@@ -102,9 +103,10 @@ def _view_of_input(result: _Result, number: int) -> ResultView:
     return ResultView(form, argument=number, given=evolve(given, offset=0), whole=result.node is place)
 
 
-def _carriers(reader: Reader, results: Sequence[_Result]) -> Iterator[tuple[torch.fx.Node, TensorForm]]:
-    """Yield the nodes that outputs are made of which fill a storage, with their forms: one that all results are views
-    of, else each result that is no view of another.
+def _carriers(ctx: Reader, results: Sequence[_Result]) -> Iterator[tuple[torch.fx.Node, TensorForm]]:
+    """Yield the nodes, with their forms, of the outputs that fill a storage.
+
+    It is one that all results are views of, else each result that is no view of another.
     """
     for result in results:
         if all(result.form.covers(other.form) for other in results):
@@ -112,9 +114,9 @@ def _carriers(reader: Reader, results: Sequence[_Result]) -> Iterator[tuple[torc
             return
     needed = sum(result.form.size * result.form.dtype.size for result in results)
     for node in dict.fromkeys(node for result in results for node in reversed(result.chain)):
-        if not isinstance(reader.values.get(node), Value) or not _is_plain(tensor_of(node)):
+        if not isinstance(ctx.values.get(node), Value) or not _is_plain(tensor_of(node)):
             continue
-        form = form_of(reader, node)
+        form = form_of(ctx, node)
         if all(form.covers(result.form) for result in results):
             first, last = form.ends
             if _share(results) or last - first <= MAX_UNUSED_FACTOR * needed:
@@ -122,29 +124,29 @@ def _carriers(reader: Reader, results: Sequence[_Result]) -> Iterator[tuple[torc
                 return
     for result in results:
         if result.form.overlaps:
-            reader.fail(f"result {result.node.name!r} has elements that lie on one another, with strides "
+            ctx.fail(f"result {result.node.name!r} has elements that lie on one another, with strides "
                         f"{list(result.form.strides)}, and is no view of a dense tensor")  # fmt: skip
         yield result.node, result.form
 
 
 def _share(results: Sequence[_Result]) -> bool:
-    """Whether results may have elements in common, or one has an element at several indices."""
+    """Return whether results may share elements, or one has an element at several indices."""
     ends = sorted(result.form.ends for result in results)
-    apart = all(before[1] <= after[0] for before, after in pairwise(ends))
-    return not apart or any(result.form.overlaps for result in results)
+    disjoint = all(before[1] <= after[0] for before, after in pairwise(ends))
+    return not disjoint or any(result.form.overlaps for result in results)
 
 
-def _part(reader: Reader, node: torch.fx.Node, form: TensorForm, names: set[str]) -> ResultPart:
-    """Return a node as an output, its axes in the order in which they lie in memory."""
-    value = reader.value(node)
+def _part(ctx: Reader, node: torch.fx.Node, form: TensorForm, names: set[str]) -> ResultPart:
+    """Return a node as an output, its axes in memory order."""
+    value = ctx.value(node)
     order = _order(node, form)
-    reader.origin = node.name
-    value = reader.cast(value, form.dtype)
+    ctx.origin = node.name
+    value = ctx.cast(value, form.dtype)
     if order != tuple(range(len(order))):
-        value = reader.emit("transpose", value, perm=order)
-    name = reader.output(value, node.name)
+        value = ctx.emit("transpose", value, perm=order)
+    name = ctx.output(value, node.name)
     if name in names:
-        name = reader.emit("identity", name)
+        name = ctx.emit("identity", name)
     names.add(name)
     return ResultPart(str(name), form, order)
 
