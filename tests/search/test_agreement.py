@@ -1,4 +1,7 @@
-"""Plans that may ship are compared by what they compute: one whose kernels are right, but not together, never ships."""
+"""Plan validation: plans that may ship are compared by their results.
+
+A plan whose kernels are right, but not together, never ships.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
-    """Return two branches of products that meet again; weights are inputs, or constants."""
+    """Return two branches of products that meet again.
+
+    Weights are inputs, or constants.
+    """
     square = TensorType(dtype, (SIZE, SIZE))
     nodes = (
         Node("left", "matmul", ("x", "w"), ("a",)),
@@ -75,7 +81,10 @@ def plain(graph: Graph) -> CompiledPlan:
 
 
 def agreement(graph: Graph, made: list[CompiledPlan] | None = None, spare: bool = True) -> Agreement:
-    """Return what judges plans of a graph; plain plans that it makes are noted."""
+    """Return the validation of a graph's plans.
+
+    Plain plans that it makes are noted.
+    """
 
     def make() -> CompiledPlan:
         found = plain(graph)
@@ -100,7 +109,10 @@ def overlapping(plan: Plan) -> Plan:
 
 
 def shared(plan: Plan) -> Plan:
-    """Let two launches use one workspace, as if both results had one name."""
+    """Let two launches use one workspace.
+
+    Both results seem to have one name.
+    """
     renamed = {"b": "a"}
     return evolve(plan, steps=tuple(evolve(s, tensors=tuple(renamed.get(t, t) for t in s.tensors)) for s in plan.steps))
 
@@ -117,7 +129,7 @@ FAULTS = [overlapping, shared, wrong_constant]
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("small", [True, False])
-def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
+def test_wrong_plan_loses_against_right_one_with_notice(
     fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
@@ -138,7 +150,7 @@ def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("small", [True, False])
-def test_a_wrong_plan_without_a_rival_is_found_too(
+def test_wrong_plan_without_a_rival_is_found(
     fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
@@ -163,7 +175,10 @@ def test_right_plans_agree_whatever_they_round(dtype: DType, constants: bool, mo
 
 
 def unary(op: str, dtype: DType, size: int = 4099) -> Graph:
-    """Return an operation on what a product leaves, each a kernel of its own where nothing is fused."""
+    """Return an operation on a product's result.
+
+    Each is a kernel of its own where nothing is fused.
+    """
     types = {"x": TensorType(dtype, (size,)), "a": TensorType(dtype, (size,)), "y": TensorType(dtype, (size,))}
     nodes = (Node("square", "mul", ("x", "x"), ("a",)), Node("then", op, ("a",), ("y",)))
     return verify_graph(Graph(op, ("x",), ("y",), types, nodes), SPEC.instances.infer)
@@ -182,7 +197,7 @@ def test_integers_are_exact(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("way", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     found = {"y": np.array([1.0, way, 2.0], np.float32)}
     graph = unary("sqrt", DType.F32, 3)
@@ -196,7 +211,10 @@ def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeyp
 
 
 def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of two nearly equal numbers is the greatest is rounding, and so is where a value is rounded to."""
+    """The greatest of two nearly equal numbers depends on rounding.
+
+    So does the place where a value is rounded.
+    """
     large(monkeypatch)
     types = {n: TensorType(DType.F32, (64, 64)) for n in "xabcy"}
     nodes = (
@@ -214,7 +232,7 @@ def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
+def test_half_overflow_of_stored_values_decides_nothing(
     precision: PrecisionName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large(monkeypatch)
@@ -232,7 +250,7 @@ def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
     assert judge.trusted([plan, other]) == [True, True]
 
 
-def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_plan_ships_unseen_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, made = network(), list[CompiledPlan]()
     wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
     large(monkeypatch)
@@ -250,8 +268,11 @@ def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pyt
     assert len(made) == 1
 
 
-def test_a_right_plan_ships_where_operations_one_by_one_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a plan that nobody measured were not checked either: where it can be asked, the reference decides."""
+def test_right_plan_ships_where_unfused_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of an unmeasured plan are unchecked too.
+
+    The reference decides where it can.
+    """
     monkeypatch.setattr("cuts.compile.agreement.SMALL", 0)
     graph = network()
     wrong = CompiledPlan(wrong_constant(plain(graph).plan))
@@ -260,7 +281,7 @@ def test_a_right_plan_ships_where_operations_one_by_one_are_wrong(monkeypatch: p
         assert judge.is_right(compiled(graph))
 
 
-def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecidable_comparison_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
     large(monkeypatch)
 
@@ -274,7 +295,7 @@ def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytes
     assert judge.is_right(wrong)
 
 
-def test_a_search_says_that_what_it_ships_was_not_compared(
+def test_search_reports_that_its_plan_was_not_compared(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     large(monkeypatch)
@@ -291,7 +312,7 @@ def test_a_search_says_that_what_it_ships_was_not_compared(
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_memory_that_is_not_there_costs_the_comparison_only(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_memory_costs_the_comparison_only(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*asked: object) -> None:
         raise MemoryError("Unable to allocate 3.00 GiB")
 
@@ -307,7 +328,7 @@ def test_memory_that_is_not_there_costs_the_comparison_only(small: bool, monkeyp
     assert judge.note(plans[0]).endswith("there is no memory for it: Unable to allocate 3.00 GiB")
 
 
-def test_where_memory_ends_while_it_is_asked_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shortage_during_the_reference_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
     large(monkeypatch)
 
@@ -320,7 +341,7 @@ def test_where_memory_ends_while_it_is_asked_which_plan_is_right_that_is_said(mo
         assert judge.trusted([wrong, compiled(graph)]) == [True, True]
 
 
-def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_for_absent_devices_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*asked: object) -> None:
         raise BackendError("no device")
 
@@ -331,7 +352,7 @@ def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytes
     assert not made
 
 
-def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
+def test_plain_plan_has_a_kernel_for_each_operation() -> None:
     found = plain_plan(long_product(), SPEC, GPU_LIKE, CompileOptions())
     assert len(found.plan.steps) == 3
     divided = build_graph(long_product(), SPEC, GPU_LIKE, CompileOptions("no-fusion"))
@@ -339,7 +360,10 @@ def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
 
 
 def pieces() -> Graph:
-    """Return a convolution whose residues are pieces of one tensor, each a long sum."""
+    """Return a convolution whose residues are pieces of one tensor.
+
+    Each piece is a long sum.
+    """
     shapes = {"x": (1, 1024, 3, 3), "w": (1024, 4, 4, 3), "y": (1, 4, 8, 7)}
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
     node = Node("n", "conv_transpose", ("x", "w"), ("y",), {"strides": (2, 2)})
@@ -347,10 +371,8 @@ def pieces() -> Graph:
 
 
 @pytest.mark.parametrize("one_name", [False, True])
-def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
-    one_name: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a search shipped once: parts of several pieces, in one launch, before any were added up."""
+def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
     monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
@@ -367,7 +389,10 @@ def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
 
 
 def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
-    """Return what a search on a made-up clock ships, where some of the plans that it makes are wrong."""
+    """Return the plan that a search on a made-up clock ships.
+
+    Some of the plans that it makes are wrong.
+    """
 
     def planted(*asked: Any) -> CompiledPlan:
         made = plan_of(*asked)
@@ -389,7 +414,7 @@ def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(result.ok for result in found.verify())
 
 
-def test_a_search_whose_every_plan_is_wrong_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_with_only_wrong_plans_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.warns(CutsWarning, match="is dropped"),
         pytest.raises(NumericsError, match="no plan of 'net' computes what its operations compute one by one"),
@@ -401,7 +426,10 @@ def test_a_search_whose_every_plan_is_wrong_ends_with_an_error(monkeypatch: pyte
 
 
 def deep(layers: int, dtype: DType = DType.F32) -> Graph:
-    """Return many products one after the other, whose weights are inputs that are transposed first."""
+    """Return a chain of many products.
+
+    Inputs are the weights, which are transposed first.
+    """
     size, nodes, inputs = 64, [], ["x"]
     for n in range(layers):
         inputs.append(f"w{n}")
@@ -457,7 +485,7 @@ def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.Monke
     assert tells(found)
 
 
-def test_all_positive_numbers_and_variances_keep_their_size_through_many_products(
+def test_positive_numbers_and_variances_keep_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = deep(40)
@@ -469,7 +497,7 @@ def test_all_positive_numbers_and_variances_keep_their_size_through_many_product
     assert (drawn["x"] < 0).any()
 
 
-def test_every_input_has_numbers_of_its_own_and_integers_are_in_range() -> None:
+def test_every_input_has_own_numbers_and_valid_integers() -> None:
     types = {f"x{n}": TensorType(DType.F32, (50,)) for n in range(9)} | {"i": TensorType(DType.I64, (50,))}
     inputs = telling_inputs(types, {}, WAYS[0])
     assert len({array.tobytes() for array in inputs.values()}) == len(types)
@@ -486,7 +514,7 @@ def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch:
     assert some(np.zeros((2, 3)), step).size == 6, "small ones are looked at whole"
 
 
-def test_a_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 20_000)
     graph = unary("sqrt", DType.F32, 200_003)

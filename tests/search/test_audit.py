@@ -1,4 +1,7 @@
-"""The audit over a made-up device: it finds what pruning lost and what the search missed, and accuses nobody else."""
+"""The audit over a made-up device.
+
+It finds losses of pruning and of the search, and reports nothing else.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,9 @@ def audited(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem
 
 
 def times_of(first: float, others: float) -> FakeBench:
-    """A bench on which the kernel that is checked first, which is the choice of a search for one, takes another time
-    than the others.
+    """Return a bench with another time for the first checked kernel.
+
+    That kernel is the choice of a search for one.
     """
     bench = FakeBench(lambda kernel: first if kernel.name == bench.checked[0] else others)
     return bench
@@ -47,7 +51,7 @@ def test_a_winner_that_the_search_missed_is_found() -> None:
     assert (found.timed, found.lost, found.pruned, found.unsound, found.exhaustive) == (30, 0, 0, 0, False)
 
 
-def test_a_faster_point_that_is_proven_slower_was_lost() -> None:
+def test_faster_pruned_point_was_lost() -> None:
     found = audited(times_of(2e-12, 1e-12))
     assert (found.pruned, found.lost, found.missed, found.unsound) == (30, 30, 0, 31)
     assert found.record()["best / chosen"] == 0.5
@@ -88,7 +92,7 @@ def drawn_texts(drawn: Drawn) -> list[str]:
     return [schedule_text(c.schedule) for c in drawn.candidates]
 
 
-def test_points_are_drawn_once_and_always_the_same_ones() -> None:
+def test_points_are_drawn_once_and_deterministic() -> None:
     large = problem_of()
     assert make_space(large.form, OPENCL).size > EXACT
     for problem in (SMALL, large):
@@ -105,7 +109,7 @@ def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[Pr
     return tuner_of(bench, builder), [problem_of(48), problem_of()]
 
 
-def test_points_of_the_next_problem_are_built_while_one_is_timed() -> None:
+def test_next_points_are_built_while_one_is_timed() -> None:
     builder = Inline()
     tuner, problems = two(FakeBench(by_threads), builder)
     found = audits(tuner, problems, tuner.run(problems, ONE), 30, ONE)
@@ -131,8 +135,11 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     assert tuner.resources.interrupted
 
 
-def test_points_of_a_space_that_was_cut_short_are_not_timed_again() -> None:
-    """A limit of time ends an audit anywhere; each call brings it forward, and what it finds is the same."""
+def test_points_of_cut_space_are_not_timed_again() -> None:
+    """A limit of time ends an audit anywhere.
+
+    Each call advances it, and its findings are the same.
+    """
     problem, kept, checks = problem_of(), KeptPoints(), list[int]()
     first = FakeBench(by_threads)
     choices = tuner_of(first).run([problem], ONE)
@@ -154,11 +161,13 @@ def test_points_of_a_space_that_was_cut_short_are_not_timed_again() -> None:
         found = audit(60.0)
     assert (found[0].timed, found[0].missed, found[0].best) == (wanted.timed, wanted.missed, wanted.best)
     assert len(checks) > 2
-    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # what may beat the choice is timed once more
+    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (
+        1 + wanted.missed
+    )  # contenders are timed once more
     assert not kept
 
 
-def test_what_beat_the_choice_by_an_earlier_clock_is_timed_again() -> None:
+def test_winner_by_an_earlier_clock_is_timed_again() -> None:
     """All that an earlier call timed then seemed faster."""
     problem, bench = problem_of(), FakeBench(lambda kernel: 1e-3)
     tuner = tuner_of(bench)
@@ -170,7 +179,7 @@ def test_what_beat_the_choice_by_an_earlier_clock_is_timed_again() -> None:
     assert (found.timed, found.faster) == (25, 0)
 
 
-def test_a_choice_that_does_not_run_again_is_passed_over() -> None:
+def test_choice_that_fails_to_run_is_skipped() -> None:
     bench = FakeBench(by_threads)
     tuner, problems = two(bench)
     choices = tuner.run(problems, ONE)

@@ -1,4 +1,7 @@
-"""Results of searches in files: what travels, what stays, and what a damaged or hostile file does."""
+"""Results of searches in files.
+
+Exported content, local content, and damaged or hostile files.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str
                   seconds, finished)  # fmt: skip
 
 
-def test_a_pack_has_what_final_plans_are_made_of(tmp_path: Path) -> None:
+def test_pack_has_the_contents_of_final_plans(tmp_path: Path) -> None:
     database = filled()
     database.keep_answer(answer("graph", 1e-3, finished=False, problems=(OTHER.key,)))
     assert export_pack(database, tmp_path / "p.json.xz") == Exported(1, 1)
@@ -131,7 +134,7 @@ def test_a_pack_has_what_final_plans_are_made_of(tmp_path: Path) -> None:
     assert import_results(there, tmp_path / "p.json.xz") == Imported(0, 1, 0, 0)
 
 
-def test_a_file_replaces_no_better_decision_and_no_faster_kernel(tmp_path: Path) -> None:
+def test_file_replaces_no_better_decision_or_faster_kernel(tmp_path: Path) -> None:
     elsewhere, own = Database(None), Database(None)
     for database, seconds in ((elsewhere, 2e-3), (own, 1e-3)):
         database.keep_answer(answer("graph", seconds, finished=database is elsewhere))
@@ -172,7 +175,7 @@ def test_a_file_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
     assert there.results() == ()
 
 
-def test_a_result_of_an_earlier_way_of_timing_counts_as_one_of_today(tmp_path: Path) -> None:
+def test_result_of_an_earlier_timing_method_counts(tmp_path: Path) -> None:
     database = filled()
     database.keep_answer(answer("graph", 1e-3, problems=(PROBLEM.key, "unknown")))
     export_results(database, tmp_path / "r.json")

@@ -1,4 +1,7 @@
-"""Workers that are copies of one process: they answer, end and are replaced as those that are programs."""
+"""Fork server: workers that are copies of one process.
+
+They answer, end and are replaced as those that are programs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def child(nursery: Nursery, service: str = "Slow") -> Child:
     return Child(f"{SERVICES}:{service}", nursery=nursery)
 
 
-def test_copies_are_processes_of_their_own_with_what_the_nursery_imported(nursery: Nursery) -> None:
+def test_forks_are_processes_with_the_servers_imports(nursery: Nursery) -> None:
     children = [child(nursery) for _ in range(3)]
     found = [each.call(60.0, "imported") for each in children]
     assert len({process for process, _ in found}) == 3
@@ -40,7 +43,7 @@ def test_copies_are_processes_of_their_own_with_what_the_nursery_imported(nurser
         each.close()
 
 
-def test_a_copy_that_ends_says_how_and_is_made_again(nursery: Nursery) -> None:
+def test_ended_fork_reports_its_status_and_is_replaced(nursery: Nursery) -> None:
     mine, other = child(nursery), child(nursery)
     with pytest.raises(Lost, match="exit code 3"):
         mine.call(60.0, "crash")
@@ -60,7 +63,7 @@ def test_a_copy_that_hangs_is_ended(nursery: Nursery) -> None:
     assert not runs(process)
 
 
-def test_one_that_is_not_born_yet_can_be_ended() -> None:
+def test_unstarted_fork_can_be_ended() -> None:
     nursery = Nursery(SERVICES)
     unborn = child(nursery)
     unborn.start()
@@ -71,7 +74,7 @@ def test_one_that_is_not_born_yet_can_be_ended() -> None:
     unborn.close()
 
 
-def test_where_the_nursery_is_lost_its_children_go_on_and_others_are_programs(nursery: Nursery) -> None:
+def test_lost_server_leaves_children_and_falls_back(nursery: Nursery) -> None:
     before, after = child(nursery), child(nursery)
     assert before.call(60.0, "nap", 0.0) == 0.0
     assert nursery._process is not None
@@ -83,7 +86,7 @@ def test_where_the_nursery_is_lost_its_children_go_on_and_others_are_programs(nu
     after.close()
 
 
-def test_a_module_that_cannot_be_imported_is_the_answer() -> None:
+def test_unimportable_module_is_the_answer() -> None:
     nursery = Nursery("cuts.search.nowhere")
     lost = Child("cuts.search.nowhere:Nothing", nursery=nursery)
     with pytest.raises(BackendError, match="nowhere"):
@@ -124,7 +127,10 @@ def answers(workers: Workers, jobs: list[Job]) -> list[Done]:
 
 
 def runs(process: int) -> bool:
-    """Whether a process runs: one that has ended and that nobody asked for how does not."""
+    """Return true for a running process.
+
+    One that has ended and whose status is not collected does not run.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

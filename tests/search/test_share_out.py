@@ -1,5 +1,7 @@
-"""Problems shared out among places: what is lost, hangs, is wrong or is of another version costs what it costs, and the
-winners are those of an undisturbed search.
+"""Tasks distributed to places.
+
+A place that is lost, hangs, is wrong or is of another version costs its own work, and the winners are those of an
+undisturbed search.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def undisturbed() -> tuple[list[tuple[str, float]], list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_hosts_that_are_lost_at_random_change_no_winner(
+def test_randomly_lost_hosts_change_no_winner(
     undisturbed: tuple[list[tuple[str, float]], list[int]], seed: int
 ) -> None:
     database, hosts, notes = Database(None), Hosts(4, lost=0.5, seed=seed), list[str]()
@@ -44,7 +46,7 @@ def test_hosts_that_are_lost_at_random_change_no_winner(
     assert sum("is gone" in note for note in notes) == hosts.kills
 
 
-def test_where_every_place_is_lost_the_search_goes_on_here(
+def test_search_continues_here_without_places(
     undisturbed: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(2, lost=1.0), list[str]()
@@ -54,7 +56,7 @@ def test_where_every_place_is_lost_the_search_goes_on_here(
     assert "4 of 4 kernels are searched for here" in notes[-1]
 
 
-def test_a_place_that_reports_impossible_times_is_left_out(
+def test_place_with_impossible_times_is_left_out(
     undisturbed: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(3, lies=[1]), list[str]()
@@ -78,7 +80,7 @@ def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[
 
 
 @needs_dask
-def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scheduler_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.search.remote import DaskWorkers
 
     monkeypatch.setattr("cuts.search.remote.dask_workers.PATIENCE", 0.5)
@@ -105,7 +107,7 @@ def test_a_child_whose_parent_has_left_ends() -> None:
 
 
 @needs_dask
-def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
+def test_scheduler_workers_of_another_version_are_refused(
     undisturbed: tuple[list[tuple[str, float]], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cuts.search.remote import DaskWorkers
@@ -130,7 +132,10 @@ def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
 
 
 class Turns:
-    """Answers first what is here, then what is there; of one process both."""
+    """Transport that answers local units first, then remote ones.
+
+    Of one process both.
+    """
 
     def __init__(self, here: SearchPlace, there: SearchPlace) -> None:
         self.answers = [here, there]

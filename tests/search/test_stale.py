@@ -1,5 +1,7 @@
-"""What an earlier version of the compiler measured: where kernels are written otherwise today it is a hint, never a
-time to decide by; where they are written alike it holds, and nothing is measured again.
+"""Measurements by an earlier version of the compiler.
+
+Kernels that are written otherwise now have hints, never times to decide by; kernels with equal text keep their times,
+and are not measured again.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ Upgrade = Callable[..., Database]
 
 @pytest.fixture
 def upgraded(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
-    """Return what makes a database one of an earlier version of the compiler; `otherwise` says that all kernels are
-    written in another way since.
+    """Return a switch that makes a database one of an earlier version.
+
+    `otherwise` says that all kernels are written in another way since.
     """
     source = Built.source.fget  # type: ignore[attr-defined]
 
@@ -53,7 +56,7 @@ def slower(kernel: KernelFunction) -> float:
 
 
 def interrupted(after: int) -> Callable[[KernelFunction], float]:
-    """Return a cost that somebody interrupts."""
+    """Return a cost that is interrupted."""
     calls: list[KernelFunction] = []
 
     def cost(kernel: KernelFunction) -> float:
@@ -68,7 +71,7 @@ def interrupted(after: int) -> Callable[[KernelFunction], float]:
 # ---- groups, by which decisions about the partition, algorithms and splits are made
 
 
-def test_an_estimate_of_a_group_that_is_written_otherwise_is_made_again(upgraded: Upgrade) -> None:
+def test_estimate_of_a_rewritten_group_is_made_again(upgraded: Upgrade) -> None:
     database = Database(None)
     (before,) = tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
     assert before is not None
@@ -77,7 +80,7 @@ def test_an_estimate_of_a_group_that_is_written_otherwise_is_made_again(upgraded
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_an_estimate_of_a_group_that_is_written_alike_holds(upgraded: Upgrade, frozen: bool) -> None:
+def test_estimate_of_an_unchanged_group_holds(upgraded: Upgrade, frozen: bool) -> None:
     database = Database(None)
     before = tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
     bench = FakeBench(slower)
@@ -86,7 +89,7 @@ def test_an_estimate_of_a_group_that_is_written_alike_holds(upgraded: Upgrade, f
     assert bench.samples == 0
 
 
-def test_an_estimate_that_nothing_is_known_of_is_none_where_nothing_is_measured(upgraded: Upgrade) -> None:
+def test_unknown_estimate_without_measurement_is_none(upgraded: Upgrade) -> None:
     database = Database(None)
     tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
     frozen = tuner_of(FakeBench(slower), database=upgraded(database), frozen=True)
@@ -94,9 +97,7 @@ def test_an_estimate_that_nothing_is_known_of_is_none_where_nothing_is_measured(
 
 
 @pytest.mark.parametrize("otherwise", [False, True])
-def test_launches_of_several_groups_are_timed_again_where_they_are_written_otherwise(
-    upgraded: Upgrade, otherwise: bool
-) -> None:
+def test_rewritten_shared_launches_are_timed_again(upgraded: Upgrade, otherwise: bool) -> None:
     target, database = evolve(OPENCL, lockstep=True), Database(None)
 
     def tuned(together: float) -> tuple[int, list[KernelFunction]]:
@@ -116,7 +117,7 @@ def test_launches_of_several_groups_are_timed_again_where_they_are_written_other
     assert (steps, bool(timed)) == ((5, True) if otherwise else (1, False))
 
 
-def test_what_the_model_of_an_earlier_version_said_of_a_group_is_asked_again(upgraded: Upgrade) -> None:
+def test_earlier_model_costs_are_evaluated_again(upgraded: Upgrade) -> None:
     class Model(Roofline):
         def cost(self, group: object) -> float:
             asked.append(group)
@@ -135,7 +136,7 @@ def test_what_the_model_of_an_earlier_version_said_of_a_group_is_asked_again(upg
 # ---- points of a kernel
 
 
-def test_times_of_kernels_that_are_written_otherwise_decide_about_no_search(upgraded: Upgrade) -> None:
+def test_times_of_rewritten_kernels_decide_no_search(upgraded: Upgrade) -> None:
     database = Database(None)
     tuner_of(FakeBench(interrupted(12)), database=database).run([problem_of()], SHORT)
     tuner = tuner_of(FakeBench(slower), database=upgraded(database))
@@ -152,7 +153,7 @@ def slower_of(tuner: Tuner, schedule: object) -> float:
     return slower(kernels.make_kernel(problem_of(), schedule))  # type: ignore[arg-type]
 
 
-def test_times_of_kernels_that_are_written_alike_are_not_measured_again(upgraded: Upgrade) -> None:
+def test_times_of_unchanged_kernels_are_not_repeated(upgraded: Upgrade) -> None:
     database = Database(None)
     tuner_of(FakeBench(interrupted(12)), database=database).run([problem_of()], SHORT)
     known = len(database.trials(problem_of()))
@@ -162,7 +163,7 @@ def test_times_of_kernels_that_are_written_alike_are_not_measured_again(upgraded
     assert (tuner.statistics.reused, tuner.statistics.stale) == (known, 0)
 
 
-def test_what_an_earlier_version_could_not_make_is_tried_again(upgraded: Upgrade) -> None:
+def test_failed_kernels_of_an_earlier_version_are_retried(upgraded: Upgrade) -> None:
     database = Database(None)
     refuse = lambda kernel: Built(None, outcome="failed", message="not yet")  # noqa: E731
     tuner_of(FakeBench(by_threads), Inline(refuse), database).run([problem_of()], SHORT)
@@ -185,10 +186,10 @@ def test_that_a_result_holds_is_found_out_once(monkeypatch: pytest.MonkeyPatch, 
         assert len(made) == count
 
 
-# ---- what travels
+# ---- imported results
 
 
-def test_a_result_from_elsewhere_waits_behind_ones_own_that_may_not_hold(tmp_path: Path, upgraded: Upgrade) -> None:
+def test_transferred_result_ranks_after_own_stale_one(tmp_path: Path, upgraded: Upgrade) -> None:
     own, newer = Database(None), Database(None)
     tuner_of(FakeBench(by_threads), database=own).run([problem_of()], SHORT)
     upgraded(own)
@@ -201,9 +202,7 @@ def test_a_result_from_elsewhere_waits_behind_ones_own_that_may_not_hold(tmp_pat
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(
-    frozen: bool, tmp_path: Path, upgraded: Upgrade
-) -> None:
+def test_transferred_decisions_rank_after_own_stale_ones(frozen: bool, tmp_path: Path, upgraded: Upgrade) -> None:
     own, newer = Database(None), Database(None)
     fused, _ = tuned(chain(4), own, lambda kernel: 1e-3)
     upgraded(own)
@@ -218,7 +217,7 @@ def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(
     assert frozen or own.answers()[0].seconds == selector.seconds
 
 
-def test_without_a_search_ones_own_decisions_stand_where_nothing_holds(upgraded: Upgrade) -> None:
+def test_own_decisions_stand_without_a_search(upgraded: Upgrade) -> None:
     own = Database(None)
     before, _ = tuned(chain(4), own, lambda kernel: 1e-3)
     own.adopt_answer(evolve(own.answers()[0], seconds=1.0))
@@ -237,7 +236,7 @@ def test_decisions_say_what_their_kernels_take_today() -> None:
     assert database.answers()[0].finished
 
 
-def test_a_database_says_what_of_it_is_of_today(upgraded: Upgrade) -> None:
+def test_database_reports_its_current_content(upgraded: Upgrade) -> None:
     database = Database(None)
     tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT)
     trials = len(database.trials(problem_of()))

@@ -1,5 +1,7 @@
-"""What was decided about a graph holds for what stays of it, where a part of the graph is another, or where another
-version writes a part otherwise.
+"""Replay of decisions for a changed graph.
+
+They hold for the unchanged part, where another part of the graph differs, or where another version writes a part
+otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ FUNCTIONS = ("tanh", "sigmoid", "exp", "relu", "softmax")
 
 
 def layers(*functions: str, size: int = 20) -> Graph:
-    """Return a graph of products of matrices, each with functions of its elements behind it, as one name or several."""
+    """Return a graph of products with elementwise functions.
+
+    The functions are one name or several.
+    """
     kind = TensorType(DType.F32, (size, size))
     nodes, value, types = list[Node](), "x", {"x": kind}
     for n, names in enumerate(functions):
@@ -51,7 +56,7 @@ def layers(*functions: str, size: int = 20) -> Graph:
 
 
 def arbitrary(kernel: KernelFunction) -> float:
-    """Say what nobody can foresee, but the same each time."""
+    """Return unpredictable times that are the same each time."""
     return 1e-3 * (1 + zlib.crc32(kernel.source.encode()) % 97 / 97)
 
 
@@ -61,8 +66,9 @@ def cuts(found: CompiledGraph) -> list[frozenset[str]]:
 
 
 def held(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) -> None:
-    """Hold that groups of nodes which did not change are as they were, or are whole with what is decided anew: nodes
-    that changed, and those that shared a group with one.
+    """Assert that groups of unchanged nodes are as they were.
+
+    Else they are whole with newly decided nodes: nodes that changed, and those that shared a group with one.
     """
     groups = cuts(before)
     anew = {*changed}.union(*(group for group in groups if not group.isdisjoint(changed)))
@@ -72,7 +78,7 @@ def held(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) ->
 
 
 class Asked:
-    """A clock that notes what it is asked for."""
+    """Clock that notes its requests."""
 
     def __init__(self) -> None:
         self.sources: set[str] = set()
@@ -105,7 +111,10 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
 
 
 def apart(programs: Programs) -> Programs:
-    """Return programs in which each sigmoid goes through a copy: another version's way to write the same."""
+    """Return programs in which each sigmoid goes through a copy.
+
+    This is another version's way to write the same.
+    """
     units, types = list[Unit](), dict(programs.types)
     for unit in programs.units:
         if unit.op != "sigmoid":
@@ -137,7 +146,7 @@ def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pyt
     assert kernels(again) == kernels(after)
 
 
-def test_decisions_without_marks_hold_for_the_same_units_only() -> None:
+def test_records_without_fingerprints_need_equal_units() -> None:
     database = Database(None)
     before, _ = tuned(layers("tanh", "exp"), database, arbitrary)
     (answer,) = database.answers()
@@ -157,7 +166,7 @@ def test_decisions_without_marks_hold_for_the_same_units_only() -> None:
     assert selector.made == answer.read()
 
 
-def test_a_graph_asks_for_the_answer_that_is_nearest_to_it() -> None:
+def test_graph_replays_the_nearest_record() -> None:
     database = Database(None)
     for functions in (("tanh", "exp", "relu"), ("tanh", "exp", "tanh", "relu"), ("relu", "relu", "relu")):
         tuned(layers(*functions), database, arbitrary)

@@ -1,4 +1,7 @@
-"""Workers that are copies of the asking process: it goes on as it was, and they have nothing that is its own."""
+"""Self-fork: workers that are copies of the requesting process.
+
+The process continues unchanged, and the copies have nothing of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .test_nursery import runs
 pytestmark = pytest.mark.skipif(not Nursery.possible(), reason="processes are copied on Linux only")
 
 SERVICES = "cuts.tests.search.services"
-#: What a script begins with: a nursery that is a copy of it, and children of that.
+#: Beginning of a script: a fork server that is a copy of it, and children of that.
 BEGIN = f"""
 import os, sys, time
 from cuts.search.child import Child
@@ -31,7 +34,7 @@ def child(service="Slow"):
 
 
 def script(text: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, which has one thread."""
+    """Run a script in a process with one thread."""
     return subprocess.run(
         [sys.executable, "-c", BEGIN + text], capture_output=True, text=True, timeout=120, env=environment() | options
     )
@@ -65,8 +68,8 @@ print([pid for pid, _ in found if os.path.exists(f"/proc/{pid}")], os.path.exist
     assert (parents, own, left) == ("True 3", "True", "[] False")
 
 
-def test_a_copy_has_no_files_of_the_process_that_asks_and_prints_nothing_of_its_own(tmp_path: Path) -> None:
-    """A connection to a database, or one end of a pipe that somebody waits for the end of."""
+def test_fork_has_no_files_of_its_parent(tmp_path: Path) -> None:
+    """Descriptors may be a database connection, or an awaited pipe end."""
     lines = said(
         """
 ours = open(os.environ["OURS"], "w")
@@ -91,7 +94,7 @@ print(open(os.environ["OURS"]).read())
     assert lines == ["not written yet, still here"]
 
 
-def test_copies_leave_the_keyboard_to_whoever_asked_and_keep_no_handlers() -> None:
+def test_forks_leave_keyboard_interrupts_to_their_parent() -> None:
     lines = said("""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("ours"))
@@ -107,7 +110,7 @@ mine.close()
     assert lines == ["0.0", "True"]
 
 
-def test_where_the_asking_process_is_killed_its_copies_end() -> None:
+def test_forks_end_with_a_killed_parent() -> None:
     text = """
 mine = child()
 print(*mine.call(60.0, "imported"), flush=True)
@@ -126,8 +129,8 @@ time.sleep(300)
     assert not [process for process in processes if runs(process)]
 
 
-def test_one_that_does_not_get_ready_ends_and_others_take_its_place() -> None:
-    """What a thread had locked that a copy lacks would be waited for, for ever."""
+def test_unready_fork_ends_and_others_replace_it() -> None:
+    """A copied lock of a missing thread would never be released."""
     lines = said("""
 from cuts.search import build
 from cuts.search.build import Job, Workers
@@ -147,7 +150,7 @@ workers.close()
     assert lines == [f"Twin {-signal.SIGALRM} [] 9", "True"]
 
 
-def test_a_process_with_threads_or_without_the_module_is_not_copied() -> None:
+def test_process_with_threads_is_not_forked() -> None:
     assert not twin.may_be_copied("cuts.search.nowhere")
     over = threading.Event()
     other = threading.Thread(target=over.wait)
@@ -173,8 +176,8 @@ nursery.close()
     assert lines == ["True", "False", "False", "Popen"]
 
 
-def test_what_is_garbage_of_the_process_that_asks_is_left_to_it() -> None:
-    """It may be memory of a GPU, or a file of which the number is another's by then."""
+def test_garbage_of_the_parent_is_left_to_it() -> None:
+    """Garbage may be GPU memory, or a reused file number."""
     lines = said("""
 import gc
 class Ours:
