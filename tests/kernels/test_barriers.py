@@ -37,7 +37,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 #: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in
 #: buffer a.
 SLOTS = {"0": "tid", "1": "64 + tid", "now": "64*(step % 2) + tid", "next": "64*((step + 1) % 2) + tid"}
-#: What the words of a short kernel mean; {} is a place in a.
+#: Meaning of the words of a short kernel; {} is a place in a.
 PHASES = {
     "fill": "phase fetch fill {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
     "copy": "phase fetch copy async {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
@@ -49,8 +49,9 @@ PHASES = {
 
 
 def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
-    """Return what is found in a kernel that is written in one line:
-    phases with their slots, `[` and `]` around a loop.
+    """Return the defects of a kernel that is written in one line.
+
+    Phases are written with their slots, `[` and `]` around a loop.
     """
     lines: list[str] = []
     for word in text.split(", "):
@@ -160,8 +161,9 @@ def test_all_threads_take_part_where_lanes_combine(scratch: int, when: str, reas
 
 @st.composite
 def kernels(draw: st.DrawFn) -> list[Kernel]:
-    """Draw a group and lower some legal points of a few structures of its space,
-    such as stage operands more often than not.
+    """Draw a group and lower legal points of a few templates.
+
+    Most of them stage operands.
     """
     group = draw(st.one_of(chains(), pairs()))
     space = make_space(group, GPU)
@@ -182,7 +184,7 @@ def kernels(draw: st.DrawFn) -> list[Kernel]:
 
 @settings(max_examples=20, deadline=None)
 @given(kernels())
-def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: list[Kernel]) -> None:
+def test_opencl_compilers_leave_loops_with_barriers_alone(drawn: list[Kernel]) -> None:
     for kernel in drawn:
         loops = [
             item for item in kernel.items if isinstance(item, Loop) and any(isinstance(i, Barrier) for i in item.body)
@@ -225,7 +227,7 @@ def later(item: Item) -> Items:
 
 
 def is_found(kernel: Kernel, items: Items) -> bool:
-    """Whether a race is found in a kernel with other items."""
+    """Return true where a kernel with other items has a race."""
     note(print_ir(evolve(kernel, items=items)))
     return bool(check_barriers(evolve(kernel, items=items)))
 
@@ -233,8 +235,9 @@ def is_found(kernel: Kernel, items: Items) -> bool:
 @settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
-    """But the one between segments, where threads meet once more before they read what is shared:
-    the later segment stages operands.
+    """Every barrier is needed except the one between segments.
+
+    There threads meet once more before they read shared memory: the later segment stages operands.
     """
     for kernel in (k for k in made if k.threads > 1):
         for place, items in changed(kernel.items, Barrier, gone):
@@ -243,7 +246,7 @@ def test_every_barrier_is_needed(made: list[Kernel]) -> None:
 
 
 def meets_before_it_reads(items: Sequence[Item]) -> bool:
-    """Whether a barrier comes before the first phase that reads shared memory."""
+    """Return true where a barrier precedes the first shared-memory read."""
     flat = [inner for item in items for inner in (item.body if isinstance(item, Loop) else (item,))]
     reading = (
         isinstance(i, Phase) and any(isinstance(n, Load) and n.space == "shared" for n in post_order(i.roots))
@@ -256,8 +259,11 @@ def meets_before_it_reads(items: Sequence[Item]) -> bool:
 
 @settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
 @given(kernels())
-def test_every_wait_and_commit_of_an_asynchronous_ring_is_needed(made: list[Kernel]) -> None:
-    """But the commit in a loop of one turn: what it closes is empty."""
+def test_every_asynchronous_wait_and_commit_is_needed(made: list[Kernel]) -> None:
+    """Every commit is needed except that of a one-iteration loop.
+
+    It closes an empty group.
+    """
     for kernel in made:
         for kind, change in ((Wait, gone), (Wait, later), (Commit, gone)):
             for place, items in changed(kernel.items, kind, change):
@@ -326,7 +332,7 @@ def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPa
     assert check_barriers(lower(group, schedule, {}, GPU))
 
 
-def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
+def test_idle_threads_have_own_scratch_in_reductions() -> None:
     uneven = 0
     for point, kernel in lowered(rows()):
         lanes = max(s.lanes for s in point.segments)
@@ -337,7 +343,10 @@ def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
 
 
 def meetings(source: str, barrier: str) -> str:
-    """Return how a loop that combines lanes touches their scratch, line by line: w(rite), r(ead), | where all meet."""
+    """Return the scratch accesses of a lane-combining loop, by line.
+
+    They are w(rite), r(ead), and | for a barrier.
+    """
     touched = ""
     for line in source.splitlines():
         found = re.search(r"\(\(\S.*?\*\)lanes\)\[", line)
@@ -347,7 +356,10 @@ def meetings(source: str, barrier: str) -> str:
 
 
 def test_lanes_meet_whenever_one_of_them_wrote() -> None:
-    """Behind a write, and between a read and the next write, which may be that of the next register."""
+    """A barrier separates a write from reads and from the next write.
+
+    That write may be the next register's.
+    """
     seen = 0
     for point, kernel in lowered(rows(), 4):
         if max(s.lanes for s in point.segments) < 2:

@@ -1,5 +1,6 @@
-"""What lies along the depth comes through registers: a fetch loads it word by word before a chunk is multiplied, and
-stores it in vectors behind that.
+"""Register staging of operands along the depth.
+
+A fetch loads them word by word before a K block is multiplied, and stores them in vectors after it.
 """
 
 from __future__ import annotations
@@ -59,14 +60,17 @@ group {
   }
 }
 """
-#: What the first factor may be: a tensor, or what a fetch computes of it.
+#: Forms of the first factor: a tensor, or a value that a fetch computes of it.
 FACTORS = ("{}", "max({}, 0.0:{dtype})", "({} * {} + {})")
 
 
 def product(
     sizes: tuple[int, int, int, int], order: str = "mk,kn", dtype: str = "f32", factor: str = "{}"
 ) -> FusedGroup:
-    """Return y[b, m, n] = sum over k of x * w, with the last two indices of the factors in some order."""
+    """Return y[b, m, n] = sum over k of x * w.
+
+    The last two indices of the factors have some order.
+    """
     extents = dict(zip("bmnk", sizes, strict=True))
     x, w = ("b" + part for part in order.split(","))
     read = f'"x"[{", ".join(x)}]'
@@ -94,7 +98,10 @@ def carried(
     pad: int = 4,
     vector: int = 4,
 ) -> Schedule:
-    """Return a point of a product that stages both factors and carries what lies along the depth."""
+    """Return a product's point with both factors staged.
+
+    Operands along the depth are staged through registers.
+    """
     batch, *sides = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
     tiles = [TileDim((a,), *size, min(vector, size[1])) for a, size in zip(sides, (rows, columns), strict=True)]
@@ -124,7 +131,7 @@ def test_a_schedule_with_carried_operands_prints_and_parses() -> None:
 
 
 @pytest.mark.parametrize(("pad", "atom"), [(1, ""), (4, "m16n8k8_tf32")])
-def test_carried_operands_need_an_even_padding_and_no_atom(pad: int, atom: str) -> None:
+def test_register_staging_needs_even_padding_and_no_instruction(pad: int, atom: str) -> None:
     group = product((1, 64, 64, 64))
     schedule = carried(group, pad=pad)
     (part,) = schedule.segments
@@ -133,7 +140,7 @@ def test_carried_operands_need_an_even_padding_and_no_atom(pad: int, atom: str) 
     assert any("carried" in reason for reason in found) or (atom and found)
 
 
-def test_the_space_offers_what_threads_carry_only_where_memory_runs_along_the_depth() -> None:
+def test_space_offers_register_staging_only_along_the_depth() -> None:
     def offers(order: str) -> bool:
         knobs = [k for s in make_space(product((1, 64, 64, 64), order), GPU).structures for k in s.knobs]
         return any(3 in values for k in knobs for values in k.values if k.names == ("s0.order",))
@@ -143,7 +150,7 @@ def test_the_space_offers_what_threads_carry_only_where_memory_runs_along_the_de
     assert not offers("km,kn")
 
 
-def test_points_of_the_space_that_carry_are_the_schedules_they_are_counted_as() -> None:
+def test_counted_points_match_their_register_staged_schedules() -> None:
     space = make_space(product((1, 64, 48, 40), "mk,nk"), GPU)
     rng = np.random.default_rng(0)
     found = 0
@@ -171,7 +178,7 @@ BUGS = (
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_a_planted_bug_of_what_is_carried_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_register_staging_bug_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     group = product((1, 64, 64, 64))
     original, wrong = mutated(bug)
     assert check_barriers(lower(group, carried(group), {}, GPU)) == ()

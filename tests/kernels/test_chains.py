@@ -1,5 +1,7 @@
-"""A product, rows of its results and a product of those in one kernel: legal points compute the reference, without
-races, for every type, length, mask, group of heads and order; what is no such chain says why.
+"""Chained contractions.
+
+A product, rows of its results and a product of those in one kernel. Legal points compute the reference, without races,
+for every type, length, mask, group of heads and order. Other groups report the reason.
 """
 
 from __future__ import annotations
@@ -117,7 +119,10 @@ def points_of(group: FusedGroup, count: int) -> list[Schedule]:
 
 
 def points_in_parts(group: FusedGroup, count: int) -> list[Schedule]:
-    """Return legal points whose rows come in parts, among random ones of the thinned space."""
+    """Return legal points with streamed rows.
+
+    They are among random ones of the thinned space.
+    """
     space, found = make_space(group, SMALL, coarse=True), []
     for structure in space.structures:
         numbers = np.random.default_rng(5).integers(0, structure.size, size=1 << 15)
@@ -149,7 +154,7 @@ def test_rows_in_parts_compute_the_reference(name: str) -> None:
 
 
 def compute(group: FusedGroup, schedule: Schedule) -> None:
-    """Assert that a point is legal, without races, and computes what the group means."""
+    """Assert that a point is legal, race-free, and computes its group."""
     assert check_schedule(group, schedule, SMALL) == []
     assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
     check(_device("opencl"), SMALL, group, schedule)
@@ -186,7 +191,7 @@ def spelled(*between: Node, scores: str = "p") -> Graph:
 
 
 @needs_opencl
-def test_what_a_graph_spells_out_is_a_chain_too() -> None:
+def test_spelled_out_graph_is_a_chain_too() -> None:
     for graph in (spelled(), spelled(Node("b", "add", ("p", "x"), ("z",), {}), scores="z")):
         group = group_of(graph)
         for schedule in points_of(group, 2):
@@ -195,7 +200,7 @@ def test_what_a_graph_spells_out_is_a_chain_too() -> None:
 
 @needs_opencl
 def test_rows_of_any_kind_are_between_products() -> None:
-    """Rows divided by the sum of their magnitudes: nothing that could come in parts."""
+    """Rows divided by the sum of their magnitudes cannot be streamed."""
     shapes = {"q": (2, 16, 8), "k": (2, 8, 24), "v": (2, 24, 16), "p": (2, 16, 24), "a": (2, 16, 24), "s": (2, 16, 1),
               "w": (2, 16, 24), "y": (2, 16, 16)}  # fmt: skip
     nodes = (
@@ -219,7 +224,10 @@ def test_scores_that_others_need_are_no_chain() -> None:
 
 
 def test_sums_over_several_axes_are_no_rows() -> None:
-    """Between convolutions of a training step lie those of batch norms; it is told before forms are looked for."""
+    """Batch norms lie between the convolutions of a training step.
+
+    They are rejected before forms are looked for.
+    """
     shapes = {"x": (4, 8, 8, 8), "k": (8, 8, 1, 1), "c": (4, 8, 8, 8), "s": (1, 8, 1, 1), "d": (4, 8, 8, 8),
               "y": (4, 8, 8, 8)}  # fmt: skip
     nodes = (
@@ -244,8 +252,11 @@ def test_a_partition_takes_the_chain_that_is_faster() -> None:
     assert all(len(g.parts) == 1 for g in partition(Partitioner(without, Modelled(GPU)), "mixed"))
 
 
-def test_what_the_last_product_alone_reads_is_computed_with_it() -> None:
-    """Values that are turned round, or made of others, in front of the second product are its own operand's."""
+def test_values_only_last_product_reads_are_computed_there() -> None:
+    """Values between the products belong to the second one's own operand.
+
+    They are transposed, or made of others.
+    """
     whole = spelled()
     types = {**whole.types, "u": TensorType(DType.F32, (4, 24, 16)), "v": TensorType(DType.F32, (4, 24, 16))}
     nodes = (Node("d", "relu", ("u",), ("v",), {}), *whole.nodes)
@@ -278,7 +289,10 @@ def test_samples_of_a_chain_are_its_results(name: str, monkeypatch: pytest.Monke
 
 
 def layer(batch: int, length: int, width: int, heads: int) -> Graph:
-    """A layer of a transformer up to its residual: projections, heads, attention with a mask, a projection."""
+    """Return a transformer layer up to its residual.
+
+    It has projections, heads, attention with a mask, and a projection.
+    """
     types: dict[str, TensorType] = {"x": TensorType(DType.F32, (batch, length, width))}
     types |= {f"w{n}": TensorType(DType.F32, (width, width)) for n in "qkvo"}
     types["mask"] = TensorType(DType.BOOL, (batch, 1, 1, length))

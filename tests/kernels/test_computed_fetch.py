@@ -1,4 +1,4 @@
-"""Operands that are computed as they are fetched move sixteen bytes at once, like those that are copied."""
+"""Computed operands move sixteen bytes at once, as copied ones do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ PLACE = "[2*i + r - 1, 2*j + s - 1, c if 0 <= 2*i + r - 1 < 28, 0 <= 2*j + s - 1
 
 
 def staged(group: FusedGroup) -> Schedule:
-    """A point whose operands are both staged, computed by atoms: 16 channels of 8 pixels for a warp."""
+    """Return a point with both operands staged and matrix instructions.
+
+    A warp has 16 channels of 8 pixels.
+    """
     i, j, k = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
     dims = TileDim((i, j), 8, 2, 2), TileDim((k,), 16, 2)

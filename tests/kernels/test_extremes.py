@@ -1,4 +1,7 @@
-"""Numbers at the ends of their types mean on every device what they mean in NumPy: integers wrap, NaN propagates."""
+"""Numbers at the limits of types have NumPy's results everywhere.
+
+Integers wrap, NaN propagates.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def test_elementwise_operations_agree_with_numpy_at_the_extremes(dtype: DType, t
 
 
 def differences(case: Case, dtype: DType, found: Array) -> list[str]:
-    """Return the first elements of a result that are not NumPy's, as texts."""
+    """Return the first differences between a result and NumPy's, as texts."""
     operands = case.operands(dtype)
     expected = case.expected(operands)
     places = np.flatnonzero(wrong(dtype, found, expected))[:3]
@@ -80,7 +83,7 @@ ROWS = {
 
 
 def reduced(combine: str, rows: Array) -> Array:
-    """Return what a combiner makes of the rows of a matrix; integers wrap."""
+    """Return a combiner's result for the rows of a matrix; integers wrap."""
     dtype = rows.dtype
     if COMBINERS[combine].position:
         return np.asarray(getattr(np, combine)(rows, axis=1))
@@ -90,8 +93,9 @@ def reduced(combine: str, rows: Array) -> Array:
 
 
 def row_values(combine: str, dtype: DType) -> Array:
-    """Return values whose reduction does not depend on the order: sums and products of floats must not overflow on the
-    way.
+    """Return values whose reduction does not depend on the order.
+
+    Sums and products of floats must not overflow on the way.
     """
     values = extremes(dtype)
     if not dtype.is_float or combine not in ("sum", "prod"):

@@ -1,4 +1,7 @@
-"""Tiles that reach beyond both factors of a product: what is computed from elements that are not there is masked."""
+"""Masked tiles beyond both factors of a product.
+
+Results computed from missing elements are guarded.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FACTORS, POINTS = (("cos", "sigmoid"), ("softplus", "cos")), 2
 
 
 def ragged(space: Space) -> list[Schedule]:
-    """Return points that stage both factors and whose last chunk is not whole."""
+    """Return points that stage both factors with a partial last block."""
     found: list[Schedule] = []
     for structure in space.structures:
         for point in legal_points(space, structure, 1, 64):

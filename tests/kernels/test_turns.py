@@ -1,5 +1,7 @@
-"""Products of what several products leave, in one kernel: legal points compute the reference, whether the tile between
-them comes whole or in parts, for every type, length and side that is added up along.
+"""Products of several products' results in one kernel.
+
+Legal points compute the reference, with the tile between them whole or in parts, for every type, length and reduced
+side.
 """
 
 from __future__ import annotations
@@ -87,7 +89,10 @@ op tiles "products of what is made of two products, of rows in groups along thei
 
 
 def tiles(text: str, shape: tuple[int, ...], dtype: DType = DType.F32, groups: int = 0) -> FusedGroup:
-    """Return the two segments of a declaration over (batch, rows, columns, width, other width)."""
+    """Return the two segments of a declaration.
+
+    Its axes are (batch, rows, columns, width, other width).
+    """
     b, m, n, e, f = shape
     a = groups or b
     shapes = {"q": (b, m, e), "k": (a, n, e), "g": (b, m, f), "v": (a, n, f), "m": (b, m), "d": (b, m)}
@@ -118,7 +123,10 @@ CASES: dict[str, FusedGroup] = {
 
 
 def points_of(group: FusedGroup, parts: bool, count: int) -> list[Schedule]:
-    """Return legal points whose tile comes whole, or in parts, among random ones of the thinned space."""
+    """Return legal points with the tile whole, or in parts.
+
+    They are among random ones of the thinned space.
+    """
     space, found = make_space(group, SMALL, coarse=True), []
     for structure in space.structures:
         numbers = np.random.default_rng(5).integers(0, structure.size, size=1 << 14)
@@ -154,7 +162,7 @@ def test_first_points_compute_the_reference_on_a_gpu(name: str) -> None:
 
 @st.composite
 def tiled(draw: st.DrawFn) -> FusedGroup:
-    """Draw the sides of a tile, what is added up, types and groups."""
+    """Draw the sides of a tile, the sum, types and groups."""
     text = draw(st.sampled_from([ALONG_ROWS, ALONG_COLUMNS, IN_GROUPS]))
     b, m, n, e = (draw(st.integers(2, most)) for most in (3, 90, 90, 9))
     dtype = draw(st.sampled_from([DType.F32, DType.F16, DType.BF16]))

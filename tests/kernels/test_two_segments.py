@@ -1,5 +1,7 @@
-"""What a product leaves for the windows behind it: its halo is fetched by whole rows, what lies beyond its ends is left
-with it, planes lie in different banks, and what results take besides sums is asked for first.
+"""Windows over a product's results in one kernel.
+
+The halo is fetched by whole rows, elements beyond its ends are left out, planes lie in different banks, and the
+epilogue's operands are loaded first.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ def group() -> FusedGroup:
 
 
 def point(made: FusedGroup, rows: int = 4, columns: int = 8, stages: int = 2) -> Schedule:
-    """Sixteen channels of a few rows and columns: a box with a halo of one, whose pixels are no power of two."""
+    """Return a point of sixteen channels of a few rows and columns.
+
+    It is a box with a halo of one, whose pixels are no power of two.
+    """
     first, last = made.segments
     box = (rows + 2, columns + 2)
     n, c, h, w = first.axes
@@ -75,7 +80,10 @@ def test_the_point_is_one() -> None:
 
 
 def test_threads_step_from_plane_to_plane() -> None:
-    """A plane of 6x10 pixels has 60 of 64 threads: what is added from copy to copy is a constant."""
+    """A plane of 6x10 pixels has 60 of 64 threads.
+
+    The step from copy to copy is a constant.
+    """
     copies = re.findall(r"cuts_copy4\(&\w+\[([^]]*)\], &p\d\[([^]]*)\]", source_of(point(group())))
     assert copies
     for place, address in copies:
@@ -149,7 +157,7 @@ group {
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8"])
-def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there(dtype: str) -> None:
+def test_tile_beyond_unit_axis_leaves_read_values(dtype: str) -> None:
     made = parse_ir(BEYOND.replace("f32[", f"{dtype}["))
     assert isinstance(made, FusedGroup)
     first, last = made.segments
