@@ -1,4 +1,4 @@
-"""Outputs that become inputs: moved in an order in which none is written over before it was moved."""
+"""Outputs that become inputs: each is moved before it is overwritten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 @st.composite
 def moves(draw: st.DrawFn) -> list[CarriedMove]:
-    """Moves of up to six bytes each, to places that lie apart, from places that lie apart, anywhere in 40 bytes."""
+    """Draw moves with disjoint sources and targets.
+
+    Each has up to six of 40 bytes.
+    """
 
     def apart(sizes: list[int]) -> list[int]:
         order, places, end = draw(st.permutations(range(len(sizes)))), [0] * len(sizes), 0

@@ -1,5 +1,6 @@
-"""Debug mode: an index from data that is out of range is an error that says which; without it nothing leaves its
-tensor.
+"""Debug mode.
+
+An index from data that is out of range is an error that names it. Without it no access leaves its tensor.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ WRONG: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = {
 
 @needs_opencl
 @pytest.mark.parametrize("op", WRONG)
-def test_an_index_out_of_range_is_an_error_in_debug_mode(op: str) -> None:
+def test_out_of_range_index_fails_in_debug_mode(op: str) -> None:
     operands, attributes, message = WRONG[op]
     made = graph(op, *operands, **attributes)
     plan = cuts.build(made, target="opencl", debug=True)
@@ -77,7 +78,7 @@ def test_an_index_out_of_range_is_an_error_in_debug_mode(op: str) -> None:
 
 
 @needs_opencl
-def test_without_checks_the_nearest_element_is_read_and_nothing_is_written() -> None:
+def test_without_checks_nearest_element_is_read() -> None:
     x, ids = f(5, 3), ints(9, -9)
     plan = cuts.build(graph("gather", x, ids), target="opencl")
     np.testing.assert_array_equal(plan.run(named(x, ids))["y0"], x[[4, 0]])
@@ -93,7 +94,7 @@ PLAN: list[cuts.CompiledPlan] = []
 @needs_opencl
 @given(st.lists(st.integers(-7, 6), min_size=4, max_size=4))
 @settings(max_examples=30)
-def test_there_is_an_error_exactly_where_numpy_has_one(ids: list[int]) -> None:
+def test_errors_are_exactly_those_of_numpy(ids: list[int]) -> None:
     if not PLAN:
         PLAN.append(cuts.build(graph("gather", f(5, 3), ints(0, 0, 0, 0)), target="opencl", debug=True))
     wrong = [(n, value) for n, value in enumerate(ids) if not -5 <= value < 5]
@@ -115,7 +116,7 @@ def test_a_saved_plan_keeps_its_checks(tmp_path: Any) -> None:
 
 
 @needs_opencl
-def test_constant_indices_are_checked_when_the_plan_is_made() -> None:
+def test_constant_indices_are_checked_at_compile_time() -> None:
     made = graph("gather", f(5, 3), ints(0, 7))
     fixed = cuts.Graph(made.name, ("x0",), made.outputs, made.types, made.nodes, {"x1": ints(0, 7)})
     with pytest.raises(cuts.CutsError, match=r"found 7 at \[1\]"):

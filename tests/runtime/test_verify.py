@@ -1,4 +1,4 @@
-"""What counts as equal when results are held against an oracle of more bits."""
+"""Equality of results and an oracle of more bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALLOWED = 1e-5
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_value_that_the_type_cannot_hold_is_infinite(sign: int) -> None:
+def test_value_beyond_the_type_is_infinite(sign: int) -> None:
     expected = np.array([sign * 6e63, 1.0])
     assert compare("y", np.array([sign * np.inf, 1], np.float32), expected, ALLOWED).ok
     assert not compare("y", np.array([-sign * np.inf, 1], np.float32), expected, ALLOWED).ok
