@@ -1,5 +1,6 @@
-"""A CUDA driver in Python that records graphs: like the real one it takes arguments from memory when it is told of
-them, and not later.
+"""CUDA driver in Python that records graphs.
+
+Like the real driver it reads arguments from memory when a node is added, not later.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Params(SimpleNamespace):
 
 
 class FakeDriver(FakeBindings):
-    """A driver whose graphs run when they are launched; `calls` counts what is asked of it, `fails` is what fails.
+    """Driver whose graphs run when they are launched.
 
-    Graphs are chains, unless there are `fronts`: then they have what each node follows, and the last that may run runs
-    first.
+    `calls` counts the calls, `fails` is the call that fails. Graphs are chains unless there are `fronts`: then each
+    node has its predecessors, and the last node that may run runs first.
     """
 
     fronts: list[list[int]] | None = None

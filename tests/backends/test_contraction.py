@@ -1,5 +1,6 @@
-"""Groups that libraries compute: every product and convolution is found with its parameters,
-whatever is one step away is not.
+"""Groups that libraries compute.
+
+Every product and convolution is found with its parameters; groups one step away are not.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def element(array: np.ndarray, matrix: Matrix, b: int, row: int, column: int) ->
 
 
 def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.ndarray:
-    """Compute what the parameters of a product say, element by element."""
+    """Compute the parameters of a product, element by element."""
     y = np.full(size, np.nan)
     for b, m, n in product(range(found.batch), range(found.m), range(found.n)):
         pairs = (
@@ -42,7 +43,7 @@ def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.n
 
 
 def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Compute what the parameters of a convolution say, element by element."""
+    """Compute the parameters of a convolution, element by element."""
 
     def view(block: Block, array: np.ndarray) -> np.ndarray:
         return np.lib.stride_tricks.as_strided(
@@ -137,7 +138,7 @@ def test_a_filter_may_be_stored_in_any_order() -> None:
     assert found.filter.steps == place.strides
 
 
-def test_a_one_by_one_convolution_is_a_batch_of_products() -> None:
+def test_one_by_one_convolution_is_batch_of_products() -> None:
     group = group_of(single("conv", "c", 2, "conv", ((2, 8, 5, 5), (16, 8, 1, 1)), {}))
     assert group is not None
     found = find_product(group)
@@ -146,7 +147,7 @@ def test_a_one_by_one_convolution_is_a_batch_of_products() -> None:
     assert found.a.batch == 0
 
 
-def test_sums_of_squares_are_products_of_rows_with_themselves() -> None:
+def test_sums_of_squares_are_products_of_rows() -> None:
     group = group_of(single("x", "square", 1, "reduce_sum_square", ((3, 4),), {"axes": (1,)}))
     assert group is not None
     found = find_product(group)

@@ -1,4 +1,4 @@
-"""OpenCL: choosing a platform by rule, building many kernels at once, and what a failure shows."""
+"""OpenCL: choice of a platform, parallel builds, and messages of failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELPER = "int twice(int x) { return 2 * x; }\n"
 def copy_kernel(
     name: str = "k", prologue: str = HELPER, body: str = "y[i] = twice(x[i]);", **fields: Any
 ) -> KernelFunction:
-    """Return a kernel from ints to ints with 4 blocks of 16 threads."""
+    """Return a kernel on ints with 4 blocks of 16 threads."""
     source = f"{prologue}__kernel void {name}(__global const int* x, int x_base, __global int* y, int y_base)"
     source += f" {{ x += x_base; y += y_base; int i = get_global_id(0); {body} }}\n"
     arguments = (Argument("a", DType.I32, False), Argument("b", DType.I32, True))
@@ -53,7 +53,10 @@ def device() -> Device:
 
 
 def run(device: Device, kernels: list[KernelFunction], start: int = 0) -> list[Any]:
-    """Run each kernel on 64 ints at element `start` of one buffer, results behind them, and return the results."""
+    """Run each kernel on 64 ints from element `start` on.
+
+    Results follow the inputs in the same buffer.
+    """
     buffer = device.allocate(4 * (start + 128))
     data = np.arange(64, dtype=np.int32)
     results = []
@@ -93,7 +96,7 @@ def test_kernels_of_one_name_are_kept_apart(device: Device) -> None:
 
 
 @needs_opencl
-def test_kernels_that_do_not_mix_are_built_one_by_one(device: Device) -> None:
+def test_incompatible_kernels_are_built_one_by_one(device: Device) -> None:
     macro = "__kernel void {0}_(__global int* x) {{ }}\nint helper(int x) {{ return {1}; }}\n"
     kernels = [
         copy_kernel("k0", macro.format("a", "x"), "y[i] = helper(x[i]);"),
@@ -117,7 +120,7 @@ def test_a_grid_without_blocks_does_nothing(device: Device) -> None:
 
 
 @needs_opencl
-def test_a_build_failure_shows_the_first_fault_and_where_the_source_is(
+def test_build_failure_shows_first_fault_and_source_path(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
@@ -184,7 +187,10 @@ OTHER = platform("A vendor", "OpenCL 3.0")
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
-    """Return the platform that is chosen among some; those of `WRONG` compile kernels wrongly."""
+    """Return the platform that is chosen among some.
+
+    Those of `WRONG` compile kernels wrongly.
+    """
     monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
     monkeypatch.setattr(opencl, "_sound", lambda device: device.name != WRONG.get_devices()[0].name)
     monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)

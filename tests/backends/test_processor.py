@@ -1,4 +1,7 @@
-"""Naming a processor that PoCL does not know, in memory that looks like PoCL's."""
+"""Names of processors that PoCL does not know.
+
+The memory looks like PoCL's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 
 
 class Described:
-    """A device as PoCL describes it: words, some of which are addresses of texts."""
+    """Device as PoCL describes it: words, some of them addresses of texts."""
 
     def __init__(self, *words: str | int) -> None:
         self.texts = {n: ctypes.create_string_buffer(w.encode()) for n, w in enumerate(words) if isinstance(w, str)}
@@ -29,7 +32,7 @@ class Described:
         return texts
 
 
-def test_an_unknown_processor_gets_the_name_of_an_older_one() -> None:
+def test_unknown_processor_gets_name_of_older_one() -> None:
     assert Described(4096, 0, TRIPLE, "generic", 7).named() == [TRIPLE, "haswell"]
 
 
