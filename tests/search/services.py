@@ -33,7 +33,7 @@ class Slow:
             [b"x" * (1 << 16) for _ in range(320)]
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    def imported(self) -> tuple[int, int]:
+    def process_ids(self) -> tuple[int, int]:
         """Return which process this is, and which made it."""
         return os.getpid(), os.getppid()
 

@@ -72,7 +72,7 @@ def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
     return verify_graph(graph, SPEC.instances.infer)
 
 
-def compiled(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
+def compile_plan(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
     return build_graph(graph, SPEC, OPENCL, CompileOptions(mode))
 
 
@@ -108,7 +108,7 @@ def overlapping(plan: Plan) -> Plan:
     return evolve(plan, buffers=buffers)
 
 
-def shared(plan: Plan) -> Plan:
+def share_workspace(plan: Plan) -> Plan:
     """Let two launches use one workspace.
 
     Both results seem to have one name.
@@ -124,7 +124,7 @@ def wrong_constant(plan: Plan) -> Plan:
     return evolve(plan, kernels=tuple(kernels))
 
 
-FAULTS = [overlapping, shared, wrong_constant]
+FAULTS = [overlapping, share_workspace, wrong_constant]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -135,8 +135,8 @@ def test_wrong_plan_loses_against_right_one_with_notice(
     if not small:
         large(monkeypatch)
     graph = network()
-    judge, right = agreement(graph), compiled(graph)
-    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    judge, right = agreement(graph), compile_plan(graph)
+    wrong = CompiledPlan(fault(compile_plan(graph, "no-fusion").plan))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert judge.trusted([right, wrong]) == [True, False]
@@ -156,7 +156,7 @@ def test_wrong_plan_without_a_rival_is_found(
     if not small:
         large(monkeypatch)
     graph = network()
-    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(fault(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="is dropped"):
         assert not agreement(graph).is_right(wrong)
 
@@ -167,9 +167,9 @@ def test_right_plans_agree_whatever_they_round(dtype: DType, constants: bool, mo
     graph, made = network(dtype, constants), list[CompiledPlan]()
     large(monkeypatch)
     judge = agreement(graph, made)
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     assert judge.trusted(plans) == [True, True]
-    assert not made, "nothing had to be told apart"
+    assert not made, "no plain plan was needed"
     assert judge.is_right(plans[0])
     assert len(made) == 1
 
@@ -188,8 +188,8 @@ def unary(op: str, dtype: DType, size: int = 4099) -> Graph:
 def test_integers_are_exact(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     graph = unary("abs", dtype)
-    assert agreement(graph).trusted([compiled(graph), compiled(graph, "no-fusion")]) == [True, True]
-    plan = compiled(graph).plan
+    assert agreement(graph).trusted([compile_plan(graph), compile_plan(graph, "no-fusion")]) == [True, True]
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("] = ", "] = 1 + ")) for k in plan.kernels)
     wrong = CompiledPlan(evolve(plan, kernels=kernels))
     with pytest.warns(CutsWarning, match="tolerance 0"):
@@ -201,7 +201,7 @@ def test_nan_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.M
     large(monkeypatch)
     found = {"y": np.array([1.0, way, 2.0], np.float32)}
     graph = unary("sqrt", DType.F32, 3)
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     outputs = iter([found, {"y": found["y"].copy()}])
     monkeypatch.setattr("cuts.compile.agreement._computed", lambda session, inputs: next(outputs))
     monkeypatch.setattr(Agreement, "_judged", lambda self, plan: False)
@@ -226,7 +226,7 @@ def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.
     types["big"] = TensorType(DType.F32, ())
     graph = Graph("steep", ("x",), ("y",), types, nodes, {"big": np.array(3e5, np.float32)})
     graph = verify_graph(graph, SPEC.instances.infer)
-    plan = compiled(graph).plan
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sin(", "1.000001f * sin(1.0000005f *")) for k in plan.kernels)
     assert agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))
 
@@ -252,7 +252,7 @@ def test_half_overflow_of_stored_values_decides_nothing(
 
 def test_large_plan_ships_unseen_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, made = network(), list[CompiledPlan]()
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     large(monkeypatch)
     judge = agreement(graph, made, spare=False)
     assert judge.is_right(wrong)
@@ -262,7 +262,7 @@ def test_large_plan_ships_unseen_without_time(monkeypatch: pytest.MonkeyPatch) -
     )
     assert not made
     with pytest.warns(CutsWarning, match="is dropped"):
-        assert agreement(graph, made, spare=False).trusted([wrong, compiled(graph)]) == [False, True], (
+        assert agreement(graph, made, spare=False).trusted([wrong, compile_plan(graph)]) == [False, True], (
             "suspicion is not"
         )
     assert len(made) == 1
@@ -278,7 +278,7 @@ def test_right_plan_ships_where_unfused_one_is_wrong(monkeypatch: pytest.MonkeyP
     wrong = CompiledPlan(wrong_constant(plain(graph).plan))
     judge = Agreement(graph, SPEC, lambda: wrong, lambda: True)
     with pytest.warns(CutsWarning, match="of 'net' operations one by one differ from the reference: 'y'"):
-        assert judge.is_right(compiled(graph))
+        assert judge.is_right(compile_plan(graph))
 
 
 def test_undecidable_comparison_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +289,9 @@ def test_undecidable_comparison_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
         raise BackendError("no room")
 
     judge = Agreement(graph, SPEC, no_room, lambda: True)
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*no room"):
-        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
+        assert judge.trusted([wrong, compile_plan(graph)]) == [True, True]
     assert judge.is_right(wrong)
 
 
@@ -317,7 +317,7 @@ def test_missing_memory_costs_the_comparison_only(small: bool, monkeypatch: pyte
         raise MemoryError("Unable to allocate 3.00 GiB")
 
     graph = network()
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     if not small:
         large(monkeypatch)
     monkeypatch.setattr("cuts.compile.agreement.compare", none_left)
@@ -336,19 +336,19 @@ def test_memory_shortage_during_the_reference_is_reported(monkeypatch: pytest.Mo
         raise MemoryError
 
     judge = Agreement(graph, SPEC, no_room, lambda: True)
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*; there is no memory for it$"):
-        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
+        assert judge.trusted([wrong, compile_plan(graph)]) == [True, True]
 
 
 def test_plans_for_absent_devices_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*asked: object) -> None:
+    def raise_missing(*asked: object) -> None:
         raise BackendError("no device")
 
-    monkeypatch.setattr("cuts.runtime.executor.open_device", gone)
+    monkeypatch.setattr("cuts.runtime.executor.open_device", raise_missing)
     graph, made = network(), list[CompiledPlan]()
-    assert agreement(graph, made).is_right(compiled(graph))
-    assert agreement(graph, made).trusted([compiled(graph), compiled(graph)]) == [True, True]
+    assert agreement(graph, made).is_right(compile_plan(graph))
+    assert agreement(graph, made).trusted([compile_plan(graph), compile_plan(graph)]) == [True, True]
     assert not made
 
 
@@ -388,18 +388,18 @@ def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: py
 # ---- searches
 
 
-def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
+def search_plan(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
     """Return the plan that a search on a made-up clock ships.
 
     Some of the plans that it makes are wrong.
     """
 
-    def planted(*asked: Any) -> CompiledPlan:
+    def plant_fault(*asked: Any) -> CompiledPlan:
         made = plan_of(*asked)
         return CompiledPlan(wrong_constant(made.plan)) if fault(made) else made
 
     right = plain(graph)
-    monkeypatch.setattr("cuts.compile.driver.plan_of", planted)
+    monkeypatch.setattr("cuts.compile.driver.plan_of", plant_fault)
     monkeypatch.setattr("cuts.compile.driver.plain_plan", lambda *asked: right)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT)
     return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
@@ -407,9 +407,9 @@ def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: p
 
 def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
-    fused = len(searched(graph, lambda made: False, monkeypatch).plan.steps)
+    fused = len(search_plan(graph, lambda made: False, monkeypatch).plan.steps)
     with pytest.warns(CutsWarning, match="is dropped"):
-        found = searched(graph, lambda made: len(made.plan.steps) == fused, monkeypatch)
+        found = search_plan(graph, lambda made: len(made.plan.steps) == fused, monkeypatch)
     assert len(found.plan.steps) > fused
     assert all(result.ok for result in found.verify())
 
@@ -419,7 +419,7 @@ def test_search_with_only_wrong_plans_fails(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.warns(CutsWarning, match="is dropped"),
         pytest.raises(NumericsError, match="no plan of 'net' computes what its operations compute one by one"),
     ):
-        searched(network(), lambda made: True, monkeypatch)
+        search_plan(network(), lambda made: True, monkeypatch)
 
 
 # ---- inputs
@@ -448,7 +448,7 @@ def test_numbers_keep_their_size_through_many_products(dtype: DType) -> None:
     scales = input_scales(graph, SPEC.instances)
     assert scales["w7"] == 2.0**-3
     inputs = telling_inputs({n: graph.types[n] for n in graph.inputs}, scales, WAYS[0])
-    found = compiled(graph).run(inputs)["y39"].astype(np.float64)
+    found = compile_plan(graph).run(inputs)["y39"].astype(np.float64)
     assert 0.01 < np.sqrt(np.mean(found**2)) < 100.0
     assert tells({"y": found})
 
@@ -480,7 +480,7 @@ def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.Monke
     types = {n: TensorType(DType.F32, (5, 7)) for n in "xay"}
     nodes = (Node("log", "log", ("x",), ("a",)), Node("sum", "softmax", ("a",), ("y",), {"axis": 1}))
     graph = verify_graph(Graph("logs", ("x",), ("y",), types, nodes), SPEC.instances.infer)
-    inputs, (found,) = agreement(graph)._outputs([compiled(graph)])
+    inputs, (found,) = agreement(graph)._outputs([compile_plan(graph)])
     assert (inputs["x"] > 0).all()
     assert tells(found)
 
@@ -490,7 +490,7 @@ def test_positive_numbers_and_variances_keep_their_size(
 ) -> None:
     graph = deep(40)
     types, scales = {n: graph.types[n] for n in graph.inputs}, input_scales(graph, SPEC.instances)
-    found = compiled(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
+    found = compile_plan(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
     assert 0.01 < np.sqrt(np.mean(found.astype(np.float64) ** 2)) < 1e6
     drawn = telling_inputs(types | {"var": TensorType(DType.F32, (9,))}, scales, Drawing(1))
     assert (drawn["var"] > 0).all()
@@ -518,7 +518,7 @@ def test_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) 
     large(monkeypatch)
     monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 20_000)
     graph = unary("sqrt", DType.F32, 200_003)
-    plan = compiled(graph).plan
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)
     with pytest.warns(CutsWarning, match="of every 11th element in order"):
         assert not agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))

@@ -26,10 +26,10 @@ from cuts.search.tuner import Tuner
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
-SMALL = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
+SMALL_TASK = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
 
 
-def audited(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
+def run_audit(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
     tuner, problems = tuner_of(bench), [problem or problem_of()]
     (found,) = audits(tuner, problems, tuner.run(problems, settings), count, settings)
     return found
@@ -45,46 +45,46 @@ def times_of(first: float, others: float) -> FakeBench:
 
 
 def test_a_winner_that_the_search_missed_is_found() -> None:
-    found = audited(FakeBench(by_threads))
+    found = run_audit(FakeBench(by_threads))
     assert found.missed
     assert found.best < found.chosen
     assert (found.timed, found.lost, found.pruned, found.unsound, found.exhaustive) == (30, 0, 0, 0, False)
 
 
 def test_faster_pruned_point_was_lost() -> None:
-    found = audited(times_of(2e-12, 1e-12))
+    found = run_audit(times_of(2e-12, 1e-12))
     assert (found.pruned, found.lost, found.missed, found.unsound) == (30, 30, 0, 31)
     assert found.record()["best / chosen"] == 0.5
 
 
 def test_slower_points_are_proven_slower_in_silence() -> None:
-    found = audited(times_of(1e-12, 1.0))
+    found = run_audit(times_of(1e-12, 1.0))
     assert (found.pruned, found.faster, found.unsound) == (30, 0, 1)
 
 
 def test_equal_points_do_not_accuse_the_choice() -> None:
-    assert not audited(FakeBench(lambda kernel: 1e-3)).faster
+    assert not run_audit(FakeBench(lambda kernel: 1e-3)).faster
 
 
-def test_noise_that_does_not_last_accuses_nobody() -> None:
+def test_passing_noise_accuses_no_candidate() -> None:
     seen: dict[str, int] = {}
 
     def cost(kernel: KernelFunction) -> float:
         seen[kernel.name] = seen.get(kernel.name, 0) + 1
         return 0.9e-3 if seen[kernel.name] == 1 else 1e-3
 
-    assert not audited(FakeBench(cost), evolve(ONE, runs=1)).faster
+    assert not run_audit(FakeBench(cost), evolve(ONE, runs=1)).faster
 
 
 def test_wrong_points_are_no_winners() -> None:
     bench = FakeBench(by_threads, lambda kernel: Verdict("ok" if kernel.name == bench.checked[0] else "wrong"))
-    found = audited(bench)
+    found = run_audit(bench)
     assert (found.timed, found.faster) == (0, 0)
 
 
 def test_a_small_space_is_timed_whole() -> None:
-    found = audited(FakeBench(by_threads), count=5000, problem=SMALL)
-    legal = illegal_histogram(make_space(SMALL.form, OPENCL))["legal"]
+    found = run_audit(FakeBench(by_threads), count=5000, problem=SMALL_TASK)
+    legal = illegal_histogram(make_space(SMALL_TASK.form, OPENCL))["legal"]
     assert (found.exhaustive, found.exact, found.legal, found.timed) == (True, True, legal, legal - 1)
 
 
@@ -95,14 +95,14 @@ def drawn_texts(drawn: Drawn) -> list[str]:
 def test_points_are_drawn_once_and_deterministic() -> None:
     large = problem_of()
     assert make_space(large.form, OPENCL).size > EXACT
-    for problem in (SMALL, large):
+    for problem in (SMALL_TASK, large):
         drawn = draw(problem, "bound", 40, seed=3)
         texts = drawn_texts(drawn)
         assert len(set(texts)) == len(texts) == 40 < drawn.legal <= drawn.points
         assert (
             texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
         )
-        assert (drawn.exact, drawn.whole) == (problem is SMALL, False)
+        assert (drawn.exact, drawn.whole) == (problem is SMALL_TASK, False)
 
 
 def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[Problem]]:
@@ -125,12 +125,12 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     tuner, problems = two(bench)
     choices = tuner.run(problems, ONE)
 
-    def interrupted(problem: Problem, *_: object) -> Timed:
+    def interrupt(problem: Problem, *_: object) -> Timed:
         if problem is problems[1]:
             raise KeyboardInterrupt
         return Timed((1e-3,) * 3)
 
-    bench.sample = interrupted  # type: ignore[method-assign, assignment]
+    bench.sample = interrupt  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
     assert tuner.resources.interrupted
 
@@ -161,9 +161,7 @@ def test_points_of_cut_space_are_not_timed_again() -> None:
         found = audit(60.0)
     assert (found[0].timed, found[0].missed, found[0].best) == (wanted.timed, wanted.missed, wanted.best)
     assert len(checks) > 2
-    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (
-        1 + wanted.missed
-    )  # contenders are timed once more
+    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # contenders are timed once more
     assert not kept
 
 

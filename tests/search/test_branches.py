@@ -49,7 +49,7 @@ class Clocked(CompiledPlan):
         return Timing((1e-3 * (self.branches if self.plan.branched else 3.0),))
 
 
-def chosen(
+def choose_form(
     monkeypatch: pytest.MonkeyPatch,
     *,
     branches: float = 2.0,
@@ -90,7 +90,7 @@ def chosen(
 def test_branches_ship_where_the_whole_is_faster(
     branches: float, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen(monkeypatch, branches=branches).plan.branched == wanted
+    assert choose_form(monkeypatch, branches=branches).plan.branched == wanted
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_branches_ship_where_the_whole_is_faster(
     ids=lambda facts: next(iter(facts)),
 )
 def test_no_branches_without_time_device_or_memory(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chosen(monkeypatch, **facts).plan.branched
+    assert not choose_form(monkeypatch, **facts).plan.branched
     assert True not in Clocked.opened
 
 
-def answered(branched: bool | None) -> DecidedGraph:
+def decisions_with(branched: bool | None) -> DecidedGraph:
     decisions = decisions_text(Decisions("", (), (), (), branched=branched))
     return DecidedGraph("key", "{}", "graph", decisions, (), 1.0, True)
 
 
-def noted(answer: DecidedGraph) -> bool | None:
+def noted_form(answer: DecidedGraph) -> bool | None:
     decisions = answer.read()
     assert decisions is not None
     return decisions.branched
@@ -117,12 +117,12 @@ def noted(answer: DecidedGraph) -> bool | None:
 @pytest.mark.parametrize(("branches", "faster"), [(2.0, True), (4.0, False)])
 def test_faster_form_of_a_plan_is_noted(branches: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[DecidedGraph] = []
-    chosen(monkeypatch, branches=branches, answer=answered(None), kept=kept)
-    assert [noted(answer) for answer in kept] == [faster]
+    choose_form(monkeypatch, branches=branches, answer=decisions_with(None), kept=kept)
+    assert [noted_form(answer) for answer in kept] == [faster]
     for facts in ({}, {"frozen": True}, {"left": 0.1}):
         again: list[DecidedGraph] = []
         other = 6.0 - branches  # the time that a clock gives now
-        found = chosen(monkeypatch, branches=other, answer=kept[0], kept=again, **facts)
+        found = choose_form(monkeypatch, branches=other, answer=kept[0], kept=again, **facts)
         assert found.plan.branched == faster
         assert again == Clocked.opened == []
 
@@ -130,16 +130,16 @@ def test_faster_form_of_a_plan_is_noted(branches: float, faster: bool, monkeypat
 @pytest.mark.parametrize("facts", [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}])
 def test_nothing_is_noted_where_no_clock_compared(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[DecidedGraph] = []
-    chosen(monkeypatch, answer=answered(None), kept=kept, **facts)
+    choose_form(monkeypatch, answer=decisions_with(None), kept=kept, **facts)
     assert kept == []
 
 
 def test_noted_form_respects_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chosen(monkeypatch, answer=answered(True), memory=64).plan.branched
+    assert not choose_form(monkeypatch, answer=decisions_with(True), memory=64).plan.branched
 
 
 def test_branches_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chosen(monkeypatch, right=False).plan.branched
+    assert not choose_form(monkeypatch, right=False).plan.branched
 
 
 def test_nearly_sequential_plan_does_not_use_branches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_nearly_sequential_plan_does_not_use_branches(monkeypatch: pytest.Monkey
     assert width(branched, [1.0, 1.0, 1.0]) == pytest.approx(2 / 3)
     assert width(branched, [1.0, 1.0, 0.1]) == pytest.approx(2 / 2.1)
     monkeypatch.setattr("cuts.compile.branches.WIDE", 0.5)
-    assert not chosen(monkeypatch, plan=plan).plan.branched
+    assert not choose_form(monkeypatch, plan=plan).plan.branched
     assert Clocked.opened == [False, False]
 
 

@@ -80,7 +80,7 @@ class Tuned:
     clock: FakeClock
 
 
-def tuned(
+def tune_graph(
     graph: Graph,
     seconds: float | None,
     lost: frozenset[str] = frozenset(),
@@ -113,32 +113,32 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
         ):
             whole = getattr(owner, name)
 
-            def charged(*asked: object, whole: Callable[..., object] = whole, seconds: float = seconds) -> object:
+            def charge(*asked: object, whole: Callable[..., object] = whole, seconds: float = seconds) -> object:
                 clock.pass_by(times * seconds)
                 return whole(*asked)
 
-            monkeypatch.setattr(owner, name, charged)
+            monkeypatch.setattr(owner, name, charge)
 
     return slow
 
 
 @pytest.mark.parametrize("seconds", [0.001, 4.0, 20.0])
 def test_a_budget_of_any_length_is_kept(seconds: float) -> None:
-    run = tuned(layers(4), seconds)
+    run = tune_graph(layers(4), seconds)
     assert run.seconds <= seconds + SLACK
     assert run.found.steps
 
 
 @pytest.mark.parametrize("build", [5.0, 1e6])
 def test_slow_compiler_costs_no_more_than_the_budget(build: float) -> None:
-    run = tuned(layers(4), 20.0, build=build)
+    run = tune_graph(layers(4), 20.0, build=build)
     assert run.seconds <= 20.0 + SLACK
     assert not run.found.complete
 
 
 @pytest.mark.parametrize("method", ["rank", "refer", "build"])
 def test_lost_workers_cost_no_more_than_the_budget(method: str) -> None:
-    run = tuned(layers(4), 20.0, lost=frozenset([method]))
+    run = tune_graph(layers(4), 20.0, lost=frozenset([method]))
     assert run.seconds <= 20.0 + SLACK
     assert run.found.steps
 
@@ -220,7 +220,7 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
 
     monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
     monkeypatch.setattr(SimulatedWorkers, "collect", heard)
-    run = tuned(layers(4), seconds)
+    run = tune_graph(layers(4), seconds)
     chosen = zip(run.selector.problems, run.selector.choices, strict=True)
     assert refused
     assert not {(p.key, schedule_text(c.candidate.schedule)) for p, c in chosen} & refused
@@ -230,7 +230,7 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
 def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is so slow that it sees few of the kernels."""
     monkeypatch.setattr(SimulatedGPU, "check", lambda self, problem, built: self.clock.pass_by(check) or Verdict("ok"))
-    run = tuned(layers(24, 12), 40.0)
+    run = tune_graph(layers(24, 12), 40.0)
     assert run.seconds <= 40.0 + SLACK
     chosen = list(zip(run.selector.problems, run.selector.choices, strict=True))
     weights = sorted((p.uses * c.candidate.score, c.seconds is not None) for p, c in chosen)
@@ -239,7 +239,7 @@ def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.Mo
 
 
 def test_choice_of_algorithms_leaves_time_for_groups() -> None:
-    run = tuned(layers(4), 30.0, plan=100.0)
+    run = tune_graph(layers(4), 30.0, plan=100.0)
     assert run.selector._measured
 
 
@@ -247,12 +247,12 @@ def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.Monke
     """Kernels without remaining time are the whole plan."""
     alone, find = [], stages.partition
 
-    def found(partitioner: Any, mode: Any) -> Any:
+    def fail_partition(partitioner: Any, mode: Any) -> Any:
         if partitioner.evaluator.evaluator is not selector:
             alone.append(partitioner)
         return find(partitioner, mode)
 
-    monkeypatch.setattr(stages, "partition", found)
+    monkeypatch.setattr(stages, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
@@ -273,7 +273,7 @@ def test_time_for_another_plan_is_reserved_until_made() -> None:
 
 @pytest.mark.parametrize("moment", [0.0, 2.5, 5.5, 6.5, 7.5, 9.0, 12.0, 20.0])
 def test_interrupt_at_any_moment_leaves_best_plan(moment: float) -> None:
-    run = tuned(layers(4), None, stop_at=moment)
+    run = tune_graph(layers(4), None, stop_at=moment)
     assert run.seconds <= moment + SLACK
     assert run.selector.tuner.resources.interrupted == (run.clock.ring == float("inf"))
     bench = run.selector.tuner.resources._bench
@@ -346,7 +346,7 @@ def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch)
     written = []
     write = rewrites.build_programs
     monkeypatch.setattr(rewrites, "build_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
-    tuned(layers(2), 20.0)
+    tune_graph(layers(2), 20.0)
     assert len(written) == len({id(graph) for graph in written})
 
 
@@ -475,12 +475,12 @@ def test_remaining_budget_goes_to_largest_losses() -> None:
 
     def search(deeper: int, seconds: float) -> MeasuredSelector:
         clock = FakeClock()
-        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + drawn(kernel)))
+        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
         selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, deeper=deeper))
         compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
         return selector
 
-    def drawn(kernel: KernelFunction) -> float:
+    def random_seconds(kernel: KernelFunction) -> float:
         return zlib.crc32(b"once" + kernel.source.encode()) / 2**32
 
     ended, deeper = search(0, 60.0), search(1, 60.0)
@@ -519,7 +519,7 @@ def test_unsearched_kernels_run_at_least_once(monkeypatch: pytest.MonkeyPatch) -
 
     The last points of others are left out for it.
     """
-    found = tuned(layers(60, 60), 30.0)
+    found = tune_graph(layers(60, 60), 30.0)
     assert not found.selector.complete
     assert all(choice.seconds is not None for choice in found.selector.choices)
     assert found.seconds <= 30.0 + SLACK

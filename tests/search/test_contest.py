@@ -33,7 +33,7 @@ def no_gain(kernel: KernelFunction) -> float:
     return (1.98 if "tanh(" in kernel.source and " p2" in kernel.source else 1.0) * 1e-3
 
 
-def timed(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
+def with_current_times(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
     """Return the record of a known plan that shipped.
 
     It has the same decisions, with its kernels' current times.
@@ -44,7 +44,7 @@ def timed(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
 @pytest.mark.parametrize(("before", "kept"), [(0.98, True), (0.995, False), (1.02, False), (None, False)])
 def test_known_plan_ships_where_the_search_is_slower(before: float | None, kept: bool) -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(1), elsewhere, slow_when_fused)
     known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
     here.keep_answer(known)
     asked = []
@@ -55,15 +55,15 @@ def test_known_plan_ships_where_the_search_is_slower(before: float | None, kept:
 
     found, selector = tuned(chain(1), here, even, wholes=wholes)
     assert [len(each.compiled.steps) for each in asked[0]] == [1, 2]
-    assert (kernels(found) == kernels(apart)) == kept
+    assert (kernels(found) == kernels(unfused)) == kept
     assert len(selector.problems) == len(found.kernels)
-    assert (here.answers()[0] == timed(known, selector)) == kept
+    assert (here.answers()[0] == with_current_times(known, selector)) == kept
 
 
-@pytest.mark.parametrize(("apart", "launches"), [(0.9, 2), (1.1, 1)])
-def test_unfused_plan_ships_where_it_is_faster(apart: float, launches: int) -> None:
+@pytest.mark.parametrize(("unfused", "launches"), [(0.9, 2), (1.1, 1)])
+def test_unfused_plan_ships_where_it_is_faster(unfused: float, launches: int) -> None:
     database = Database(None)
-    found, _ = tuned(chain(1), database, no_gain, wholes=lambda first, second: (1.0, apart))
+    found, _ = tuned(chain(1), database, no_gain, wholes=lambda first, second: (1.0, unfused))
     assert len(found.steps) == launches
     again, _ = tuned(chain(1), database, no_gain)
     assert kernels(again) == kernels(found)
@@ -217,17 +217,17 @@ def test_known_plan_is_built_first_in_short_time(budget: float, order: list[bool
     tuned(chain(1), here, slow_when_fused)
     known = evolve(here.answers()[0], finished=False, seconds=0.9e-3)
     here.keep_answer(known)
-    told = []
+    has_decisions = []
     choose = MeasuredSelector.choose
 
     def noting(self: MeasuredSelector, *asked: Any) -> Any:
-        told.append(self.decisions is not None)
+        has_decisions.append(self.decisions is not None)
         return choose(self, *asked)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasuredSelector, "choose", noting)
         found, selector = tuned(chain(1), here, even, budget=budget)
-    assert list(dict.fromkeys(told)) == order
+    assert list(dict.fromkeys(has_decisions)) == order
     assert len(found.steps) == 2
     assert len(selector.problems) == len(found.kernels)
     kept = here.answers()[0]
@@ -256,14 +256,14 @@ def test_wrong_known_plan_is_forgotten_and_searched_again() -> None:
 @pytest.mark.parametrize("faster", [True, False])
 def test_known_plan_ships_where_the_search_is_wrong(faster: bool) -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(1), elsewhere, slow_when_fused)
     known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
     here.keep_answer(known)
     wholes = lambda first, second: (1.0, 2.0) if faster else (1.0, 0.5)  # noqa: E731
     found, selector = tuned(chain(1), here, even, wholes=wholes, is_right=lambda rival: len(rival.compiled.steps) == 2)
-    assert kernels(found) == kernels(apart)
+    assert kernels(found) == kernels(unfused)
     assert len(selector.problems) == len(found.kernels)
-    assert here.answers()[0] == timed(known, selector)
+    assert here.answers()[0] == with_current_times(known, selector)
 
 
 def test_unfused_plan_ships_where_others_are_wrong() -> None:

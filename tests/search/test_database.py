@@ -162,10 +162,10 @@ def test_unclosed_database_closes_with_its_object(tmp_path: Path) -> None:
 
 
 def test_new_database_opens_in_many_processes_at_once(tmp_path: Path) -> None:
-    def opened(number: int) -> bool:
+    def open_database(number: int) -> bool:
         barrier.wait()
         return summary_of(Database(tmp_path / str(number // 6)))["problems"] == 0
 
     barrier = Barrier(6)
     with ThreadPoolExecutor(6) as threads:
-        assert all(threads.map(opened, range(120)))
+        assert all(threads.map(open_database, range(120)))

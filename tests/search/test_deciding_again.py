@@ -51,7 +51,7 @@ class Tuned:
     taken: float
 
 
-def tuned(
+def tune_chain(
     seed: int,
     seconds: float,
     stop_at: float = float("inf"),
@@ -89,8 +89,8 @@ def pairs() -> list[tuple[Tuned, Tuned]]:
     for seed in range(2, 5):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(known, "LONGER", ())
-            once = tuned(seed, 400.0)
-        found.append((once, tuned(seed, 400.0)))
+            once = tune_chain(seed, 400.0)
+        found.append((once, tune_chain(seed, 400.0)))
     return found
 
 
@@ -114,9 +114,9 @@ def test_refined_plan_is_found_again(pairs: list[tuple[Tuned, Tuned]]) -> None:
 @pytest.mark.parametrize("seed", [4, 5])
 def test_lost_plan_leaves_no_kernel_in_the_record(seed: int) -> None:
     """Two kernels take longer alone than in the lost refined plan."""
-    shipped = tuned(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
+    shipped = tune_chain(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
     assert shipped.runs > 1
-    again = tuned(seed, 400.0, known=shipped.selector.tuner.resources.database)
+    again = tune_chain(seed, 400.0, known=shipped.selector.tuner.resources.database)
     assert (again.runs, again.selector.budget.elapsed) == (1, 0.0)
     sources = ([each.found.kernels[step.kernel].source for step in each.found.steps] for each in (shipped, again))
     assert next(sources) == next(sources)
@@ -125,7 +125,7 @@ def test_lost_plan_leaves_no_kernel_in_the_record(seed: int) -> None:
 
 def test_too_little_time_allows_no_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
     once, _ = pairs[0]
-    assert tuned(2, 1.3 * once.selector.budget.elapsed).runs == 1
+    assert tune_chain(2, 1.3 * once.selector.budget.elapsed).runs == 1
 
 
 def test_passes_that_need_remaining_time_prevent_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
@@ -134,10 +134,10 @@ def test_passes_that_need_remaining_time_prevent_refinement(pairs: list[tuple[Tu
     The search took 92 of 60 seconds.
     """
     once, again = (pair.selector.budget.elapsed for pair in pairs[1])
-    long = tuned(3, once + 60.0 + 45.0, planning=60.0)
+    long = tune_chain(3, once + 60.0 + 45.0, planning=60.0)
     assert long.runs == 1
     assert long.selector.budget.elapsed <= once + 60.0 + SLACK
-    assert tuned(3, again + 60.0 + 80.0, planning=60.0).runs > 1
+    assert tune_chain(3, again + 60.0 + 80.0, planning=60.0).runs > 1
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
@@ -145,7 +145,7 @@ def test_interrupted_refinement_leaves_the_earlier_plan(pairs: list[tuple[Tuned,
     once, again = pairs[0]
     first, last = once.selector.budget.elapsed, again.selector.budget.elapsed
     moment = first + part * (last - first)
-    stopped = tuned(2, 400.0, stop_at=moment)
+    stopped = tune_chain(2, 400.0, stop_at=moment)
     assert stopped.taken <= once.taken * (1 + SHORT.tie)
     assert stopped.selector.budget.elapsed <= moment + SLACK
 

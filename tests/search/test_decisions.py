@@ -116,7 +116,7 @@ def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.fixture(params=["parts", "slices"])
-def changed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """Let a search prefer other algorithms, and split-K or slices.
 
     Each declaration with algorithms gets another one.
@@ -156,13 +156,13 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
     assert kernels(other) == kernels(before)
 
 
-def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
+def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed_field: str) -> None:
     monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     database = Database(None)
     before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(getattr(group, changed) > 1 for group in decisions.groups)
+    assert any(getattr(group, changed_field) > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
@@ -221,10 +221,10 @@ def test_decisions_about_other_units_are_foreign() -> None:
     _, selector = tuned(chain(4), database, lambda kernel: 1e-3)
     assert selector.made is not None
     for units in ((), ("00000000",) * len(selector.made.units)):
-        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        told.decisions = evolve(selector.made, units=units)
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        replayed.decisions = evolve(selector.made, units=units)
         with pytest.raises(ForeignDecisionsError, match="other units"):
-            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
 
 def test_records_without_layouts_keep_graph_order_of_dims() -> None:
@@ -238,10 +238,10 @@ def test_records_without_layouts_keep_graph_order_of_dims() -> None:
     del old["ordered"]
     earlier = evolve(database.answers()[0], decisions=json.dumps(old)).read()
     assert earlier is not None and not earlier.ordered
-    told = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-    told.decisions = earlier
+    replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+    replayed.decisions = earlier
     with pytest.raises(ForeignDecisionsError):  # these were made about the other order
-        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, told)
+        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, replayed)
 
 
 def test_launches_in_an_impossible_order_are_foreign() -> None:
@@ -249,10 +249,10 @@ def test_launches_in_an_impossible_order_are_foreign() -> None:
     before, selector = tuned(chain(4), database, slow_when_fused)
     assert len(before.steps) > 1 and selector.made is not None
     for order in (selector.made.launches[::-1], (tuple(p for places in selector.made.launches for p in places),)):
-        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        told.decisions = evolve(selector.made, launches=order)
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        replayed.decisions = evolve(selector.made, launches=order)
         with pytest.raises(ForeignDecisionsError, match="before it is computed"):
-            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:
@@ -304,10 +304,10 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
 
 def test_final_plan_is_searched_further_on_request() -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(2), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(2), elsewhere, slow_when_fused)
     here.keep_answer(elsewhere.answers()[0])
-    told, _ = tuned(chain(2), here, lambda kernel: 1e-3)
-    assert len(told.steps) == len(apart.steps) == 4
+    replayed, _ = tuned(chain(2), here, lambda kernel: 1e-3)
+    assert len(replayed.steps) == len(unfused.steps) == 4
     further, _ = tuned(chain(2), here, lambda kernel: 1e-3, further=True)
     assert len(further.steps) < 4
     assert len(tuned(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)

@@ -40,7 +40,7 @@ def flat(kernel: KernelFunction) -> float:
     return 5e-6 * (1 + 0.02 * abs(log2(prod(kernel.block)) - 8) + 0.02 * abs(log2(prod(kernel.grid)) - 4))
 
 
-def simulated(cost: object, seconds: float) -> Tuner:
+def simulated_tuner(cost: object, seconds: float) -> Tuner:
     clock = FakeClock()
     return Tuner(session(Budget.of(seconds, clock), clock, cost=cost))  # type: ignore[arg-type]
 
@@ -57,8 +57,8 @@ def test_deeper_search_finds_points_far_from_model_best(monkeypatch: pytest.Monk
     """
     monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     problem = elements(64, 512, H200)
-    ended = simulated(flat, 120.0).run([problem], Settings(prove=False))
-    (found,) = tune_each([problem], simulated(flat, 120.0), Settings(prove=False))
+    ended = simulated_tuner(flat, 120.0).run([problem], Settings(prove=False))
+    (found,) = tune_each([problem], simulated_tuner(flat, 120.0), Settings(prove=False))
     assert ended[0].seconds is not None
     assert found.seconds is not None
     assert found.seconds <= ended[0].seconds
@@ -90,17 +90,17 @@ def test_single_kernel_program_is_always_searched_deeper() -> None:
         return flat(kernel) if len(kernel.arguments) == 2 else 1e-3
 
     problems = [evolve(problem_of(48), target=TARGET), elements(8, 64, TARGET)]
-    tuner = simulated(cost, 120.0)
+    tuner = simulated_tuner(cost, 120.0)
     choices = tuner.run(problems, BRIEF)
     found = dict(enumerate(choices))
     assert losing(problems, found) == [0]
     assert losing(problems, found, apart=True) == [0, 1]
-    together, apart = simulated(cost, 120.0), simulated(cost, 120.0)
+    together, separate = simulated_tuner(cost, 120.0), simulated_tuner(cost, 120.0)
     search_deeper(problems, dict(enumerate(together.run(problems, BRIEF))), together, BRIEF, 1.0)
-    tune_each(problems, apart, BRIEF)
+    tune_each(problems, separate, BRIEF)
     searched = [[task.problem.label for task in search.tasks] for search in together.statistics.searches]
     assert searched == [["matmul 48", "relu 8x64"], ["matmul 48"]]
-    searched = [[task.problem.label for task in search.tasks] for search in apart.statistics.searches]
+    searched = [[task.problem.label for task in search.tasks] for search in separate.statistics.searches]
     assert searched == [["matmul 48", "relu 8x64"]] * 2
 
 
@@ -120,7 +120,7 @@ def test_deeper_search_is_as_patient_in_parallel() -> None:
 def test_few_scattered_runs_make_a_tie() -> None:
     """Enough runs with 3 % noise resolve a gain of 2 %."""
 
-    def chosen(runs: int) -> float:
+    def choose(runs: int) -> float:
         task = SearchTask(problem_of(8))
         space = FullSpace(make_space(task.problem.form, OPENCL))
         scored = [space.scored(point) for point in best_points(task.problem.form, OPENCL, "bound", 2)]
@@ -131,5 +131,5 @@ def test_few_scattered_runs_make_a_tie() -> None:
         assert winner is not None
         return winner.seconds
 
-    assert chosen(1) == 1.02e-5, "the model's first"
-    assert chosen(8) == 1e-5
+    assert choose(1) == 1.02e-5, "the model's first"
+    assert choose(8) == 1e-5

@@ -82,11 +82,11 @@ def bench() -> Iterator[DeviceBench]:
     made.close()
 
 
-def built(problem: Problem, number: int = 0) -> Built:
+def build_candidate(problem: Problem, number: int = 0) -> Built:
     return Built(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
 
 
-def spoiled(made: Built, before: str, after: str = "") -> Built:
+def spoil(made: Built, before: str, after: str = "") -> Built:
     """Return the kernel with code before and after its body.
 
     One block runs the second code last.
@@ -152,7 +152,7 @@ def test_memory_shortage_costs_one_comparison_only(monkeypatch: pytest.MonkeyPat
         raise MemoryError("Unable to allocate 3.00 GiB")
 
     device, problem = MeasuringDevice(OPENCL), problem_of()
-    kernel = built(problem).kernel
+    kernel = build_candidate(problem).kernel
     assert kernel is not None
     with monkeypatch.context() as patch:
         patch.setattr(MeasuringDevice, "_difference", none_left)
@@ -238,7 +238,7 @@ def test_tensors_of_indices_get_numbers_that_index_something() -> None:
 def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
     problem = problem_of(32)
     for number in range(2):
-        made = built(problem, number)
+        made = build_candidate(problem, number)
         assert bench.check(problem, made).outcome == "ok"
         assert len(bench.sample(problem, made, 3).samples) == 3
 
@@ -283,7 +283,7 @@ def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pyt
     """
     cold = evolve(OPENCL, warm_caches=False)
     device, problem = MeasuringDevice(OPENCL), evolve(problem_of(32), target=cold)
-    kernel = built(problem).kernel
+    kernel = build_candidate(problem).kernel
     assert kernel is not None
     assert device.check(problem.key, kernel, None, problem) == Verdict("ok")
     data = device._problems[problem.key]
@@ -291,12 +291,12 @@ def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pyt
     ran: list[tuple[int, int]] = []
     time_of = device.device.time
 
-    def timed(run: Any, **given: Any) -> Any:
+    def fake_time(run: Any, **given: Any) -> Any:
         (place,) = (place for place, launch in loaded.launches.items() if launch is run)
         ran.append((place, given["repeats"]))
         return time_of(run, **{**given, "cold": False, "warm": ()})
 
-    monkeypatch.setattr(device.device, "time", timed)
+    monkeypatch.setattr(device.device, "time", fake_time)
     for _ in range(PLACES):
         samples = device.sample(problem.key, kernel.name, repeats)
         assert samples is not None and len(samples) == repeats
@@ -348,9 +348,9 @@ def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPa
 def test_large_groups_are_compared_with_sampled_kernel(bench: DeviceBench) -> None:
     problem = problem_of(192)
     assert evaluations(problem.form) > WHOLE
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     # One element of 36,864 is wrong: the sample most likely misses it, the comparison with the other kernel does not.
-    assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(36863))).outcome == "wrong"
+    assert bench.check(problem, spoil(build_candidate(problem, 1), "", last_writes(36863))).outcome == "wrong"
 
 
 @needs_opencl
@@ -380,32 +380,32 @@ def test_other_precisions_are_compared_on_the_host() -> None:
 @needs_opencl
 def test_tail_of_large_output_is_compared_on_host(bench: DeviceBench) -> None:
     problem = Problem(group_of("relu", ((1100, 1000),)), {}, OPENCL, MACHINE)
-    assert bench.check(problem, built(problem)).outcome == "ok"
-    assert bench.check(problem, built(problem, 1)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem, 1)).outcome == "ok"
     for index in (5, 1_099_999):
-        assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(index))).outcome == "wrong"
+        assert bench.check(problem, spoil(build_candidate(problem, 1), "", last_writes(index))).outcome == "wrong"
 
 
 @needs_opencl
 def test_a_kernel_that_writes_nothing_is_wrong(bench: DeviceBench) -> None:
     problem = problem_of(24)
-    verdict = bench.check(problem, spoiled(built(problem), "if (get_global_id(0) >= 0) return;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem), "if (get_global_id(0) >= 0) return;"))
     assert (verdict.outcome, "expected" in verdict.message) == ("wrong", True)
 
 
 @needs_opencl
 def test_a_kernel_that_does_not_compile_has_failed(bench: DeviceBench) -> None:
     problem = problem_of(24)
-    verdict = bench.check(problem, spoiled(built(problem), "this is no C;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem), "this is no C;"))
     assert (verdict.outcome, "does not compile" in verdict.message) == ("failed", True)
 
 
 @needs_opencl
 def test_crash_costs_one_candidate_and_reloads_others(bench: DeviceBench) -> None:
     problem = problem_of(40)
-    right = built(problem)
+    right = build_candidate(problem)
     assert bench.check(problem, right).outcome == "ok"
-    verdict = bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem, 1), "*(volatile int *)8 = 1;"))
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
     assert len(bench.sample(problem, right, 2).samples) == 2
 
@@ -413,45 +413,45 @@ def test_crash_costs_one_candidate_and_reloads_others(bench: DeviceBench) -> Non
 @needs_opencl
 def test_task_too_large_for_the_device_fails_alone(bench: DeviceBench) -> None:
     small, large = problem_of(24), problem_of(24)
-    assert bench.check(small, built(small)).outcome == "ok"
+    assert bench.check(small, build_candidate(small)).outcome == "ok"
     (name, *_) = large.form.inputs
     huge = Problem(large.form, {name: Storage("b", 0, (1 << 44, 1))}, OPENCL, MACHINE)
-    assert bench.check(huge, built(small)).outcome == "failed"
-    assert bench.check(small, built(small)).outcome == "ok"
+    assert bench.check(huge, build_candidate(small)).outcome == "failed"
+    assert bench.check(small, build_candidate(small)).outcome == "ok"
 
 
 def test_without_a_device_the_error_says_so() -> None:
     bench = DeviceBench(OPENCL, service="cuts.tests.search.services:Broken")
     with pytest.raises(BackendError, match="no device of this kind"):
-        bench.check(problem_of(24), built(problem_of(24)))
+        bench.check(problem_of(24), build_candidate(problem_of(24)))
     bench.close()
 
 
 @needs_opencl
 def test_first_candidate_that_ends_the_process_fails_alone() -> None:
     bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
-    assert bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;")).outcome == "failed"
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, spoil(build_candidate(problem, 1), "*(volatile int *)8 = 1;")).outcome == "failed"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     bench.close()
 
 
 @needs_opencl
 def test_candidate_is_checked_beside_other_requests() -> None:
     bench, one, other = DeviceBench(OPENCL, limit=60.0), problem_of(24), problem_of(32)
-    assert bench.check(one, built(one)).outcome == "ok"
-    bench.begin(other, built(other))
-    assert len(bench.sample(one, built(one), 2).samples) == 2
-    assert bench.check(one, built(one, 1)).outcome == "ok"
+    assert bench.check(one, build_candidate(one)).outcome == "ok"
+    bench.begin(other, build_candidate(other))
+    assert len(bench.sample(one, build_candidate(one), 2).samples) == 2
+    assert bench.check(one, build_candidate(one, 1)).outcome == "ok"
     assert bench.ended(0.0) == [(other.key, DeviceAnswer(Verdict("ok")))]
     assert bench.ended(0.0) == []
-    bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
-    while not (told := bench.ended(0.1)):
+    bench.begin(other, spoil(build_candidate(other, 1), "*(volatile int *)8 = 1;"))
+    while not (arrived := bench.ended(0.1)):
         pass
-    ((key, measured),) = told
+    ((key, measured),) = arrived
     verdict = measured.verdict
     assert key == other.key
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
-    assert bench.check(one, built(one)).outcome == "ok"
+    assert bench.check(one, build_candidate(one)).outcome == "ok"
     bench.close()
 
 
@@ -459,30 +459,30 @@ def test_candidate_is_checked_beside_other_requests() -> None:
 def test_candidates_are_timed_in_turns_with_other_work() -> None:
     """A hopeless candidate runs once at most, an unloaded one never."""
     bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
-    first, second = built(problem), built(problem, 1)
+    first, second = build_candidate(problem), build_candidate(problem, 1)
     assert first.kernel is not None
     assert second.kernel is not None
     names = first.kernel.name, second.kernel.name
 
-    def ended() -> DeviceAnswer:
-        while not (told := bench.ended(0.1)):
+    def wait_for_answer() -> DeviceAnswer:
+        while not (arrived := bench.ended(0.1)):
             pass
-        ((key, measured),) = told
+        ((key, measured),) = arrived
         assert key == problem.key
         assert measured.verdict == Verdict("ok")
         return measured
 
     bench.begin(problem, first, TimingTurns(names[:1], 3))
-    assert [len(samples or ()) for samples in ended().samples] == [3]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [3]
     bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2))
-    assert [len(samples or ()) for samples in ended().samples] == [2, 2, 2]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [2, 2, 2]
     bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2, 1e-12))
-    assert [len(samples or ()) for samples in ended().samples] == [2]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [2]
     bench.begin(problem, None, TimingTurns((*names, "unknown"), 2))
-    assert [samples and len(samples) for samples in ended().samples] == [2, 2, None]
+    assert [samples and len(samples) for samples in wait_for_answer().samples] == [2, 2, None]
     bench._child.kill()
     bench.begin(problem, None, TimingTurns(names, 2))
-    loaded = [samples is not None for samples in ended().samples]
+    loaded = [samples is not None for samples in wait_for_answer().samples]
     assert loaded == [True, False], "a process that is new has loaded what others are held against"
     bench.close()
 
@@ -491,10 +491,10 @@ def test_candidates_are_timed_in_turns_with_other_work() -> None:
 def test_a_hang_is_stopped_by_the_watchdog() -> None:
     bench = DeviceBench(OPENCL, limit=1.5)
     problem = problem_of(40)
-    right = built(problem)
+    right = build_candidate(problem)
     assert bench.check(problem, right).outcome == "ok"
     start = time.monotonic()
-    hanging = spoiled(built(problem, 1), "volatile int forever = 1; while (forever) { }")
+    hanging = spoil(build_candidate(problem, 1), "volatile int forever = 1; while (forever) { }")
     assert bench.check(problem, hanging).outcome == "timeout"
     assert time.monotonic() - start < 6
     assert bench.check(problem, right).outcome == "ok"
@@ -506,9 +506,9 @@ def test_parts_of_a_larger_buffer_are_checked_there(bench: DeviceBench) -> None:
     form = group_of("relu", ((6, 8),))
     (output,) = form.outputs
     problem = Problem(form, {output: Storage("b", 4, (20, 1))}, OPENCL, MACHINE)
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     dense = Problem(form, {}, OPENCL, MACHINE)
-    assert bench.check(problem, built(dense)).outcome == "wrong"
+    assert bench.check(problem, build_candidate(dense)).outcome == "wrong"
 
 
 def test_slow_job_of_parallel_workers_costs_itself() -> None:

@@ -106,7 +106,7 @@ class Missing(OneOfSeveral):
         raise BackendError("no CUDA device is visible")
 
 
-def searched(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
+def search_devices(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
     """Return the winners' times of a search with some devices."""
     database, pool = Database(None), DevicePool(benches, notes.append)
     Tuner(Resources(database, Inline, lambda: pool)).run(PROBLEMS, SEVERAL)
@@ -115,13 +115,13 @@ def searched(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[floa
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[float]:
-    return searched({"0": OneOfSeveral()}, [])
+def expected_seconds() -> list[float]:
+    return search_devices({"0": OneOfSeveral()}, [])
 
 
-def test_two_devices_find_the_same_as_one(expected: list[float]) -> None:
+def test_two_devices_find_the_same_as_one(expected_seconds: list[float]) -> None:
     benches, notes = {"0": OneOfSeveral(), "1": OneOfSeveral()}, list[str]()
-    assert searched(benches, notes) == expected
+    assert search_devices(benches, notes) == expected_seconds
     one, other = (bench.problems for bench in benches.values())
     assert not one & other
     assert one | other == {p.key for p in PROBLEMS}
@@ -130,21 +130,21 @@ def test_two_devices_find_the_same_as_one(expected: list[float]) -> None:
     assert all(bench.closed for bench in benches.values())
 
 
-def test_missing_device_is_reported_and_others_take_over(expected: list[float]) -> None:
+def test_missing_device_is_reported_and_others_take_over(expected_seconds: list[float]) -> None:
     notes = list[str]()
-    assert searched({"0": OneOfSeveral(), "7": Missing()}, notes) == expected
+    assert search_devices({"0": OneOfSeveral(), "7": Missing()}, notes) == expected_seconds
     assert notes == ["device 7 is not used any more: no CUDA device is visible"]
 
 
 def test_without_any_device_the_error_says_so() -> None:
     with pytest.raises(BackendError, match="no CUDA device is visible"):
-        searched({"6": Missing(), "7": Missing()}, [])
+        search_devices({"6": Missing(), "7": Missing()}, [])
 
 
 @pytest.mark.parametrize("until", [0, 1, 5])
-def test_broken_device_costs_few_candidates_and_no_task(expected: list[float], until: int) -> None:
+def test_broken_device_costs_few_candidates_and_no_task(expected_seconds: list[float], until: int) -> None:
     broken, notes = OneOfSeveral(until=until), list[str]()
-    assert len(searched({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected)
+    assert len(search_devices({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected_seconds)
     assert broken.begun <= until + DOUBTED
     assert [note.partition(":")[0] for note in notes] == ["device 0 is not used any more"]
 
@@ -160,16 +160,16 @@ def test_failing_kernels_do_not_exclude_a_device() -> None:
         for number in range(2)
     }
     notes = list[str]()
-    assert len(searched(benches, notes)) == len(PROBLEMS)
+    assert len(search_devices(benches, notes)) == len(PROBLEMS)
     assert not notes
 
 
-def test_check_of_an_earlier_search_delays_none(expected: list[float]) -> None:
+def test_check_of_an_earlier_search_delays_none(expected_seconds: list[float]) -> None:
     bench, database, problem = OneOfSeveral(), Database(None), problem_of(48)
     built = Factory().build(problem, Factory().rank(problem, "bound", 1)[0].candidate.schedule)
     bench.begin(problem, built)
     Tuner(Resources(database, Inline, lambda: bench)).run(PROBLEMS, SEVERAL)
-    assert [seconds for _, seconds in results(database, PROBLEMS)] == expected
+    assert [seconds for _, seconds in results(database, PROBLEMS)] == expected_seconds
 
 
 @define

@@ -46,7 +46,9 @@ def many_threads_are_slow(operation: MeasuredOperation) -> Array:
     return np.asarray(operation.points.features.threads) ** 1.5
 
 
-def measured(problem: Problem, machine: str, factor: Callable[[MeasuredOperation], Array]) -> MeasuredOperation:
+def measured_operation(
+    problem: Problem, machine: str, factor: Callable[[MeasuredOperation], Array]
+) -> MeasuredOperation:
     """Return the points of a task with scaled times of the estimate."""
     times = dict.fromkeys(texts_of(problem), 1.0)
     (operation,) = operations_of(problem.label, problem.work, {"target": machine}, OPENCL, times)
@@ -56,7 +58,7 @@ def measured(problem: Problem, machine: str, factor: Callable[[MeasuredOperation
 
 @pytest.fixture(scope="module")
 def there() -> MeasuredOperation:
-    return measured(problem_of(32), "there", many_threads_are_slow)
+    return measured_operation(problem_of(32), "there", many_threads_are_slow)
 
 
 @settings(max_examples=20)
@@ -97,7 +99,7 @@ def test_unmeasured_points_are_ordered_by_similar_ones(there: MeasuredOperation)
 
 def test_points_of_a_space_are_rescored_by_transfer(there: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured(problem, "there", many_threads_are_slow)
+    there = measured_operation(problem, "there", many_threads_are_slow)
     order = evolve(PLAIN, recalled=times_of(there))
     space = make_space(problem.form, OPENCL)
     points = FullSpace(space).random(COUNT, (3,))
@@ -111,20 +113,20 @@ def test_points_of_a_space_are_rescored_by_transfer(there: MeasuredOperation) ->
 
 def test_schedules_unknown_to_this_version_are_not_recalled(there: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured(problem, "there", many_threads_are_slow)
+    there = measured_operation(problem, "there", many_threads_are_slow)
     strange = tuple((f"no schedule {k}", 1.0) for k in range(20))
     order = LearnedOrder(PLAIN.costs, (), (*times_of(there)[: FEWEST_RECALLED - 1], *strange))
     assert recalled_of(problem.work, OPENCL, order) is None
 
 
 def test_transfer_is_evaluated_on_operations_of_two_machines() -> None:
-    there = [measured(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
-    here = [measured(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
+    there = [measured_operation(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
+    here = [measured_operation(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
     judged = recalled([*there, *here])
     assert judged[RECALLED].beats(judged["plain"])
     assert len(judged["plain"].standings) == 2 * len(SIZES)
     assert Lesson(4, {}, {}, "", None, judged).recalls
-    otherwise = [measured(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
+    otherwise = [measured_operation(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
     assert not Lesson(4, {}, {}, "", None, recalled([*there, *otherwise])).recalls
     assert recalled(there) == {}
     assert Lesson(4, {}, {}, "", None, {}).recalls, "nothing says that it is no better"

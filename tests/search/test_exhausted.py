@@ -77,21 +77,21 @@ class Jumping:
 
 
 @contextmanager
-def patched() -> Iterator[tuple[pytest.MonkeyPatch, list[Compilation]]]:
+def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[Compilation]]]:
     """Disable measurements in a block, and note the compilations."""
     found: list[Compilation] = []
 
-    def noted(*given: Any) -> Compilation:
+    def note_compilation(*given: Any) -> Compilation:
         found.append(Compilation(*given))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "Compilation", noted)
+        patch.setattr(pipeline, "Compilation", note_compilation)
         patch.setattr(SearchTask, "measurable", property(lambda task: False))
         yield patch, found
 
 
-def untuned(made: Graph) -> CompiledGraph:
+def compile_untuned(made: Graph) -> CompiledGraph:
     """Compile a graph without a measurement."""
     return compile_graph(made, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
 
@@ -109,7 +109,7 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
 @settings(max_examples=20, deadline=None)
 @given(graphs() | networks(), st.integers(1, 400))
 def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
-    with patched() as (_, works):
+    with without_measurements() as (_, works):
         clock = FakeClock()
         found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
@@ -127,8 +127,8 @@ def test_exhausted_time_gives_the_plan_without_a_budget(made: Graph, stage: str)
         clock.pass_by(1000.0 if name == stage else 0.0)
         return begin(budget, name)
 
-    with patched() as (patch, _):
-        wanted = told(untuned(made))
+    with without_measurements() as (patch, _):
+        wanted = told(compile_untuned(made))
         patch.setattr(Budget, "stage", late)
         found, selector = in_time(made, Budget.of(8.0, clock), clock)
     assert all(choice.seconds is None for choice in selector.choices)
@@ -148,8 +148,8 @@ def test_workers_evaluate_the_baseline_plan_however_late(made: Callable[[], Grap
         clock.pass_by(0.4)
         return cost(modelled, group)
 
-    with patched() as (patch, _):
-        wanted = told(untuned(made()))
+    with without_measurements() as (patch, _):
+        wanted = told(compile_untuned(made()))
         budget = Budget.of(10.0, clock)
         clock.pass_by(8.0)
         patch.setattr(Modelled, "cost", slow)

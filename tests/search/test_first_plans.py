@@ -95,7 +95,7 @@ def found_in(
 
 
 @cache
-def untuned() -> CompiledGraph:
+def compile_untuned() -> CompiledGraph:
     """Compile the graph without a measurement."""
     return compile_graph(GRAPH, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
 
@@ -107,23 +107,23 @@ def sources(found: CompiledGraph) -> list[str]:
 
 def test_unmeasured_plan_has_algorithm_and_shared_launch() -> None:
     """Else the tests below would say little."""
-    assert [g["algorithms"] for g in untuned().groups if g["algorithms"]]
-    assert any("members" in g for g in untuned().groups)
+    assert [g["algorithms"] for g in compile_untuned().groups if g["algorithms"]]
+    assert any("members" in g for g in compile_untuned().groups)
 
 
 @pytest.mark.parametrize("seconds", [8.0, 60.0])
 def test_workers_continue_with_kernels_of_the_plan(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[FusedGroup] = []
-    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: told.extend(groups))
+    continued: list[FusedGroup] = []
+    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: continued.extend(groups))
     clock = FakeClock()
     slow_host(clock, 0.05)
     _, selector = found_in(seconds, clock)
-    expected = [form_key(form) for form in told]
+    expected = [form_key(form) for form in continued]
     assert len(expected) == len(set(expected))
     missing = {form_key(p.form) for p in selector.problems}.difference(expected)
-    assert not missing if seconds > 30 else not told
+    assert not missing if seconds > 30 else not continued
 
 
 @pytest.mark.parametrize("seconds", [6.0, 9.0, 15.0])
@@ -136,7 +136,7 @@ def test_unmeasured_parts_equal_those_without_a_budget(
     slow_host(clock, 0.05)
     found, selector = found_in(seconds, clock, refer=1e6)
     assert all(choice.seconds is None for choice in selector.choices)
-    assert sources(found) == sources(untuned())
+    assert sources(found) == sources(compile_untuned())
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -144,7 +144,7 @@ def test_no_budget_gives_a_slower_plan_than_none(seed: int, slow_host: Callable[
     def cost(kernel: KernelFunction) -> float:
         return 1e-4 * 2 ** (crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
 
-    plans = [untuned()]
+    plans = [compile_untuned()]
     for seconds in BUDGETS:
         clock = FakeClock()
         slow_host(clock, 0.05)
@@ -162,11 +162,11 @@ def test_baseline_plan_waits_for_no_declaration(monkeypatch: pytest.MonkeyPatch)
     asked: list[tuple[float, int]] = []
     ahead, clock = MeasuredSelector.plan_ahead, FakeClock()
 
-    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+    def note_request(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
         asked.append((clock(), len(fragments)))
         return ahead(self, fragments)
 
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
     planned = first_plans._planned
     begun: list[float] = []
     monkeypatch.setattr(first_plans, "_planned", lambda *plan: begun.append(clock()) or planned(*plan))
@@ -188,12 +188,12 @@ def test_small_declarations_are_requested_early_in_ample_time(
     asked: list[str] = []
     ahead, planned = MeasuredSelector.plan_ahead, first_plans._planned
 
-    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+    def note_request(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
         return ahead(self, fragments)
 
     first: list[list[str]] = []
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
     monkeypatch.setattr(first_plans, "_planned", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
@@ -206,11 +206,11 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
     clock = FakeClock()
     run, compared = ChooseAlgorithms.run, first_plans._compared
 
-    def chosen(step: ChooseAlgorithms, graph: Graph) -> Graph:
+    def choose_noting(step: ChooseAlgorithms, graph: Graph) -> Graph:
         clock.pass_by(1000.0 if late == "algorithms" else 0.0)
         return run(step, graph)
 
-    def measured(
+    def compare_late(
         step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
     ) -> Graph:
         found = compared(step, graph, work, others, forms)
@@ -221,12 +221,12 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
-    monkeypatch.setattr(ChooseAlgorithms, "run", chosen)
-    monkeypatch.setattr(first_plans, "_compared", measured)
+    monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
+    monkeypatch.setattr(first_plans, "_compared", compare_late)
     found, selector = found_in(60.0, clock)
     assert selector.made is not None
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
-    expected = {a for g in untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
+    expected = {a for g in compile_untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     assert algorithms == (set() if late == "algorithms" else expected)
     assert ["relu"] not in [g["ops"] for g in found.groups]
 
@@ -239,12 +239,12 @@ def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyP
     asked: list[list[bool]] = []
     learn = MeasuredSelector.learn
 
-    def noted(self: MeasuredSelector, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
+    def note_request(self: MeasuredSelector, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         forms = [form for question in questions for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
         return learn(self, questions, share, plan)
 
-    monkeypatch.setattr(MeasuredSelector, "learn", noted)
+    monkeypatch.setattr(MeasuredSelector, "learn", note_request)
     found_in(60.0, FakeClock())
     algorithms = asked[0].index(True)
     assert algorithms > 0

@@ -56,8 +56,8 @@ def test_assumed_row_equals_a_process_fitted_to_it() -> None:
     means = beliefs.mean.copy()
     for row in (3, 5):
         beliefs.believe(row)
-    apart = np.concatenate([rows, others[[3, 5]]])[:, None, :] - np.concatenate([rows, others])[None, :, :]
-    far = np.sqrt(5.0 * (apart**2).sum(axis=2)) / process.length
+    differences = np.concatenate([rows, others[[3, 5]]])[:, None, :] - np.concatenate([rows, others])[None, :, :]
+    far = np.sqrt(5.0 * (differences**2).sum(axis=2)) / process.length
     covariance = (1.0 + far + far**2 / 3.0) * np.exp(-far)
     here = np.concatenate([covariance[:, :12], covariance[:, [15, 17]]], axis=1) + process.scatter * np.eye(14)
     near = covariance[:, 12:].T
@@ -73,7 +73,7 @@ def test_the_expected_gain_is_that_of_many_draws() -> None:
     assert expected_gain(np.asarray([9.0]), np.asarray([1e-4]), 0.8)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list[Known]:
+def tried_points(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list[Known]:
     """Return the points that a strategy tried under a cost function."""
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
@@ -88,10 +88,10 @@ def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list
 
 
 def test_search_ends_without_gain_or_expectation() -> None:
-    known = tried("frugal", lambda point: 2.0 * point.score)
+    known = tried_points("frugal", lambda point: 2.0 * point.score)
     assert FEW + VAIN <= len(known) < 30
-    assert len(tried("bayes", lambda point: 2.0 * point.score)) >= 40
-    assert len(tried("thorough", lambda point: 2.0 * point.score)) >= 40
+    assert len(tried_points("bayes", lambda point: 2.0 * point.score)) >= 40
+    assert len(tried_points("thorough", lambda point: 2.0 * point.score)) >= 40
     assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "thorough"
     assert Settings().strategy in STRATEGIES
 
@@ -130,7 +130,7 @@ def expecting(gain: float) -> Outlook:
 
 
 def test_model_points_are_tried_where_nothing_runs() -> None:
-    assert len(tried("frugal", lambda point: inf)) == 12
+    assert len(tried_points("frugal", lambda point: inf)) == 12
 
 
 def test_searches_begin_with_the_best_of_every_structure() -> None:
@@ -147,11 +147,11 @@ def test_searches_begin_with_the_best_of_every_structure() -> None:
 def test_proposals_take_one_thread_beside_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted, threads = GaussianProcess.fitted, []
 
-    def watched(rows: np.ndarray, values: np.ndarray) -> GaussianProcess:
+    def watch_fit(rows: np.ndarray, values: np.ndarray) -> GaussianProcess:
         threads.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return fitted(rows, values)
 
-    monkeypatch.setattr(GaussianProcess, "fitted", staticmethod(watched))
+    monkeypatch.setattr(GaussianProcess, "fitted", staticmethod(watch_fit))
     with threadpool_limits(2):
         tuner_of(FakeBench(by_threads)).run([problem_of(32)])
     assert threads

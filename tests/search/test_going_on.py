@@ -27,7 +27,7 @@ SETTINGS = Settings(prove=False)
 PROBLEMS = [problem_of(8 * n) for n in range(2, 7)]
 
 
-def looked(builder: Inline) -> Tuner:
+def prepared_tuner(builder: Inline) -> Tuner:
     """Return a tuner that has visited all tasks."""
     tuner = tuner_of(FakeBench(by_threads), builder)
     assert None not in tuner.estimate(PROBLEMS, QUICK)
@@ -36,14 +36,14 @@ def looked(builder: Inline) -> Tuner:
 
 def test_search_finds_next_points_built_and_chooses_equally() -> None:
     plain = Inline()
-    expected = looked(plain).run(PROBLEMS, SETTINGS)
+    expected = prepared_tuner(plain).run(PROBLEMS, SETTINGS)
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     going = GoingOn(tuner.resources, SETTINGS)
     going.begin(PROBLEMS)
     assert tuner.resources.going_on == {p.key for p in PROBLEMS}
     while builder.load:
-        assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
+        assert tuner.resources.collect(0.0) == [], "there are no other requests"
     assert not (tuner.resources.going_on or going.waiting)
     ahead = len(tuner.resources.ready)
     assert ahead >= len(PROBLEMS)
@@ -57,7 +57,7 @@ def test_search_finds_next_points_built_and_chooses_equally() -> None:
 
 def test_search_waits_for_running_worker_jobs() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     (first, second), resources = PROBLEMS[:2], tuner.resources
     preparation = Preparation(resources, SETTINGS)
     preparation.further.begin([first, second])
@@ -82,7 +82,7 @@ def test_search_waits_for_running_worker_jobs() -> None:
 
 def test_lost_worker_costs_its_own_job_only() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     going = GoingOn(tuner.resources, SETTINGS)
     going.begin(PROBLEMS[:1])
     job = builder.queue.pop(0)
@@ -92,7 +92,7 @@ def test_lost_worker_costs_its_own_job_only() -> None:
 
 def test_only_measured_transportable_points_are_continued() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     GoingOn(tuner.resources, SETTINGS).begin([problem_of(200)])
     GoingOn(tuner.resources, evolve(SETTINGS, strategy="rank")).begin(PROBLEMS)
     GoingOn(tuner.resources, evolve(SETTINGS, aided=False)).begin(PROBLEMS)
@@ -102,7 +102,7 @@ def test_only_measured_transportable_points_are_continued() -> None:
 
 def test_nothing_is_continued_twice_unless_forgotten() -> None:
     builder = Inline()
-    resources = looked(builder).resources
+    resources = prepared_tuner(builder).resources
     preparation = Preparation(resources, SETTINGS)
     preparation.further.begin(PROBLEMS[:2])
     assert builder.load == 2
@@ -118,7 +118,7 @@ def test_nothing_is_continued_twice_unless_forgotten() -> None:
 def test_workers_that_others_wait_for_are_spared() -> None:
     builder = Inline()
     builder.size = 4
-    going = GoingOn(looked(builder).resources, SETTINGS)
+    going = GoingOn(prepared_tuner(builder).resources, SETTINGS)
     going.begin(PROBLEMS, spared=1)
     assert builder.load == 3
     going.begin(PROBLEMS[:2], spared=5)

@@ -58,7 +58,9 @@ def plain() -> list[MeasuredOperation]:
     return found
 
 
-def timed(operations: Sequence[MeasuredOperation], factor: Callable[[RankPoints], Array]) -> list[MeasuredOperation]:
+def with_times(
+    operations: Sequence[MeasuredOperation], factor: Callable[[RankPoints], Array]
+) -> list[MeasuredOperation]:
     return [evolve(o, points=evolve(o.points, seconds=o.points.seconds * factor(o.points))) for o in operations]
 
 
@@ -68,7 +70,7 @@ def many_threads_are_slow(points: RankPoints) -> Array:
 
 
 def test_errors_of_the_estimate_are_learned_for_others(plain: list[MeasuredOperation]) -> None:
-    operations = timed(plain, many_threads_are_slow)
+    operations = with_times(plain, many_threads_are_slow)
     lesson = lesson_of(operations)
     assert lesson.chosen in ("trees", "both")
     assert lesson.correction is not None
@@ -104,7 +106,7 @@ def test_operation_is_evaluated_by_models_without_it(plain: list[MeasuredOperati
 
 
 def test_order_that_fails_on_another_machine_is_unused(plain: list[MeasuredOperation]) -> None:
-    here = timed(plain, many_threads_are_slow)
+    here = with_times(plain, many_threads_are_slow)
     there = [evolve(o, machine="another") for o in plain]
     better = learn(here, "trees")
 
@@ -131,7 +133,7 @@ def test_trees_predict_here_as_where_they_were_trained() -> None:
 
 
 def test_search_begins_and_continues_in_learned_order(plain: list[MeasuredOperation]) -> None:
-    problem, correction = problem_of(32), learn(timed(plain, many_threads_are_slow), "trees")
+    problem, correction = problem_of(32), learn(with_times(plain, many_threads_are_slow), "trees")
     first = Factory().rank(problem, "bound", 6, correction)
     scores = [s.point.score for s in first if s.point is not None]
     assert scores == sorted(scores)

@@ -156,11 +156,11 @@ def test_product_beside_a_shared_launch_calls_a_library(
 def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
-    def noted(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_libraries(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
         found.append(last)
         return compiled
 
-    monkeypatch.setattr(driver, "with_libraries", noted)
+    monkeypatch.setattr(driver, "with_libraries", note_libraries)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
@@ -175,7 +175,7 @@ def test_plan_with_more_library_places_is_raced_again(
 ) -> None:
     found: list[int] = []
 
-    def called(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_calls(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
         kernels = tuple(evolve(kernel, name=f"routine_{calls[last]}") for kernel in compiled.kernels)
         return evolve(compiled, kernels=kernels) if calls[last] else compiled
 
@@ -183,7 +183,7 @@ def test_plan_with_more_library_places_is_raced_again(
         found.append(len(plans))
         return plans[0]
 
-    monkeypatch.setattr(driver, "with_libraries", called)
+    monkeypatch.setattr(driver, "with_libraries", note_calls)
     monkeypatch.setattr(driver, "calling_or_not", first)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)

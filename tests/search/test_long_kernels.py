@@ -17,7 +17,7 @@ from cuts.search.settings import BEGUN, Settings
 
 from .fakes import FakeBench, Inline, by_threads, group_of, problem_of, tuner_of, uncompiled
 
-SHORT = Settings(first=4, most=8, prove=False)
+SHORT_SEARCH = Settings(first=4, most=8, prove=False)
 
 
 class Long(Inline):
@@ -32,9 +32,9 @@ class Long(Inline):
 
     def collect(self, timeout: float) -> list[Done]:
         found = super().collect(timeout)
-        return [self._held(done) if done.job.method == "build" else done for done in found]
+        return [self._limit(done) if done.job.method == "build" else done for done in found]
 
-    def _held(self, done: Done) -> Done:
+    def _limit(self, done: Done) -> Done:
         longest = done.job.arguments[2] if len(done.job.arguments) > 2 else inf
         assert isinstance(longest, float | int)
         self.asked.append(longest)
@@ -45,7 +45,7 @@ class Long(Inline):
 def test_long_candidate_is_left_out_and_not_remembered() -> None:
     builder, database = Long(range(2)), Database(None)
     tuner = tuner_of(FakeBench(by_threads), builder, database)
-    (choice,) = tuner.run([problem_of(32)], SHORT)
+    (choice,) = tuner.run([problem_of(32)], SHORT_SEARCH)
     assert choice.seconds is not None
     assert tuner.statistics.outcomes["long"] == 2
     assert tuner.statistics.compiled == tuner.statistics.timed == len(database.trials(problem_of(32)))
@@ -54,14 +54,14 @@ def test_long_candidate_is_left_out_and_not_remembered() -> None:
 
 def test_where_all_candidates_are_long_they_are_built() -> None:
     builder = Long(range(4))
-    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH)
     assert choice.origin == "measured"
     assert builder.asked[4:8] == [inf] * 4
 
 
 def test_next_candidates_replace_long_first_ones() -> None:
     builder = Long(range(BEGUN))
-    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH)
     assert choice.origin == "measured"
     assert inf not in builder.asked
 
@@ -74,14 +74,14 @@ def test_replacement_of_first_candidate_is_built_first() -> None:
     builder, order = Long(range(BEGUN)), list[str]()
     collect = builder.collect
 
-    def noted(timeout: float) -> list[Done]:
+    def collect_noting(timeout: float) -> list[Done]:
         done = collect(timeout)
         order.extend(each.job.arguments[0].key for each in done if each.job.method == "build")
         return done
 
-    builder.collect = noted  # type: ignore[method-assign]
+    builder.collect = collect_noting  # type: ignore[method-assign]
     problems = [problem_of(size) for size in range(32, 64, 8)]
-    tuner_of(FakeBench(by_threads), builder).run(problems, SHORT)
+    tuner_of(FakeBench(by_threads), builder).run(problems, SHORT_SEARCH)
     assert len(set(order[:BEGUN])) == 1, "two candidates of one problem are too long"
     again = [number for number, key in enumerate(order) if key == order[0]][BEGUN]
     assert again <= BEGUN + 1
@@ -96,14 +96,14 @@ def test_promising_long_candidate_is_built(promising: float, built: int, monkeyp
     monkeypatch.setattr("cuts.search.trials.PROMISING", promising)
     builder = Long(range(1))
     tuner = tuner_of(FakeBench(by_threads), builder)
-    tuner.run([problem_of(32)], SHORT)
+    tuner.run([problem_of(32)], SHORT_SEARCH)
     assert builder.asked.count(inf) == built
     assert tuner.statistics.outcomes["long"] == 1 - built
 
 
 def test_a_deeper_search_builds_long_candidates() -> None:
     builder = Long(range(100))
-    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT.deepened(1))
+    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH.deepened(1))
     assert set(builder.asked) == {inf}
 
 

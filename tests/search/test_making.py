@@ -31,7 +31,7 @@ from .test_budgets import SHORT, layers
 GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 
 
-def compiled(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
+def compile_within(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT)
     options = CompileOptions("no-fusion", budget.seconds, verify=verify, side_by_side=False)
     return compile_graph(layers(4, 12), Registry.builtin(), GPU, options, emit, selector)
@@ -39,9 +39,9 @@ def compiled(budget: Budget, clock: FakeClock, verify: bool = False, **slow: flo
 
 def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = FakeClock(), FakeClock()
-    own = compiled(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
+    own = compile_within(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
     monkeypatch.setattr(stages, "lower", None)
-    found = compiled(Budget.of(20.0, clocks[1]), clocks[1])
+    found = compile_within(Budget.of(20.0, clocks[1]), clocks[1])
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
     assert [k.info for k in found.kernels] == [k.info for k in own.kernels]
     assert found.steps == own.steps
@@ -50,7 +50,7 @@ def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("build", [4.0, 1e6])
 def test_kernels_without_a_worker_are_built_here(build: float) -> None:
     clock = FakeClock()
-    found = compiled(Budget.of(8.0, clock), clock, build=build)
+    found = compile_within(Budget.of(8.0, clock), clock, build=build)
     assert len(found.kernels) >= 4
     assert clock() <= 8.0 + 1.0
 

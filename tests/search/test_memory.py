@@ -58,14 +58,14 @@ def test_objects_of_a_block_are_not_searched_afterwards() -> None:
 
     Each compilation would pay for it with a search of everything.
     """
-    assert behind_a_block() == ["0", "0"]
+    assert after_a_block() == ["0", "0"]
 
 
-def test_what_somebody_froze_stays_so() -> None:
-    assert behind_a_block("freeze")[1] == "0"
+def test_frozen_objects_stay_frozen() -> None:
+    assert after_a_block("freeze")[1] == "0"
 
 
-def behind_a_block(*facts: str) -> list[str]:
+def after_a_block(*facts: str) -> list[str]:
     """Return the output of `SEARCHES`: these tests leave their own garbage alone."""
     command = [sys.executable, "-c", SEARCHES, *facts]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

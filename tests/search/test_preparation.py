@@ -40,7 +40,7 @@ def ready(tuner: Tuner, problems: Sequence[Problem]) -> Preparation:
     ahead = Preparation(tuner.resources, SETTINGS)
     ahead.begin(problems)
     while tuner.resources.builder.load:
-        assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
+        assert tuner.resources.collect(0.0) == [], "there are no other requests"
     return ahead
 
 

@@ -45,7 +45,9 @@ def chain(length: int) -> Graph:
     return verify_graph(graph, Registry.builtin().instances.infer)
 
 
-def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> tuple[CompiledGraph, Any, FakeBench]:
+def compile_within(
+    cost: Callable[[KernelFunction], float], budget: float | None
+) -> tuple[CompiledGraph, Any, FakeBench]:
     """Compile under a budget of kernels that are timed."""
     bench = FakeBench(cost)
     resources = Clock(Database(None), Inline, bench, budget)
@@ -64,20 +66,20 @@ def slow_when_fused(kernel: KernelFunction) -> float:
 
 @pytest.mark.parametrize("budget", [None, 400.0, 70.0])
 def test_group_slower_than_its_parts_is_split(budget: float | None) -> None:
-    found, _, _ = compiled(slow_when_fused, budget)
+    found, _, _ = compile_within(slow_when_fused, budget)
     assert [len(group["nodes"]) for group in found.groups] == [1] * 8
 
 
 @pytest.mark.parametrize("budget", [400.0, 70.0])
 def test_budgeted_group_ships_only_timed_beside_its_parts(budget: float) -> None:
-    found, selector, _ = compiled(lambda kernel: 1e-3, budget)
+    found, selector, _ = compile_within(lambda kernel: 1e-3, budget)
     assert any(len(group["nodes"]) > 1 for group in found.groups)
     forms = {form_key(p.form) for p in selector.problems}
     assert forms <= set(selector._measured)
 
 
 def test_decisive_and_longest_kernels_are_measured_first() -> None:
-    _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
+    _, selector, _ = compile_within(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
     assert list(selector._next(asked, [[first]])) == [form_key(first)]
@@ -93,7 +95,7 @@ def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
     )
-    compiled(lambda kernel: 1e-3, None)
+    compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1
 
 

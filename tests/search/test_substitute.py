@@ -64,7 +64,7 @@ def resources_of(made: FakeBench, database: Database | None = None, budget: Budg
     return Resources(database or Database(None), Inline, lambda: made, budget)
 
 
-def chosen(seconds: float | None) -> TunedChoice:
+def tuned_choice(seconds: float | None) -> TunedChoice:
     (candidate,) = choose(problem_of().form, OPENCL)
     return TunedChoice(candidate, seconds)
 
@@ -98,7 +98,7 @@ def test_steps_bind_tensors_in_routine_order() -> None:
     assert substitute(compiled, {}) is compiled
 
 
-def launched(*records: dict[str, object]) -> CompiledGraph:
+def launch_graph(*records: dict[str, object]) -> CompiledGraph:
     """Return a graph with a kernel for each given launch record."""
     arguments = routine("r").arguments
     kernels = tuple(KernelFunction(f"k{n}", "cuda", "", (1, 1, 1), (1, 1, 1), arguments) for n in range(len(records)))
@@ -114,7 +114,7 @@ def selector_of(
     frozen: bool = False,
 ) -> MeasuredSelector:
     made = MeasuredSelector(target, Tuner(resources, frozen), Settings(libraries=libraries))
-    made.problems, made.choices = [p for p, _ in tuned], [chosen(seconds) for _, seconds in tuned]
+    made.problems, made.choices = [p for p, _ in tuned], [tuned_choice(seconds) for _, seconds in tuned]
     return made
 
 
@@ -124,47 +124,49 @@ def names(compiled: CompiledGraph) -> list[str]:
 
 
 def test_libraries_compete_on_their_devices_by_default() -> None:
-    problem, compiled = problem_of(), launched({"tuning": problem_of().key})
+    problem, compiled = problem_of(), launch_graph({"tuning": problem_of().key})
 
-    def found(target: Target, libraries: bool) -> CompiledGraph:
+    def plan_on(target: Target, libraries: bool) -> CompiledGraph:
         return with_libraries(
             compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers=offers
         )
 
     assert Settings().libraries
-    assert names(found(CUDA, True)) == ["fast"]
-    assert found(CUDA, False) is compiled
-    assert found(OPENCL, True) is compiled
+    assert names(plan_on(CUDA, True)) == ["fast"]
+    assert plan_on(CUDA, False) is compiled
+    assert plan_on(OPENCL, True) is compiled
 
 
 def test_kernels_are_found_by_their_task() -> None:
     first, second, third = (problem_of(size) for size in (32, 64, 96))
-    compiled = launched({"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key})
+    compiled = launch_graph(
+        {"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key}
+    )
     selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
     assert names(with_libraries(compiled, selector, offers=offers)) == ["k0", "k1", "k2", "k3", "fast"]
 
 
 def test_routine_times_are_kept_by_task_and_version() -> None:
     database, problem = Database(None), problem_of()
-    compiled = launched({"tuning": problem.key})
+    compiled = launch_graph({"tuning": problem.key})
 
-    def found(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
+    def launched_kernels(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
         selector = selector_of(resources_of(made, database), [(problem, 4e-3)], frozen=frozen)
         return names(with_libraries(compiled, selector, offers=given))
 
-    assert found(bench(), frozen=True) == ["k0"], "nothing is known"
+    assert launched_kernels(bench(), frozen=True) == ["k0"], "nothing is known"
     first, again = bench(), bench()
-    assert found(first) == ["fast"]
+    assert launched_kernels(first) == ["fast"]
     assert first.checked == ["slow", "fast", "wrong"]
-    assert found(again) == found(again, frozen=True) == ["fast"]
+    assert launched_kernels(again) == launched_kernels(again, frozen=True) == ["fast"]
     assert again.checked == []
     other = problem_of(machine={"device": "another"})
     assert with_libraries(
-        launched({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
+        launch_graph({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
     )
     assert again.checked == ["slow", "fast", "wrong"]
     newer = bench()
-    assert found(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
+    assert launched_kernels(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
     assert newer.checked == ["fast"]
 
 
@@ -172,7 +174,7 @@ def test_longest_kernels_go_first_until_time_ends() -> None:
     tried = []
     problems = [problem_of(32), evolve(problem_of(48), uses=9), problem_of(64)]
 
-    def noted(request: Request) -> Sequence[KernelFunction]:
+    def note_request(request: Request) -> Sequence[KernelFunction]:
         tried.append(request.group.tensors["x0"].shape[0])
         return [routine("fast")]
 
@@ -180,7 +182,7 @@ def test_longest_kernels_go_first_until_time_ends() -> None:
         return len(tried) > 2
 
     rivalled = [Rivalled(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
-    found = faster_routines(resources_of(bench()), rivalled, noted, over)
+    found = faster_routines(resources_of(bench()), rivalled, note_request, over)
     assert [number for number, _ in found] == [1, 2]
     assert tried == [48, 64, 32]
 
@@ -217,7 +219,7 @@ def test_routines_have_reserved_time_after_the_search(later: float, tried: int) 
     resources, made = at_the_end(60.0, later)
     problems = [problem_of(size) for size in (32, 48, 64)]
     selector = selector_of(resources, [(problem, 3e-3) for problem in problems])
-    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
     found = with_libraries(compiled, selector, offers=lambda request: [routine("fast")])
     assert names(found).count("fast") == len(made.checked) == tried
     assert resources.budget.later == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
@@ -236,7 +238,7 @@ def test_routines_may_take_search_time_afterwards(spent: float, later: float, la
     made = SlowBench(clock, budget)
     problems = [problem_of(size) for size in range(16, 25)]
     selector = selector_of(resources_of(made, budget=budget), [(problem, 3e-3) for problem in problems])
-    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
     with_libraries(compiled, selector, last, lambda request: [routine("fast")])
     assert len(made.checked) == tried
 
@@ -248,7 +250,7 @@ def test_error_during_routine_timing_ends_no_search() -> None:
     clock.pass_by(7.5)
     selector = selector_of(resources_of(made, budget=budget), [(problem_of(), 3e-3)])
     assert selector.complete
-    compiled = launched({"tuning": problem_of().key})
+    compiled = launch_graph({"tuning": problem_of().key})
     assert with_libraries(compiled, selector, offers=offers) is compiled
     assert selector.complete
 
@@ -270,7 +272,7 @@ class Refusing(FakeBench):
 
 @pytest.mark.parametrize(("made", "tried"), [(NoDevice(lambda kernel: 1e-3), 1), (Refusing(lambda kernel: 1e-3), 3)])
 def test_failing_routine_costs_itself_only(made: FakeBench, tried: int) -> None:
-    compiled = launched({"tuning": problem_of().key})
+    compiled = launch_graph({"tuning": problem_of().key})
     selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
     assert with_libraries(compiled, selector, offers=offers) is compiled
     assert len(made.checked) == tried

@@ -65,7 +65,7 @@ def cuts(found: CompiledGraph) -> list[frozenset[str]]:
     return [frozenset(map(str, group["nodes"])) for group in found.groups]  # type: ignore[call-overload]
 
 
-def held(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) -> None:
+def assert_unchanged(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) -> None:
     """Assert that groups of unchanged nodes are as they were.
 
     Else they are whole with newly decided nodes: nodes that changed, and those that shared a group with one.
@@ -99,7 +99,7 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
     (answer,) = database.answers()
     made = layers(*functions[:place], other, *functions[place + 1 :])
     after, selector = tuned(made, database, asked)
-    held(before, after, [f"f{place}.{k}" for k in range(3)])
+    assert_unchanged(before, after, [f"f{place}.{k}" for k in range(3)])
     known = {kernel.source for kernel in before.kernels}
     assert asked.sources.isdisjoint(known), "a kernel that is known is not timed again"
     if other != functions[place]:
@@ -110,7 +110,7 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
     assert answer in database.answers()
 
 
-def apart(programs: Programs) -> Programs:
+def copy_sigmoids(programs: Programs) -> Programs:
     """Return programs in which each sigmoid goes through a copy.
 
     This is another version's way to write the same.
@@ -132,13 +132,13 @@ def apart(programs: Programs) -> Programs:
 def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, database, asked = layers("tanh", "exp", "sigmoid", "softmax", "tanh"), Database(None), Asked()
     before, first = tuned(graph, database, arbitrary)
-    newer = (*rewrites.REWRITES, Rewrite("apart", apart, "a copy behind each sigmoid", ""))
+    newer = (*rewrites.REWRITES, Rewrite("apart", copy_sigmoids, "a copy after each sigmoid", ""))
     monkeypatch.setattr(rewrites, "REWRITES", newer)
     stages = list(pipeline.STAGES)
     at = next(n for n, stage in enumerate(stages) if stage.name == "layouts")
     monkeypatch.setattr(pipeline, "STAGES", (*stages[:at], pipeline.rewrite_stage(newer[-1]), *stages[at:]))
     after, second = tuned(graph, database, asked)
-    held(before, after, ["f2.0"])
+    assert_unchanged(before, after, ["f2.0"])
     known = {p.key for p in first.problems}
     assert len(known & {p.key for p in second.problems}) >= len(known) - 2
     assert asked.sources.isdisjoint(kernel.source for kernel in before.kernels)
@@ -198,4 +198,4 @@ def test_marks_travel_in_files(tmp_path: Path) -> None:
     export_pack(there, tmp_path / "pack.json.xz")
     assert import_results(here, tmp_path / "pack.json.xz").graphs == 1
     after, _ = tuned(layers("tanh", "exp", "neg"), here, arbitrary)
-    held(before, after, ["f2.0"])
+    assert_unchanged(before, after, ["f2.0"])

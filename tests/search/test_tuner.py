@@ -34,8 +34,8 @@ from cuts.search.tuner import Tuner
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 from .simulated import FakeClock, session
 
-SHORT = Settings(first=8, most=24, prove=False)
-_WRAPPED = {"ppo": "torch"}
+SHORT_SEARCH = Settings(first=8, most=24, prove=False)
+_PACKAGES = {"ppo": "torch"}
 
 
 def strategies() -> Iterator[ParameterSet]:
@@ -44,12 +44,12 @@ def strategies() -> Iterator[ParameterSet]:
     Those whose package is missing are skipped with a message.
     """
     for name in STRATEGIES:
-        missing = name in _WRAPPED and importlib.util.find_spec(_WRAPPED[name]) is None
-        yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{_WRAPPED.get(name)} is not installed"))
+        missing = name in _PACKAGES and importlib.util.find_spec(_PACKAGES[name]) is None
+        yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{_PACKAGES.get(name)} is not installed"))
 
 
-def tuned(
-    bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None
+def tune_one(
+    bench: FakeBench, settings: Settings = SHORT_SEARCH, builder: Inline | None = None, database: Database | None = None
 ) -> TunedChoice:
     (choice,) = tuner_of(bench, builder, database).run([problem_of()], settings)
     return choice
@@ -63,13 +63,13 @@ def test_every_strategy_ends_with_its_fastest_point(strategy: str) -> None:
         seen.append(by_threads(kernel))
         return seen[-1]
 
-    choice = tuned(FakeBench(cost), evolve(SHORT, strategy=strategy))
-    assert choice.seconds == pytest.approx(min(seen), rel=3 * SHORT.tie)
-    assert choice.trials <= SHORT.most
+    choice = tune_one(FakeBench(cost), evolve(SHORT_SEARCH, strategy=strategy))
+    assert choice.seconds == pytest.approx(min(seen), rel=3 * SHORT_SEARCH.tie)
+    assert choice.trials <= SHORT_SEARCH.most
 
 
 def test_refinement_moves_from_model_choice_to_measured_optimum() -> None:
-    choice = tuned(FakeBench(by_threads), Settings(prove=False))
+    choice = tune_one(FakeBench(by_threads), Settings(prove=False))
     assert choice.first is not None
     assert choice.seconds is not None
     assert choice.seconds < 0.75 * choice.first
@@ -78,7 +78,7 @@ def test_refinement_moves_from_model_choice_to_measured_optimum() -> None:
 def test_an_unknown_strategy_is_a_usage_error() -> None:
     names = "rank, random, genetic, genetic-printed, ppo, bayes, frugal, thorough"
     with pytest.raises(UsageError, match=f"strategies are: {names}"):
-        tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
+        tune_one(FakeBench(by_threads), evolve(SHORT_SEARCH, strategy="luck"))
 
 
 def test_a_wrong_kernel_never_wins_however_fast() -> None:
@@ -90,7 +90,7 @@ def test_a_wrong_kernel_never_wins_however_fast() -> None:
     def verdict(kernel: KernelFunction) -> Verdict:
         return Verdict("wrong", "y[0] is 1, expected 2") if wrong(kernel) else Verdict("ok")
 
-    choice = tuned(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
+    choice = tune_one(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
     assert choice.seconds == 1e-3
     outcomes = {t.outcome for t in database.trials(problem_of())}
     assert outcomes == {"ok", "wrong"}
@@ -105,7 +105,7 @@ def test_a_crash_or_a_hang_costs_one_candidate() -> None:
         return Verdict(outcome, "gone")
 
     database = Database(None)
-    choice = tuned(FakeBench(by_threads, verdict), database=database)
+    choice = tune_one(FakeBench(by_threads, verdict), database=database)
     trials = database.trials(problem_of())
     assert choice.seconds is not None
     assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {
@@ -122,7 +122,7 @@ def test_kernel_that_hangs_when_retimed_has_lost() -> None:
         fast = kernel.block[0] == 8
         return float("inf") if fast and calls[kernel.name] > 1 else 1e-4 if fast else 1e-3
 
-    assert tuned(FakeBench(cost)).seconds == 1e-3
+    assert tune_one(FakeBench(cost)).seconds == 1e-3
 
 
 def test_spilled_kernels_are_refused_and_recorded() -> None:
@@ -131,7 +131,7 @@ def test_spilled_kernels_are_refused_and_recorded() -> None:
         lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None
     )
     bench = FakeBench(by_threads)
-    tuned(bench, builder=builder, database=database)
+    tune_one(bench, builder=builder, database=database)
     spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
     assert spilled
     assert builder.built == len(spilled) + len(set(bench.checked))
@@ -151,14 +151,14 @@ def test_failed_first_candidates_are_followed_by_the_next(settings: Settings) ->
 def test_simple_schedule_is_tried_after_all_failures() -> None:
     bench = FakeBench(by_threads)
     bench.verdict = lambda kernel: Verdict("ok" if len(bench.checked) > 8 else "failed", "misaligned address")
-    choice = tuned(bench, evolve(SHORT, most=8))
+    choice = tune_one(bench, evolve(SHORT_SEARCH, most=8))
     assert choice.seconds is not None
     assert len(bench.checked) == 9
 
 
 def test_failing_model_choice_is_returned_and_not_kept() -> None:
     database = Database(None)
-    choice = tuned(FakeBench(by_threads, lambda k: Verdict("wrong", "all of them")), database=database)
+    choice = tune_one(FakeBench(by_threads, lambda k: Verdict("wrong", "all of them")), database=database)
     assert (choice.seconds, choice.origin) == (None, "model")
     assert database.winner(problem_of()) is None
 
@@ -166,7 +166,7 @@ def test_failing_model_choice_is_returned_and_not_kept() -> None:
 def test_hopeless_candidates_are_dropped_after_three_runs() -> None:
     bench = FakeBench(by_threads)
     tuner = tuner_of(bench)
-    tuner.run([problem_of()], evolve(SHORT, finalists=1))
+    tuner.run([problem_of()], evolve(SHORT_SEARCH, finalists=1))
     assert 0 < tuner.statistics.dropped < tuner.statistics.timed
     assert bench.samples <= 3 * tuner.statistics.timed - 2 * tuner.statistics.dropped
 
@@ -179,7 +179,7 @@ def test_ties_are_broken_by_the_models_order() -> None:
         def cost(kernel: KernelFunction, seed: int = next(noise)) -> float:
             return 1e-3 * (1 + 0.004 * (hash((kernel.name, seed)) % 3 - 1))
 
-        names.add(schedule_text(tuned(FakeBench(cost)).candidate.schedule))
+        names.add(schedule_text(tune_one(FakeBench(cost)).candidate.schedule))
     assert len(names) == 1
 
 
@@ -209,32 +209,32 @@ def test_an_interrupt_keeps_what_was_found() -> None:
         return by_threads(kernel)
 
     tuner = tuner_of(FakeBench(cost))
-    (choice,) = tuner.run([problem_of()], SHORT)
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
     assert tuner.resources.interrupted
     assert choice.seconds is not None
 
 
 def test_unfinished_search_gives_its_best_without_time() -> None:
     database = Database(None)
-    (known,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], evolve(SHORT, final=False))
+    (known,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], evolve(SHORT_SEARCH, final=False))
     builder = Inline()
-    (choice,) = tuner_of(FakeBench(by_threads), builder, database, budget=1e-9).run([problem_of()], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder, database, budget=1e-9).run([problem_of()], SHORT_SEARCH)
     assert (choice.origin, choice.seconds) == ("database", known.seconds)
     assert builder.built == 0
 
 
 def test_equal_problems_are_tuned_once() -> None:
     builder = Inline()
-    choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT)
+    choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT_SEARCH)
     assert choices[0] == choices[1]
-    assert builder.built <= SHORT.most
+    assert builder.built <= SHORT_SEARCH.most
 
 
 def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
     database = Database(tmp_path / "t")
-    first = tuned(FakeBench(by_threads), database=database)
+    first = tune_one(FakeBench(by_threads), database=database)
     builder, bench = Inline(), FakeBench(by_threads)
-    again = tuned(bench, builder=builder, database=Database(tmp_path / "t"))
+    again = tune_one(bench, builder=builder, database=Database(tmp_path / "t"))
     assert (builder.built, bench.samples) == (0, 0)
     assert (again.origin, again.seconds, again.candidate.schedule) == (
         "database",
@@ -248,7 +248,7 @@ def test_estimate_equals_a_short_searchs_result(machine: Mapping[str, str]) -> N
     brief = evolve(QUICK, first=1, most=1)
     (fresh,) = tuner_of(FakeBench(by_threads)).estimate([problem_of()], brief)
     database = Database(None)
-    (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT)
+    (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT_SEARCH)
     assert best.seconds is not None
     assert fresh is not None
     assert best.seconds < fresh
@@ -264,18 +264,18 @@ def test_an_interrupted_search_resumes_where_it_was() -> None:
             raise KeyboardInterrupt
         return by_threads(kernel)
 
-    tuned(FakeBench(cost), database=database)
+    tune_one(FakeBench(cost), database=database)
     tried = len(database.trials(problem_of()))
     tuner = tuner_of(FakeBench(by_threads), database=database)
-    (choice,) = tuner.run([problem_of()], SHORT)
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
     assert tried > 3
     assert tuner.statistics.reused == tried
-    assert choice.candidate == tuned(FakeBench(by_threads)).candidate
+    assert choice.candidate == tune_one(FakeBench(by_threads)).candidate
 
 
 def test_frozen_miss_fails_and_names_the_kernel() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     frozen = tuner_of(FakeBench(by_threads), database=database, frozen=True)
     assert frozen.run([problem_of()])[0].origin == "database"
     with pytest.raises(
@@ -287,13 +287,13 @@ def test_frozen_miss_fails_and_names_the_kernel() -> None:
 def test_frozen_answers_with_best_of_unfinished_search() -> None:
     database, times = Database(None), []
 
-    def interrupted(kernel: KernelFunction) -> float:
+    def interrupt(kernel: KernelFunction) -> float:
         if len(times) == 6:
             raise KeyboardInterrupt
         times.append(by_threads(kernel))
         return times[-1]
 
-    tuned(FakeBench(interrupted), database=database)
+    tune_one(FakeBench(interrupt), database=database)
     assert database.winner(problem_of()) is None
     tuner = tuner_of(FakeBench(by_threads), database=database, frozen=True)
     (choice,) = tuner.run([problem_of()])
@@ -304,7 +304,7 @@ def test_frozen_answers_with_best_of_unfinished_search() -> None:
 
 def test_frozen_ignores_times_of_obsolete_code() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     problem = problem_of()
     old = [evolve(t, source="of an older printer") for t in database.trials(problem)]
     database.evict(problem)
@@ -315,21 +315,21 @@ def test_frozen_ignores_times_of_obsolete_code() -> None:
 
 def test_hit_with_other_code_is_tuned_again() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     winner = database.winner(problem_of())
     assert winner is not None
     database.finish(problem_of(), evolve(winner, source="of an older printer"))
-    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+    assert tune_one(FakeBench(by_threads), database=database).origin == "measured"
 
 
 @pytest.mark.parametrize("text", ["schedule { spread", "schedule {\n}\n"])
 def test_hit_that_does_not_build_is_tuned_again(text: str) -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     winner = database.winner(problem_of())
     assert winner is not None
     database.finish(problem_of(), evolve(winner, schedule=text))
-    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+    assert tune_one(FakeBench(by_threads), database=database).origin == "measured"
 
 
 def test_other_machines_results_are_tried_first() -> None:
@@ -348,21 +348,21 @@ def test_other_machines_results_are_tried_first() -> None:
 def test_a_recorded_search_is_replayed_without_a_device(strategy: str) -> None:
     recorded, here = Database(None), problem_of(machine={"device": "another"})
     for name in ("rank", "random"):
-        tuned(
+        tune_one(
             FakeBench(by_threads),
             Settings(strategy=name, first=40, batch=40, most=200, patience=9, final=False),
             database=recorded,
         )
     bench = ReplayBench(recorded)
-    (choice,) = tuner_of(bench).run([here], evolve(SHORT, strategy=strategy))  # type: ignore[arg-type]
+    (choice,) = tuner_of(bench).run([here], evolve(SHORT_SEARCH, strategy=strategy))  # type: ignore[arg-type]
     assert choice.seconds in {t.seconds for t in recorded.trials(problem_of())}
 
 
 def test_bound_proves_the_remaining_space_slower() -> None:
-    (choice,) = tuner_of(FakeBench(lambda k: 1e-9)).run([problem_of()], evolve(SHORT, prove=True))
+    (choice,) = tuner_of(FakeBench(lambda k: 1e-9)).run([problem_of()], evolve(SHORT_SEARCH, prove=True))
     assert choice.proof is not None
     assert choice.proof.share == 1.0
-    assert choice.trials <= SHORT.first
+    assert choice.trials <= SHORT_SEARCH.first
 
 
 class Losing(Inline):
@@ -462,7 +462,7 @@ def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
     builder = Starting(asked)
     found = tuner_of(FakeBench(by_threads), builder).plan(fragments)()
     assert found == [cut_fragment(fragment) for fragment in fragments]
-    assert not builder.load, "nobody waits for what is left"
+    assert not builder.load, "no job awaits the remainder"
 
 
 @pytest.mark.parametrize("answering", [False, True])

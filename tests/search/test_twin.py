@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def said(text: str, **options: str) -> list[str]:
+def output_of(text: str, **options: str) -> list[str]:
     """Return the lines that a script prints, which fails nowhere."""
     done = script(text, **options)
     assert done.returncode == 0, done.stderr
@@ -53,9 +53,9 @@ def said(text: str, **options: str) -> list[str]:
 
 
 def test_copies_of_the_asking_process_answer_and_end() -> None:
-    process, parents, own, left = said("""
+    process, parents, own, left = output_of("""
 made = [child() for _ in range(3)]
-found = [each.call(60.0, "imported") for each in made]
+found = [each.call(60.0, "process_ids") for each in made]
 print(type(nursery._process).__name__)
 print({parent for _, parent in found} == {nursery._process.pid}, len({pid for pid, _ in found}))
 print(os.getppid() != nursery._process.pid and os.getpgid(nursery._process.pid) != os.getpgid(0))
@@ -70,19 +70,19 @@ print([pid for pid, _ in found if os.path.exists(f"/proc/{pid}")], os.path.exist
 
 def test_fork_has_no_files_of_its_parent(tmp_path: Path) -> None:
     """Descriptors may be a database connection, or an awaited pipe end."""
-    lines = said(
+    lines = output_of(
         """
 ours = open(os.environ["OURS"], "w")
 inlet, outlet = os.pipe()
 sys.stdout.write("not written yet, ")
 mine = child()
-pid, parent = mine.call(60.0, "imported")
+pid, parent = mine.call(60.0, "process_ids")
 for process in (pid, parent):
     files = [os.readlink(f"/proc/{process}/fd/{n}") for n in os.listdir(f"/proc/{process}/fd")]
     assert os.environ["OURS"] not in files, files
     assert f"pipe:[{os.fstat(inlet).st_ino}]" not in files, files
 os.close(outlet)
-assert os.read(inlet, 1) == b"", "nobody else has the other end"
+assert os.read(inlet, 1) == b"", "no other process has the other end"
 ours.write("still here")
 ours.close()
 mine.close()
@@ -95,11 +95,11 @@ print(open(os.environ["OURS"]).read())
 
 
 def test_forks_leave_keyboard_interrupts_to_their_parent() -> None:
-    lines = said("""
+    lines = output_of("""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("ours"))
 mine = child()
-pid, parent = mine.call(60.0, "imported")
+pid, parent = mine.call(60.0, "process_ids")
 for process in (pid, parent):
     os.kill(process, signal.SIGINT)
 print(mine.call(60.0, "nap", 0.0))
@@ -113,7 +113,7 @@ mine.close()
 def test_forks_end_with_a_killed_parent() -> None:
     text = """
 mine = child()
-print(*mine.call(60.0, "imported"), flush=True)
+print(*mine.call(60.0, "process_ids"), flush=True)
 time.sleep(300)
 """
     asking = subprocess.Popen(
@@ -131,7 +131,7 @@ time.sleep(300)
 
 def test_unready_fork_ends_and_others_replace_it() -> None:
     """A copied lock of a missing thread would never be released."""
-    lines = said("""
+    lines = output_of("""
 from cuts.search import build
 from cuts.search.build import Job, Workers
 services.before_copies = lambda: time.sleep(300)
@@ -139,7 +139,7 @@ twin.READY = 1
 workers = Workers(3, services.__name__ + ":Slow")
 lost = workers._nursery._process
 for number in range(9):
-    workers.submit(Job(number, "imported", ()))
+    workers.submit(Job(number, "process_ids", ()))
 found = []
 while workers.load:
     found += workers.collect(1.0)
@@ -160,7 +160,7 @@ def test_process_with_threads_is_not_forked() -> None:
     finally:
         over.set()
         other.join()
-    lines = said("""
+    lines = output_of("""
 import numpy as np
 np.ones((64, 64)) @ np.ones((64, 64))
 print(twin.may_be_copied(services.__name__))
@@ -178,13 +178,13 @@ nursery.close()
 
 def test_garbage_of_the_parent_is_left_to_it() -> None:
     """Garbage may be GPU memory, or a reused file number."""
-    lines = said("""
+    lines = output_of("""
 import gc
 class Ours:
     def __del__(self):
         print("given back by", "us" if os.getpid() == asking else "another", flush=True, file=sys.stdout)
-        os.write(told, b"x")
-asking, (_, told) = os.getpid(), os.pipe()
+        os.write(outlet, b"x")
+asking, (_, outlet) = os.getpid(), os.pipe()
 gc.disable()
 ours = Ours()
 ours.itself = ours
@@ -201,7 +201,7 @@ gc.collect()
 
 def test_linear_algebra_goes_on_on_both_sides() -> None:
     """OpenBLAS has threads for each core here, and one in a copy."""
-    lines = said("""
+    lines = output_of("""
 import numpy as np
 square = np.ones((400, 400))
 square @ square
@@ -213,8 +213,8 @@ nursery.close()
     assert lines == ["(400.0, 1) 400.0"]
 
 
-def test_nobody_waits_for_one_longer_than_was_said() -> None:
-    lines = said("""
+def test_wait_for_a_fork_is_limited() -> None:
+    lines = output_of("""
 import subprocess
 nursery.start()
 try:

@@ -37,10 +37,10 @@ def test_space_ranked_at_one_place_is_not_reranked(monkeypatch: pytest.MonkeyPat
             ranked.extend([job.arguments[0].key] if job.method == "rank" else [])  # type: ignore[attr-defined]
             super().submit(job)
 
-    def noted(unit: SearchUnit) -> UnitResult:
+    def note_unit(unit: SearchUnit) -> UnitResult:
         return search_unit(unit, Noting, lambda: FakeBench(by_threads))
 
-    monkeypatch.setattr(hosts, "made_up", noted)
+    monkeypatch.setattr(hosts, "made_up", note_unit)
     tuner = tuned(Hosts(2), PROBLEMS, Database(None), [])
     tuner.estimate(PROBLEMS, QUICK)
     tuner.run(PROBLEMS, Settings(prove=False))
