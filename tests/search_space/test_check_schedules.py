@@ -62,7 +62,7 @@ def one_element() -> SegmentSchedule:
 TWO_PRODUCTS = two_matmuls(256, 256, 64)
 
 
-def parted(chunk: int) -> Schedule:
+def streamed_schedule(chunk: int) -> Schedule:
     """Return a schedule of two products with parts of 64 elements.
 
     The second product has K blocks of `chunk` elements.
@@ -76,7 +76,7 @@ def parted(chunk: int) -> Schedule:
 
 
 #: Findings of each check, and a schedule that breaks no earlier check.
-BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
+BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
     "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
@@ -93,10 +93,10 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
     "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
-    "check_rows_kept": (lambda: segment(kept=16), "of which no two statements read the same"),
+    "check_rows_kept": (lambda: segment(kept=16), "no two statements"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
-    "check_parts_whole": (lambda: parted(128), "parts of 64 elements are no whole chunks of [128]"),
+    "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_meetings": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
@@ -131,12 +131,12 @@ PASSED_GROUP = evolve(
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
     assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in CHECKS)
-    assert [check.__name__ for check in CHECKS] == list(BROKEN)
+    assert [check.__name__ for check in CHECKS] == list(BROKEN_SCHEDULES)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_check_finds_its_broken_invariant_only(check: Callable[..., object]) -> None:
-    make, reason = BROKEN[check.__name__]
+    make, reason = BROKEN_SCHEDULES[check.__name__]
     assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
     others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP, check_parts_whole: TWO_PRODUCTS}
     group = others.get(check, GROUP)  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ def test_check_finds_its_broken_invariant_only(check: Callable[..., object]) -> 
 
 
 def test_parts_of_whole_chunks_are_legal() -> None:
-    assert check_schedule(TWO_PRODUCTS, parted(32), TARGET) == []
+    assert check_schedule(TWO_PRODUCTS, streamed_schedule(32), TARGET) == []
 
 
 def test_the_number_of_segments_comes_first() -> None:

@@ -54,13 +54,13 @@ def test_points_of_any_integer_length_are_equal(group, monkeypatch):
 def test_choice_considers_no_more_points(monkeypatch):
     counted = Counter()
 
-    def looked(*given):
+    def counting_evaluate(*given):
         batch = evaluate(*given)
         counted.update(batches=1, points=batch.size)
         return batch
 
-    monkeypatch.setattr(climb, "evaluate", looked)
-    monkeypatch.setattr(points, "evaluate", looked)
+    monkeypatch.setattr(climb, "evaluate", counting_evaluate)
+    monkeypatch.setattr(points, "evaluate", counting_evaluate)
     climb.best_points(matmul(256, 256, 64), H200, "bound", 1)
     assert not counted - Counter(batches=19, points=39_936)  # on 22 November 2026
 

@@ -38,7 +38,7 @@ from .groups import ALL, at, conv, f32, matmul, pointwise, pool, write
 H200 = find_target("cuda:h200")
 
 
-def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
+def touched_elements(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
     """Enumerate the elements of each input that a group reads."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for segment in group.segments:
@@ -61,7 +61,7 @@ def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
 )
 def test_unique_bytes_equal_the_enumerated_set(name):
     group = ALL[name]
-    inputs = sum(4 * len(elements_) for elements_ in touched(group).values())
+    inputs = sum(4 * len(elements_) for elements_ in touched_elements(group).values())
     outputs = sum(4 * group.tensors[t].size for t in group.outputs)
     assert group_work(group)[1] == inputs + outputs
 
@@ -153,9 +153,9 @@ def test_separated_elements_of_a_thread_share_no_halo():
     group = conv(1, 4, 16, 32)
     chosen = conv_schedule(group, (1, 8, 4, 16), (1, 1, 1, 2), (4, 3, 3))
     (part,) = chosen.segments
-    apart = evolve(chosen, segments=(evolve(part, dims=tuple(evolve(d, vector=1) for d in part.dims)),))
+    unvectorised = evolve(chosen, segments=(evolve(part, dims=tuple(evolve(d, vector=1) for d in part.dims)),))
     assert features_of(group, chosen, H200).segments[0].loads == 4 * 3 * 4 + 36
-    assert features_of(group, apart, H200).segments[0].loads == 4 * 3 * 6 + 36
+    assert features_of(group, unvectorised, H200).segments[0].loads == 4 * 3 * 6 + 36
 
 
 def test_tables_6_to_8_of_a_matrix_multiplication():

@@ -263,7 +263,7 @@ def test_small_kernels_are_ordered_too():
     assert len(np.unique(values)) > len(values) / 4
 
 
-def test_throughput_begins_behind_the_first_load():
+def test_throughput_begins_after_the_first_load():
     group = pointwise(1 << 24)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
     found = bound(features_of(group, schedule, H200), H200)
@@ -304,7 +304,7 @@ def test_one_warp_uses_one_tensor_core():
 
 
 #: Points of samples at random places of [8, 64, 128, 128]: block and thread tiles, vectors, and seconds on an H200.
-SAMPLED = (
+MEASURED_SAMPLINGS = (
     (((1, 1, 1), (4, 4, 1), (64, 2, 1), (64, 2, 1)), 84.8e-6),
     (((1, 1, 1), (4, 4, 1), (64, 4, 1), (128, 8, 8)), 193e-6),
     (((1, 1, 1), (32, 4, 1), (1, 1, 1), (128, 4, 4)), 214e-6),
@@ -316,20 +316,20 @@ def test_data_dependent_points_are_ordered_as_measured():
 
     This holds for any number of neighbouring results.
     """
-    group = sampled()
+    group = sampling_group()
     segment = group.segments[0]
     loop = ReductionSchedule(tuple(ReduceDim((a,), 2) for a in segment.reductions[0].reduce), (), 1)
     found = []
-    for tiles, _ in SAMPLED:
+    for tiles, _ in MEASURED_SAMPLINGS:
         dims = tuple(TileDim((a,), *tile) for a, tile in zip(segment.axes, tiles, strict=True))
         features = features_of(group, Schedule((SegmentSchedule(dims, (loop,)),)), H200)
         found.append(float(rank(features, bound(features, H200), H200)))
         assert float(features.lines) * features.grid > 33e6  # each load of each lane has one
     assert found == sorted(found)
-    assert found[0] == pytest.approx(SAMPLED[0][1], rel=0.4)
+    assert found[0] == pytest.approx(MEASURED_SAMPLINGS[0][1], rel=0.4)
 
 
-def sampled():
+def sampling_group():
     """Return the group that weighs neighbours of samples between pixels."""
     image = TensorType(DType.F32, (8, 64, 128, 128))
     types = {"x": image, "at": TensorType(DType.F32, (8, 128, 128, 2)), "y": image}
