@@ -35,7 +35,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 EXTENTS = st.sampled_from((1, 2, 3, 5, 7, 8, 13, 16, 17, 24))
-SMALL = st.sampled_from((1, 2, 3, 4, 7, 9))
+SMALL_EXTENTS = st.sampled_from((1, 2, 3, 4, 7, 9))
 UNARY = ("relu", "sigmoid", "tanh", "exp", "abs", "neg", "hard_swish", "erf", "sign")
 BINARY = ("add", "sub", "mul", "max", "min")
 
@@ -118,11 +118,11 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     make = builder()
     kind = draw(st.sampled_from(("pointwise", "conv", "depthwise", "matmul", "gemm", "pool", "row", "reduce", "gap")))
     if kind in ("conv", "depthwise", "pool", "gap"):
-        source = make.input(draw(SMALL), draw(EXTENTS), draw(EXTENTS), draw(EXTENTS))
+        source = make.input(draw(SMALL_EXTENTS), draw(EXTENTS), draw(EXTENTS), draw(EXTENTS))
         before = draw(st.sampled_from(("", "", "relu", "add")))
         if before:
             source = make.node(before, source, *([make.input(*make.types[source].shape)] if before == "add" else []))
-        value = _windowed(draw, make, source, kind)
+        value = _draw_window(draw, make, source, kind)
     elif kind == "pointwise":
         value = make.node("relu", make.input(*(draw(EXTENTS) for _ in range(draw(st.integers(1, 4))))))
     else:
@@ -131,7 +131,7 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     return whole(make.programs(), value)
 
 
-def _windowed(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
+def _draw_window(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
     if kind in ("conv", "depthwise"):
         return draw(convolutions(make, source, kind == "depthwise"))
     if kind == "gap":
@@ -148,7 +148,7 @@ def _windowed(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
 def _matrices(draw: st.DrawFn, make: Builder, kind: str) -> str:
     m, n, k = (draw(st.sampled_from((1, 2, 5, 16, 19, 37, 64))) for _ in range(3))
     if kind == "matmul":
-        batch = [draw(SMALL) for _ in range(draw(st.integers(0, 2)))]
+        batch = [draw(SMALL_EXTENTS) for _ in range(draw(st.integers(0, 2)))]
         return make.node("matmul", make.input(*batch, m, k), make.input(*batch, k, n))
     if kind == "gemm":
         transposed = draw(st.booleans())
@@ -178,7 +178,9 @@ def pairs(draw: st.DrawFn) -> FusedGroup:
     """
     make = builder()
     if draw(st.integers(0, 3)):
-        source = make.input(draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL), draw(SMALL))
+        source = make.input(
+            draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL_EXTENTS), draw(SMALL_EXTENTS)
+        )
         if not draw(st.integers(0, 3)):  # the same tensor is read at two places
             source = make.node("concat", source, source, axis=draw(st.sampled_from((1, 3))))
         first = draw(convolutions(make, source, draw(st.booleans())))
@@ -275,7 +277,7 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 class Unhurried:
     """Base of selectors that measure nothing and build everything on demand."""
 
-    def note(self, decisions: Decisions, apart: float) -> None:
+    def note(self, decisions: Decisions, unfused_seconds: float) -> None:
         """Discard the decisions."""
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:

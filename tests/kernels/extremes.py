@@ -92,16 +92,16 @@ def truncated(a: Array, b: Array) -> Array:
         0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
         for x, y in zip(a.tolist(), b.tolist(), strict=True)
     ]
-    return wrapped(exact, a.dtype)
+    return wrap(exact, a.dtype)
 
 
 def powers(a: Array, b: Array) -> Array:
     """Integer powers in Python's integers, wrapped into the type."""
     bits = 8 * a.dtype.itemsize
-    return wrapped([pow(x, y, 1 << bits) for x, y in zip(a.tolist(), b.tolist(), strict=True)], a.dtype)
+    return wrap([pow(x, y, 1 << bits) for x, y in zip(a.tolist(), b.tolist(), strict=True)], a.dtype)
 
 
-def wrapped(values: list[int], dtype: np.dtype[Any]) -> Array:
+def wrap(values: list[int], dtype: np.dtype[Any]) -> Array:
     """Return Python's integers, wrapped to the width of a type."""
     bits = 8 * dtype.itemsize
     unsigned = np.array([v % (1 << bits) for v in values], np.dtype(f"u{dtype.itemsize}"))
@@ -109,13 +109,13 @@ def wrapped(values: list[int], dtype: np.dtype[Any]) -> Array:
 
 
 def _shift(function: Callable[..., Array]) -> Callable[[Array, Array], Array]:
-    def shifted(a: Array, b: Array) -> Array:
+    def shift(a: Array, b: Array) -> Array:
         bits, sign = 8 * a.dtype.itemsize, np.where(a < 0, -1, 0).astype(a.dtype)
         inside = (b >= 0) & (b < bits)
         found = function(a, np.where(inside, b, 0).astype(a.dtype))
         return np.where(inside, found, sign if function is np.right_shift else 0).astype(a.dtype)
 
-    return shifted
+    return shift
 
 
 def _softplus(x: Array) -> Array:

@@ -38,7 +38,7 @@ from ..needs import needs_cuda, needs_opencl
 from .cases import legal_point
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 #: Format of operands -> math mode of the reduction.
 MODES = {"tf32": ("tf32", "fp32x3"), "f16": ("",), "bf16": ("",), "i8": ("",), "u8": ("",)}
 
@@ -192,7 +192,7 @@ SMALL_GPU = evolve(GPU, MAX_thread=64, MAX_shared=16384)
 
 
 @needs_opencl
-@settings(max_examples=examples(8, 150), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 150), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
@@ -201,7 +201,7 @@ def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(8))
-@settings(max_examples=125, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=125, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_atoms_compute_what_is_meant_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
@@ -268,14 +268,14 @@ SIZES = (40, 64, 90), (18, 32, 50), (8, 13, 24)
 
 
 @needs_opencl
-@settings(max_examples=examples(5, 100), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(5, 100), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(wide_points())
 def test_results_leave_as_vectors_of_several_atoms_opencl(point: tuple[FusedGroup, Schedule]) -> None:
     check(_device("opencl"), SMALL_GPU, *point)
 
 
 @needs_cuda
-@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(wide_points())
 def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup, Schedule]) -> None:
     check(_device("cuda"), GPU, *point)
@@ -283,7 +283,7 @@ def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup,
 
 #: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages,
 #: warps that divide the depth, depth: long and ragged, or shorter than the ring.
-AHEAD = [
+PREFETCH_POINTS = [
     ("bf16", "", False, (2, 4), (1, 2), 3, 1, 67),
     ("f16", "", True, (4, 2), (2, 2), 2, 2, 70),
     ("tf32", "tf32", True, (2, 4), (1, 4), 4, 1, 21),
@@ -292,7 +292,7 @@ AHEAD = [
 
 
 @needs_opencl
-@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "warps", "depth"), AHEAD)
+@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "warps", "depth"), PREFETCH_POINTS)
 def test_prefetched_fragments_are_the_multiplied_ones_opencl(
     name: str,
     mode: str,

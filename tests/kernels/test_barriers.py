@@ -32,7 +32,7 @@ from .cases import builder, chains, halves, legal_points, pairs
 from .test_atoms import ahead_schedule, product
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 #: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in
 #: buffer a.
@@ -118,7 +118,7 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
         ),
     ],
 )
-def test_a_race_is_told(text: str, reason: str) -> None:
+def test_race_is_reported(text: str, reason: str) -> None:
     assert reason in short(text)
 
 
@@ -130,7 +130,7 @@ def test_one_thread_needs_no_barrier_but_waits() -> None:
     )
 
 
-def test_elements_beyond_a_buffer_are_told() -> None:
+def test_elements_beyond_a_buffer_are_reported() -> None:
     assert "phase fill touches a[64..264], which has 128 elements" in short("fill 1", threads=201)
 
 
@@ -194,7 +194,7 @@ def test_opencl_compilers_leave_loops_with_barriers_alone(drawn: list[Kernel]) -
         assert "volatile int" not in emit(made, "cuda").source
 
 
-@settings(max_examples=examples(80, 2000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(80, 2000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
 def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
     for kernel in made:
@@ -205,17 +205,19 @@ def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
 Items = tuple[Item, ...]
 
 
-def changed(items: Items, kind: type[Item], change: Callable[[Item], Items]) -> Iterator[tuple[tuple[int, ...], Items]]:
+def change_one(
+    items: Items, kind: type[Item], change: Callable[[Item], Items]
+) -> Iterator[tuple[tuple[int, ...], Items]]:
     """Yield items with one of a kind changed, and its place."""
     for n, item in enumerate(items):
         if isinstance(item, Loop):
-            for place, body in changed(item.body, kind, change):
+            for place, body in change_one(item.body, kind, change):
                 yield (n, *place), (*items[:n], evolve(item, body=body), *items[n + 1 :])
         if isinstance(item, kind):
             yield (n,), (*items[:n], *change(item), *items[n + 1 :])
 
 
-def gone(item: Item) -> Items:
+def remove(item: Item) -> Items:
     """Take an item away."""
     return ()
 
@@ -232,7 +234,7 @@ def is_found(kernel: Kernel, items: Items) -> bool:
     return bool(check_barriers(evolve(kernel, items=items)))
 
 
-@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
     """Every barrier is needed except the one between segments.
@@ -240,7 +242,7 @@ def test_every_barrier_is_needed(made: list[Kernel]) -> None:
     There threads meet once more before they read shared memory: the later segment stages operands.
     """
     for kernel in (k for k in made if k.threads > 1):
-        for place, items in changed(kernel.items, Barrier, gone):
+        for place, items in change_one(kernel.items, Barrier, remove):
             again = len(place) == 1 and meets_before_it_reads(kernel.items[place[0] + 1 :])
             assert again or is_found(kernel, items)
 
@@ -257,7 +259,7 @@ def meets_before_it_reads(items: Sequence[Item]) -> bool:
     )
 
 
-@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
 def test_every_asynchronous_wait_and_commit_is_needed(made: list[Kernel]) -> None:
     """Every commit is needed except that of a one-iteration loop.
@@ -265,8 +267,8 @@ def test_every_asynchronous_wait_and_commit_is_needed(made: list[Kernel]) -> Non
     It closes an empty group.
     """
     for kernel in made:
-        for kind, change in ((Wait, gone), (Wait, later), (Commit, gone)):
-            for place, items in changed(kernel.items, kind, change):
+        for kind, change in ((Wait, remove), (Wait, later), (Commit, remove)):
+            for place, items in change_one(kernel.items, kind, change):
                 ring = next(i for i in kernel.items[place[0] :] if isinstance(i, Loop))
                 closes = kind is Wait or len(place) == 1 or ring.var.extent > 1
                 if closes and any(p.asynchronous for p in phases(ring.body)):
@@ -283,7 +285,7 @@ def rows() -> FusedGroup:
     return group
 
 
-def lowered(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
+def lower_points(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
     """Yield some legal points of every structure of a group's space, lowered."""
     space = make_space(group, GPU)
     for structure in space.structures:
@@ -305,10 +307,10 @@ LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startsw
 
 @pytest.mark.parametrize("bug", [*LOWERING, *HANGS], ids=lambda b: b.name)
 def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(check_barriers(kernel) for _, kernel in lowered(rows()))
+    assert not any(check_barriers(kernel) for _, kernel in lower_points(rows()))
     original, wrong = mutated(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)
-    assert any(check_barriers(kernel) for _, kernel in lowered(rows()))
+    assert any(check_barriers(kernel) for _, kernel in lower_points(rows()))
 
 
 #: Bugs of loops that load fragments ahead.
@@ -317,7 +319,7 @@ STEPS = (
         "*ring.commit, *ring.arrived]", "*ring.commit]"),
     Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:step_loop",
         "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
-    Bug("ring", "copies that nobody needs are under way when the kernel ends", "passes.lowering.ring:step_loop",
+    Bug("ring", "unneeded copies are under way when the kernel ends", "passes.lowering.ring:step_loop",
         "((Wait(0),) if ring.behind else ())", "()"),
 )  # fmt: skip
 
@@ -334,7 +336,7 @@ def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPa
 
 def test_idle_threads_have_own_scratch_in_reductions() -> None:
     uneven = 0
-    for point, kernel in lowered(rows()):
+    for point, kernel in lower_points(rows()):
         lanes = max(s.lanes for s in point.segments)
         uneven += bool(point.threads % lanes)
         scratch = [b for b in kernel.shared if b.name == "lanes"]
@@ -342,7 +344,7 @@ def test_idle_threads_have_own_scratch_in_reductions() -> None:
     assert uneven
 
 
-def meetings(source: str, barrier: str) -> str:
+def scratch_accesses(source: str, barrier: str) -> str:
     """Return the scratch accesses of a lane-combining loop, by line.
 
     They are w(rite), r(ead), and | for a barrier.
@@ -361,12 +363,12 @@ def test_lanes_meet_whenever_one_of_them_wrote() -> None:
     That write may be the next register's.
     """
     seen = 0
-    for point, kernel in lowered(rows(), 4):
+    for point, kernel in lower_points(rows(), 4):
         if max(s.lanes for s in point.segments) < 2:
             continue
         source = emit(extract(kernel), "opencl").source
         for loop in re.findall(r"for \(int e = .*?\n((?:.*lanes\)\[.*\n|.*barrier.*\n)+)", source):
-            touched = meetings(loop, DIALECTS["opencl"].barrier)
+            touched = scratch_accesses(loop, DIALECTS["opencl"].barrier)
             seen += "w" in touched
             assert not re.search("w[wr]|rw", 2 * touched), loop
     assert seen

@@ -87,7 +87,7 @@ kernel blocks 2 threads 4 {
 }
 """
 #: One whose threads do not.
-APART = """
+WITHOUT_BARRIER = """
 var tid < 4
 
 kernel blocks 1 threads 4 {
@@ -130,7 +130,7 @@ kernel blocks 9 threads 8 {
 """
 
 
-def doubled(rows: int) -> FusedGroup:
+def doubling_group(rows: int) -> FusedGroup:
     """Return a group that adds a vector to itself."""
     make = builder()
     value = make.input(rows)
@@ -139,13 +139,13 @@ def doubled(rows: int) -> FusedGroup:
 
 
 @needs_opencl
-@pytest.mark.parametrize("first", [MEETING, APART])
+@pytest.mark.parametrize("first", [MEETING, WITHOUT_BARRIER])
 def test_threads_leave_member_as_their_own_opencl(first: str) -> None:
     """PoCL lets all threads leave a condition as the first does.
 
     They leave after the last barrier under it.
     """
-    drawn = [(doubled(5), parse_ir(MEETING)), (doubled(4), parse_ir(APART))]
+    drawn = [(doubling_group(5), parse_ir(MEETING)), (doubling_group(4), parse_ir(WITHOUT_BARRIER))]
     check(_device("opencl"), drawn if first is MEETING else drawn[::-1])
 
 
@@ -159,7 +159,7 @@ def test_idle_threads_store_under_own_condition_opencl() -> None:
     rows = make.node("reduce_sum", make.input(5, 4, 1), axes=(0,), keepdims=True)
     spread = make.node("expand", rows, shape=(3, 4, 5))
     wider = parse_ir(MEETING.replace("4", "8").replace("< 5", "< 9"))
-    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubled(9), wider)])
+    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubling_group(9), wider)])
 
 
 @needs_opencl

@@ -89,7 +89,7 @@ def product(
     return group
 
 
-def carried(
+def register_staged(
     group: FusedGroup,
     rows: tuple[int, int] = (16, 4),
     columns: tuple[int, int] = (16, 4),
@@ -112,7 +112,7 @@ def carried(
 
 def test_products_lie_between_the_loads_and_their_store() -> None:
     group = product((1, 64, 64, 64))
-    kernel = lower(group, carried(group, stages=3), {}, GPU)
+    kernel = lower(group, register_staged(group, stages=3), {}, GPU)
     (loop,) = (item for item in kernel.items if isinstance(item, Loop))
     names = [item.name for item in loop.body if isinstance(item, Phase)]
     assert names == ["s0r0fetch0_store", "s0r0fetch0", "s0r0fetch1", "s0r0"]
@@ -120,20 +120,24 @@ def test_products_lie_between_the_loads_and_their_store() -> None:
     turn = source[source.index("for (int s0r0it") :]
     stored, loaded = turn.index("= make_float4("), turn.index(" = p1[")
     assert stored < loaded < turn.index("+= (")
-    assert turn.count("if (") == 1, "only copies are left out behind the last chunk"
+    assert turn.count("if (") == 1, "only copies are left out after the last chunk"
     assert "cuts_copy4" not in source, "the other factor is copied sixteen bytes at a time"
 
 
 def test_a_schedule_with_carried_operands_prints_and_parses() -> None:
     group = product((1, 64, 64, 64))
-    for node in (carried(group), lower(group, carried(group), {}, GPU), extract(lower(group, carried(group), {}, GPU))):
+    for node in (
+        register_staged(group),
+        lower(group, register_staged(group), {}, GPU),
+        extract(lower(group, register_staged(group), {}, GPU)),
+    ):
         assert parse_ir(print_ir(node)) == node
 
 
 @pytest.mark.parametrize(("pad", "atom"), [(1, ""), (4, "m16n8k8_tf32")])
 def test_register_staging_needs_even_padding_and_no_instruction(pad: int, atom: str) -> None:
     group = product((1, 64, 64, 64))
-    schedule = carried(group, pad=pad)
+    schedule = register_staged(group, pad=pad)
     (part,) = schedule.segments
     loop = evolve(part.reductions[0], atom=atom, rows=1, columns=2)
     found = check_schedule(group, evolve(schedule, segments=(evolve(part, reductions=(loop,)),)), GPU)
@@ -181,9 +185,9 @@ BUGS = (
 def test_planted_register_staging_bug_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     group = product((1, 64, 64, 64))
     original, wrong = mutated(bug)
-    assert check_barriers(lower(group, carried(group), {}, GPU)) == ()
+    assert check_barriers(lower(group, register_staged(group), {}, GPU)) == ()
     monkeypatch.setattr(original, "__code__", wrong.__code__)
-    assert check_barriers(lower(group, carried(group), {}, GPU))
+    assert check_barriers(lower(group, register_staged(group), {}, GPU))
 
 
 @needs_opencl
@@ -196,7 +200,7 @@ def test_carried_products_compute_what_they_mean(data: st.DataObject) -> None:
     order = data.draw(st.sampled_from(["mk,kn", "mk,nk", "km,nk"]))
     group = product((data.draw(st.integers(1, 2)), *(data.draw(extent) for _ in range(3))), order, dtype, factor)
     side = st.sampled_from([(8, 4), (16, 4), (8, 2), (12, 4), (6, 2), (4, 1), (16, 8)])
-    schedule = carried(
+    schedule = register_staged(
         group,
         data.draw(side),
         data.draw(side),

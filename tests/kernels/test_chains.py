@@ -55,7 +55,7 @@ SMALL = evolve(SMALL_GPU, MAX_thread=64, MAX_shared=32768)
 REGISTRY = Registry.builtin()
 
 
-def chained(graph: Graph) -> Group | Illegal:
+def find_chain(graph: Graph) -> Group | Illegal:
     """Return the first hull of a graph's units as one group."""
     shop = Workshop(find_views(divide_behind(build_programs(graph, REGISTRY))), Policy())
     parts = Partitioner(shop, Roofline(GPU))
@@ -78,7 +78,7 @@ def attention(
 
 def group_of(graph: Graph) -> FusedGroup:
     """Return the form of a graph that is one chain."""
-    found = chained(graph)
+    found = find_chain(graph)
     assert isinstance(found, Group), found
     verify_group(found.form)
     return found.form
@@ -93,7 +93,7 @@ CASES: dict[str, Graph] = {
     "groups of heads": attention((1, 4, 2, 16, 16, 8, 8)),
     "one head for all, odd": attention((2, 3, 1, 13, 11, 6, 4)),
     "causal": attention((1, 2, 2, 20, 20, 8, 8), causal=True),
-    "causal behind others": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=8),
+    "causal after others": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=8),
     "rows of nothing": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=-4),
     "softcap": attention((1, 1, 1, 16, 16, 8, 8), softcap=5.0),
     "a bias": attention((1, 2, 2, 16, 24, 8, 8), mask=TensorType(DType.F32, (1, 2, 16, 24))),
@@ -103,7 +103,7 @@ CASES: dict[str, Graph] = {
     "many keys": attention((1, 1, 1, 8, 300, 4, 8)),
 }
 #: Rows that come in parts.
-LONG: dict[str, Graph] = {
+LONG_GRAPHS: dict[str, Graph] = {
     "long": attention((1, 1, 1, 16, 192, 8, 16)),
     "long, odd": attention((1, 2, 1, 19, 201, 6, 9)),
     "long, causal": attention((1, 1, 1, 160, 160, 8, 8), causal=True),
@@ -144,9 +144,9 @@ def test_points_compute_the_reference(name: str) -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", LONG_GRAPHS)
 def test_rows_in_parts_compute_the_reference(name: str) -> None:
-    group = group_of(LONG[name])
+    group = group_of(LONG_GRAPHS[name])
     points = points_in_parts(group, 1)
     assert points
     for schedule in points:
@@ -160,11 +160,11 @@ def compute(group: FusedGroup, schedule: Schedule) -> None:
     check(_device("opencl"), SMALL, group, schedule)
 
 
-@pytest.mark.parametrize("name", [*CASES, *LONG])
+@pytest.mark.parametrize("name", [*CASES, *LONG_GRAPHS])
 def test_shared_memory_is_what_was_counted(name: str) -> None:
-    group = group_of({**CASES, **LONG}[name])
+    group = group_of({**CASES, **LONG_GRAPHS}[name])
     points = [*points_of(group, 4), *(c.schedule for c in choose(group, GPU, count=4))]
-    for schedule in [*points, *(points_in_parts(group, 1) if name in LONG else ())]:
+    for schedule in [*points, *(points_in_parts(group, 1) if name in LONG_GRAPHS else ())]:
         counted = sum(buffer.nbytes for buffer in lower(group, schedule, {}, GPU).shared)
         layout = lay_out(group, schedule, GPU)
         assert shared_bytes(layout, staged_tiles_of(layout)) == counted
@@ -176,7 +176,7 @@ def test_halves_that_divide_rows_come_whole() -> None:
     assert comes_in_parts(group_of(CASES["odd"]))
 
 
-def spelled(*between: Node, scores: str = "p") -> Graph:
+def spelled_graph(*between: Node, scores: str = "p") -> Graph:
     """Products and a softmax, with nodes between them."""
     shapes = {"q": (4, 32, 8), "k": (4, 8, 24), "v": (4, 24, 16), "x": (4, 32, 24), "p": (4, 32, 24), "z": (4, 32, 24),
               "w": (4, 32, 24), "y": (4, 32, 16)}  # fmt: skip
@@ -192,7 +192,7 @@ def spelled(*between: Node, scores: str = "p") -> Graph:
 
 @needs_opencl
 def test_spelled_out_graph_is_a_chain_too() -> None:
-    for graph in (spelled(), spelled(Node("b", "add", ("p", "x"), ("z",), {}), scores="z")):
+    for graph in (spelled_graph(), spelled_graph(Node("b", "add", ("p", "x"), ("z",), {}), scores="z")):
         group = group_of(graph)
         for schedule in points_of(group, 2):
             compute(group, schedule)
@@ -218,7 +218,7 @@ def test_rows_of_any_kind_are_between_products() -> None:
 
 
 def test_scores_that_others_need_are_no_chain() -> None:
-    found = chained(evolve(spelled(), outputs=("y", "p")))
+    found = find_chain(evolve(spelled_graph(), outputs=("y", "p")))
     assert isinstance(found, Illegal)
     assert "needed outside" in found.reason
 
@@ -237,7 +237,7 @@ def test_sums_over_several_axes_are_no_rows() -> None:
         Node("n3", "conv", ("d", "k"), ("y",), {}),
     )
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
-    found = chained(Graph("centred", ("x", "k"), ("y",), types, nodes))
+    found = find_chain(Graph("centred", ("x", "k"), ("y",), types, nodes))
     assert isinstance(found, Illegal)
     assert found.reason == "rows of several axes are between two products"
 
@@ -257,11 +257,11 @@ def test_values_only_last_product_reads_are_computed_there() -> None:
 
     They are transposed, or made of others.
     """
-    whole = spelled()
+    whole = spelled_graph()
     types = {**whole.types, "u": TensorType(DType.F32, (4, 24, 16)), "v": TensorType(DType.F32, (4, 24, 16))}
     nodes = (Node("d", "relu", ("u",), ("v",), {}), *whole.nodes)
     graph = evolve(whole, inputs=("q", "k", "u"), types=types, nodes=nodes)
-    chain = chained(graph)
+    chain = find_chain(graph)
     assert isinstance(chain, Group)
     shop = Workshop(find_views(divide_behind(build_programs(graph, REGISTRY))), Policy())
     found = shop.fuse(shop.single("d"), chain)

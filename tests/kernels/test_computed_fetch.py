@@ -32,7 +32,7 @@ group {{
 PLACE = "[2*i + r - 1, 2*j + s - 1, c if 0 <= 2*i + r - 1 < 28, 0 <= 2*j + s - 1 < 28 else 0]"
 
 
-def staged(group: FusedGroup) -> Schedule:
+def staged_point(group: FusedGroup) -> Schedule:
     """Return a point with both operands staged and matrix instructions.
 
     A warp has 16 channels of 8 pixels.
@@ -55,8 +55,8 @@ def test_a_computed_operand_is_fetched_in_vectors(operand: str) -> None:
         inputs=tuple(t for t in group.inputs if t not in unread),
         tensors={t: kind for t, kind in group.tensors.items() if t not in unread},
     )
-    assert check_schedule(group, staged(group), H200) == []
-    source = emit(extract(lower(group, staged(group), {}, H200)), "cuda").source
+    assert check_schedule(group, staged_point(group), H200) == []
+    source = emit(extract(lower(group, staged_point(group), {}, H200)), "cuda").source
     body = source[source.index("__global__") :]
     assert "cuts_guarded4(" in body and "make_uint4(" in body
-    assert not re.search(r"cuts_from_f16\(p\d", body), "no element is fetched by itself"
+    assert not re.search(r"cuts_from_f16\(p\d", body), "no element is fetched alone"

@@ -29,7 +29,7 @@ REGISTRY = Registry.builtin()
 TARGETS = [pytest.param("reference"), *DEVICES]
 
 
-def compiled(nodes: Sequence[Node], types: dict[str, TensorType], target: str) -> CompiledPlan:
+def compile_nodes(nodes: Sequence[Node], types: dict[str, TensorType], target: str) -> CompiledPlan:
     """Compile nodes whose operands are the types' names."""
     inputs, types = tuple(types), dict(types)
     for node in nodes:
@@ -53,7 +53,7 @@ def test_elementwise_operations_agree_with_numpy_at_the_extremes(dtype: DType, t
         values |= dict(zip(names, operands, strict=True))
         types |= {name: TensorType(dtype, o.shape) for name, o in zip(names, operands, strict=True)}
         nodes.append(Node(f"n{number}", case.op, tuple(names), (f"y{number}",), dict(case.attributes)))
-    found = compiled(nodes, types, target).run(values)
+    found = compile_nodes(nodes, types, target).run(values)
     faults = [f for number, case in enumerate(cases) for f in differences(case, dtype, found[f"y{number}"])]
     assert faults == []
 
@@ -82,7 +82,7 @@ ROWS = {
 }
 
 
-def reduced(combine: str, rows: Array) -> Array:
+def reduce_rows(combine: str, rows: Array) -> Array:
     """Return a combiner's result for the rows of a matrix; integers wrap."""
     dtype = rows.dtype
     if COMBINERS[combine].position:
@@ -119,9 +119,9 @@ def test_every_combiner_reduces_rows_of_every_type(dtype: DType, target: str) ->
     for combine, op in ROWS.items():
         attributes: dict[str, Any] = {"axis": 1} if COMBINERS[combine].position else {"axes": (1,)}
         for name, array in rows_of(combine, dtype).items():
-            arrays[name], expected[name] = array, reduced(combine, array)
+            arrays[name], expected[name] = array, reduce_rows(combine, array)
             nodes.append(Node(f"n {name}", op, (name,), (f"y {name}",), {**attributes, "keepdims": False}))
-    found = compiled(nodes, {name: TensorType(dtype, a.shape) for name, a in arrays.items()}, target).run(arrays)
+    found = compile_nodes(nodes, {name: TensorType(dtype, a.shape) for name, a in arrays.items()}, target).run(arrays)
     for name, right in expected.items():
         bad = wrong(dtype, found[f"y {name}"], right)
         assert not bad.any(), f"{name}: {found[f'y {name}'][bad][:3]}, not {right[bad][:3]}"

@@ -147,11 +147,11 @@ def check(name: str, target: Any, case: tuple[FusedGroup, str, np.ndarray[Any, A
         assert np.isclose(ours, theirs, allowed, allowed, equal_nan=True).all(), f"{schedule}\n{function.source}"
 
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @needs_opencl
-@settings(max_examples=examples(6, 400), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(6, 400), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(held_rows(), st.integers(0, 2**32 - 1))
 def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
     check("opencl", SMALL_GPU, case, seed)
@@ -159,7 +159,7 @@ def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(2))
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(held_rows(), st.integers(0, 2**32 - 1))
 def test_rows_are_what_they_mean_cuda(share: int, case: Any, seed: int) -> None:
     check("cuda", GPU, case, seed)

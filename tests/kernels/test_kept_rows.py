@@ -169,7 +169,7 @@ group {{
 
 @pytest.mark.parametrize("target", DEVICES)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)  # halves are computed with as f32
-def test_what_several_last_phases_read_is_held_apart(dtype: DType, target: str) -> None:
+def test_last_phases_hold_their_own_values(dtype: DType, target: str) -> None:
     """Registers that one phase loads before the sums are not another phase's."""
     device, machine = _device(target), TINY_GPU if target.startswith("opencl") else evolve(GPU, MAX_thread=64)
     width = 71 if machine is TINY_GPU else 8 * 64 + 7

@@ -88,5 +88,5 @@ def test_warps_meet_twice_for_warp_size_instances() -> None:
             (segment,) = point.segments
             source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
             if point.threads % GPU.warp_size == 0:
-                meetings = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
-                assert source.count("__syncthreads()") == meetings
+                barriers = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
+                assert source.count("__syncthreads()") == barriers

@@ -43,7 +43,7 @@ SIZES = {
     "odd": (77, 131, 0),
     "behind others": (40, 200, 160),
     "more queries": (210, 130, 0),
-    "keys that nobody sees": (20, 300, 0),
+    "invisible keys": (20, 300, 0),
     "rows of nothing": (150, 150, -70),
     "all of it": (16, 150, 149),
 }
@@ -105,9 +105,9 @@ def test_what_is_masked_may_be_no_number(data: st.DataObject) -> None:
     compare(group, data.draw(st.sampled_from(points)), inputs)
 
 
-def test_a_key_that_nobody_sees_may_be_anything() -> None:
+def test_invisible_key_may_be_anything() -> None:
     """The value of such a key reaches every row of the reference."""
-    group = causal("keys that nobody sees")
+    group = causal("invisible keys")
     inputs = arrays(group, 2)
     (result,) = interpret(group, inputs).values()
     inputs["t1"][:, :, 20:] = np.nan
@@ -174,7 +174,7 @@ def test_only_a_condition_that_chooses_ends_rows() -> None:
 
 #: Bugs of loops that end early.
 BUGS = (
-    Bug("lowering", "a part is copied that nobody takes", "passes.lowering.streams:lower_stream",
+    Bug("lowering", "a part is copied without a reader", "passes.lowering.streams:lower_stream",
         "as_index(part) + 1, until)", "as_index(part) + 1, None)"),
     Bug("lowering", "the first part is copied where none is taken", "passes.lowering.streams:lower_stream",
         "Index(), until)", "Index(), None)"),
@@ -192,7 +192,7 @@ def test_planted_early_end_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatc
                for point in points for word in check_barriers(lower(group, point, {}, SMALL)))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["square", "odd", "keys that nobody sees", "rows of nothing"])
+@pytest.mark.parametrize("name", ["square", "odd", "invisible keys", "rows of nothing"])
 def test_the_model_counts_the_parts_that_blocks_take(name: str) -> None:
     group = causal(name)
     for schedule in points_in_parts(group, 2):

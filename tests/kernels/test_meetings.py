@@ -97,10 +97,10 @@ def check(device: Any, group: FusedGroup, schedule: Schedule, target: Target) ->
     device.synchronize()
     found = np.empty_like(values["t2"])
     device.download(found, Pointer(buffers["t2"]))
-    np.testing.assert_array_equal(found, expected(group, values), err_msg=f"{schedule}\n{function.source}")
+    np.testing.assert_array_equal(found, reference(group, values), err_msg=f"{schedule}\n{function.source}")
 
 
-def expected(group: FusedGroup, values: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def reference(group: FusedGroup, values: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Combine values one by one, where their places exist."""
     form = next(f for f in FORMS if tuple(group.tensors["t2"].shape) == tuple(map(int, FORMS[f][3].split(", "))))
     result, at, x = values["t2"].copy(), values["t1"], values["t0"]

@@ -51,13 +51,15 @@ def graph_of(inputs: dict[str, np.ndarray], nodes: tuple[Node, ...]) -> Graph:
     return Graph("numbers", tuple(inputs), nodes[-1].outputs[:1], types, nodes)
 
 
-def compiled(inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], target: str, mode: Mode = "mixed") -> CompiledPlan:
+def compile_nodes(
+    inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], target: str, mode: Mode = "mixed"
+) -> CompiledPlan:
     return build_graph(graph_of(inputs, nodes), load_spec([]), find_target(target), CompileOptions(mode=mode))
 
 
 def result(target: str, inputs: dict[str, np.ndarray], *nodes: Node, mode: Mode = "mixed") -> np.ndarray:
     """Run nodes on a target and return the last result."""
-    (found,) = compiled(inputs, nodes, target, mode).run(inputs).values()
+    (found,) = compile_nodes(inputs, nodes, target, mode).run(inputs).values()
     return np.asarray(found)
 
 
@@ -284,7 +286,7 @@ def test_scattering_leaves_what_no_update_names(how: str, dtype: DType, target: 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["bitwise_and", "bitwise_or", "bitwise_xor", "add"])
-def test_integers_are_padded_behind_what_computes_them(op: str, target: str) -> None:
+def test_computed_integers_are_padded_afterwards(op: str, target: str) -> None:
     a, b = np.array([5, -3, 127], np.int8), np.array([3, 3, 1], np.int8)
     inputs = {"a": a, "b": b}
     found = result(target, inputs, node("c", op, "a", "b"), node("d", "pad", "c", pads=(1, 2)), node("y", "neg", "d"))

@@ -78,7 +78,7 @@ def points_of(text: str, dtype: DType) -> tuple[FusedGroup, list[Schedule]]:
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_what_lies_behind_a_box_adds_nothing(dtype: DType) -> None:
+def test_elements_beyond_a_box_add_nothing(dtype: DType) -> None:
     group, points = points_of(BOX, dtype)
     assert len(points) > 8
     for schedule in points:

@@ -29,7 +29,7 @@ from ..search_space.groups import conv
 from .cases import chains, pairs, points
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 _LOOP = re.compile(r"for \(int (\w+) = 0; \w+ < (\d+); \+\+\w+\) \{")
 _KIND = r"(?:float|double|int|unsigned|long|short|bool|__half2?|__nv_bfloat162?|\w+_t)"
 _ARRAY = re.compile(rf"^(?:const )?{_KIND} (\w+)\[\d+\]")
@@ -71,7 +71,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert not list(kept_in_memory("{\nfor (int r = 0; r < 2; ++r) {\nfloat x1[8];\nx1[0] = p[r];\n}\n}"))
 
 
-@settings(max_examples=examples(40, 600), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 600), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_keep_their_registers(data: st.DataObject) -> None:
     group = data.draw(st.one_of(chains(), pairs()))

@@ -78,7 +78,9 @@ def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "
     return found
 
 
-def combined(how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], updates: np.ndarray[Any, Any]) -> Any:
+def combine_numpy(
+    how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], updates: np.ndarray[Any, Any]
+) -> Any:
     """Return NumPy's result in float64; integers wrap."""
     result = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
     inside = (places >= -len(x)) & (places < len(x))
@@ -87,7 +89,7 @@ def combined(how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], up
     return result
 
 
-def allowed(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
+def allowed_error(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
     """Return the rounding of the result.
 
     Sums add that of NumPy's own float64 in any order, products that of every factor.
@@ -123,7 +125,7 @@ def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
     plan = cuts.build(graph("scatter_nd", x, ids, updates, reduction=how, **attributes), target=target)
     found = plan.run({"x0": x, "x1": ids, "x2": updates})["y0"]
     with np.errstate(all="ignore"):
-        expected = combined(how, x, places, updates)
+        expected = combine_numpy(how, x, places, updates)
         rounded = expected.astype(dtype.numpy)
         wrong = np.abs(np.subtract(found.astype(expected.dtype), expected)) if dtype.is_float else found != rounded
     same = (found == rounded) | (np.isnan(rounded) & np.isnan(found)) if dtype.is_float else ~wrong
@@ -131,7 +133,7 @@ def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
         same = same | (np.abs(expected) > 1e30) | ~np.isfinite(found) | (np.abs(expected) < 1e-30)
     if dtype is DType.F16 and how == "mul":
         same = same | ~np.isfinite(found) | (np.abs(expected) < 1e-4)
-    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed(how, dtype, expected, updates))), (
+    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed_error(how, dtype, expected, updates))), (
         found,
         expected,
     )
@@ -168,7 +170,7 @@ def test_atomic_operations_combine_as_numpy(how: str, dtype: DType) -> None:
     x, ids = values[:3], np.array([[0], [2], [2], [-3], [1], [2], [5]])
     plan = cuts.build(graph("scatter_nd", x, ids, values, reduction=how, atomic=True), target="opencl")
     found = plan.run({"x0": x, "x1": ids, "x2": values})["y0"]
-    np.testing.assert_array_equal(found, combined(how, x, ids[:, 0], values).astype(dtype.numpy))
+    np.testing.assert_array_equal(found, combine_numpy(how, x, ids[:, 0], values).astype(dtype.numpy))
 
 
 @needs_opencl
@@ -205,12 +207,12 @@ def test_the_work_is_that_of_updates_and_elements() -> None:
         assert program_costs(settled).flops < 60 * (rows + updates)
 
 
-@pytest.mark.parametrize(("updates", "apart"), [(3999, False), (4000, True)])
-def test_units_are_computed_once_where_many_terms_arrive(updates: int, apart: bool) -> None:
+@pytest.mark.parametrize(("updates", "separate"), [(3999, False), (4000, True)])
+def test_units_are_computed_once_where_many_terms_arrive(updates: int, separate: bool) -> None:
     operands = [TensorType(DType.F32, (500,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     targets = [s.target for s in scatters.settle_scatters(program).statements]
-    assert any(t.endswith(".unit") for t in targets) == apart
+    assert any(t.endswith(".unit") for t in targets) == separate
 
 
 def test_magnitudes_arrive_as_integers_on_cuda() -> None:
@@ -239,17 +241,17 @@ def test_scatter_replacement_computes_the_same() -> None:
 
 
 #: Operations that send rows to a tensor, and how many places each integer may name.
-SENT = {
+SCATTERS = {
     "two integers a row": ("scatter_nd", [(4, 3, 2), (9, 2), (9, 2)], {"reduction": "add"}, (4, 3)),
     "rows of a middle axis": ("gather_grad", [(2, 3, 2, 3), (3, 2)], {"axis": 1, "size": 5}, (5,)),
     "elements of each column": ("scatter_elements", [(6, 3), (4, 3), (4, 3)], {"reduction": "add"}, (6,)),
 }
 
 
-@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("name", SCATTERS)
 @pytest.mark.parametrize("index", [DType.I32, DType.I64])
 def test_rows_that_are_numbered_are_those_that_arrive(name: str, index: DType, numbered_rows: None) -> None:
-    op, shapes, attributes, places = SENT[name]
+    op, shapes, attributes, places = SCATTERS[name]
     rng = np.random.default_rng(0)
     at = len(shapes) - (1 if op == "gather_grad" else 2)
     types = [TensorType(index if n == at else DType.F32, shape) for n, shape in enumerate(shapes)]
@@ -353,10 +355,10 @@ def test_meaningless_scatter_is_an_error(case: tuple[str, str]) -> None:
     kind, line = case
     text = f'op t "t" {{ type B: bool in x: f32[N], ids: i64[N] attr d: dtype out y: d[N] {line} for n < N }}'
     with pytest.raises(CutsError, match=WRONG[case]):
-        _instantiated(text, {"d": DType(kind)})
+        _instantiate(text, {"d": DType(kind)})
 
 
-def _instantiated(text: str, attributes: Any) -> object:
+def _instantiate(text: str, attributes: Any) -> object:
     registry = Registry.builtin().extend(Source("t.cuts", text))
     return registry["t"].instantiate([TensorType(DType.F32, (4,)), TensorType(DType.I64, (4,))], attributes)
 

@@ -48,7 +48,7 @@ from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 @st.composite
@@ -64,7 +64,7 @@ def splits(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup, FusedGroup]:
 @settings(
     max_examples=examples(25, 1500),
     deadline=None,
-    suppress_health_check=_SLOW,
+    suppress_health_check=_SUPPRESSED_CHECKS,
 )
 @given(splits())
 def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup, FusedGroup]) -> None:
@@ -122,7 +122,7 @@ def slicings(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup]:
     return group, verify_group(sliced)
 
 
-@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(slicings())
 def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup]) -> None:
     group, sliced = case
@@ -133,7 +133,7 @@ def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=12, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_of_slices(device: str, data: st.DataObject) -> None:
     _, group = data.draw(slicings())
@@ -143,7 +143,7 @@ def test_points_of_slices(device: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=18, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=18, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
     half = data.draw(st.sampled_from((1, 2)))
@@ -323,7 +323,7 @@ def test_pieces_of_one_tensor_have_own_workspaces() -> None:
     before, after = parted[0::2], parted[1::2]
     spaces = [group.outputs[0] for group in before]
     assert len({*spaces}) == len(spaces) == len(pieces)
-    for group, behind, space, parts in zip(before, after, spaces, divisions, strict=False):
-        assert space in behind.inputs
+    for group, later, space, parts in zip(before, after, spaces, divisions, strict=False):
+        assert space in later.inputs
         assert known.programs.types[space] == group.form.tensors[group.form.outputs[0]]
         assert known.programs.types[space].shape[0] == parts

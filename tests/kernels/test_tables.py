@@ -34,7 +34,7 @@ TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), 
               ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}),
               ("winograd_output", {"tile": 4})]  # fmt: skip
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, width: int = 1) -> FusedGroup:
@@ -116,7 +116,7 @@ def test_folding_keeps_the_value(data: st.DataObject) -> None:
 @settings(
     max_examples=examples(8, 400),
     deadline=None,
-    suppress_health_check=_SLOW,
+    suppress_health_check=_SUPPRESSED_CHECKS,
 )
 @given(st.data())
 def test_points_of_transforms(device: str, data: st.DataObject) -> None:
@@ -136,7 +136,7 @@ def test_source_is_text() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_table_indexed_by_threads_is_a_kernel_array(device: str, data: st.DataObject) -> None:
     text = """

@@ -64,9 +64,9 @@ def point(made: FusedGroup, rows: int = 4, columns: int = 8, stages: int = 2) ->
     tiles = (TileDim((n,), 1, 1), TileDim((c,), 16, 8, 4), TileDim((h,), box[0], 2), TileDim((w,), box[1], 2, 2))
     loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 24),), (Staging(0), Staging(1)), stages)
     d, i, j = last.axes
-    behind = (TileDim((d,), 16, 1), TileDim((i,), rows, min(rows, 4)), TileDim((j,), columns, 2, 2))
+    consumer_tiles = (TileDim((d,), 16, 1), TileDim((i,), rows, min(rows, 4)), TileDim((j,), columns, 2, 2))
     window = ReductionSchedule(tuple(ReduceDim((v,), 3) for v in last.reductions[0].reduce), (), 1)
-    return Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (window,))))
+    return Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(consumer_tiles, (window,))))
 
 
 def source_of(schedule: Schedule) -> str:
@@ -106,7 +106,7 @@ def test_results_find_what_they_take_in_registers() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns", "plane"), [(4, 8, 60), (2, 14, 68), (2, 8, 44)])
-def test_planes_are_odd_multiples_of_16_bytes_apart(rows: int, columns: int, plane: int) -> None:
+def test_planes_lie_odd_multiples_of_16_bytes(rows: int, columns: int, plane: int) -> None:
     pitches, elements = passed_pitches(group(), "u", (1, 16, rows + 2, columns + 2))
     assert pitches == (16 * plane, plane, columns + 2, 1) and elements == 16 * plane and plane // 4 % 2
 
@@ -165,8 +165,8 @@ def test_tile_beyond_unit_axis_leaves_read_values(dtype: str) -> None:
     tiles = (TileDim((n,), 1, 1), TileDim((c,), 4, 4), TileDim((h,), 2, 1), TileDim((w,), 4, 4, 2))
     loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 1),), (), 1)
     o, i, j = last.axes
-    behind = (TileDim((o,), 1, 1), TileDim((i,), 2, 1), TileDim((j,), 1, 1))
+    consumer_tiles = (TileDim((o,), 1, 1), TileDim((i,), 2, 1), TileDim((j,), 1, 1))
     sums = ReductionSchedule(tuple(ReduceDim((v,), v.extent) for v in last.reductions[0].reduce), (), 1)
-    schedule = Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (sums,))))
+    schedule = Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(consumer_tiles, (sums,))))
     assert check_schedule(made, schedule, SMALL_GPU) == []
     check(_device("opencl"), SMALL_GPU, made, schedule)
