@@ -45,7 +45,7 @@ def plans(draw: st.DrawFn) -> Plan:
     inputs, outputs = ((draw(st.sampled_from(names)),) for _ in range(2))
     plan = Plan("drawn", TARGET, inputs, outputs, types, storages, {}, ({},) * count, 0, {}, tuple(kernels),
                 tuple(steps), binaries=(None,) * count, loops=loops)  # fmt: skip
-    return placed(plan)
+    return share_buffers(plan)
 
 
 @st.composite
@@ -66,7 +66,7 @@ def _tensor(draw: st.DrawFn, turns: int) -> tuple[TensorType, Storage]:
     return TensorType(dtype, shape), evolve(storage, offset=storage.offset - min(0, *storage.ends))
 
 
-def placed(plan: Plan) -> Plan:
+def share_buffers(plan: Plan) -> Plan:
     """Return a plan whose buffers share memory in step order."""
     sizes: dict[tuple[str, int, str], int] = {}
     for tensor, storage in plan.storages.items():

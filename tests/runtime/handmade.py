@@ -30,11 +30,11 @@ def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: st
     `body` sees `i`, and each parameter as if it began at its tensor.
     """
     if dialect == "opencl":
-        params = ", ".join(f"__global {t}* {p}, int {p}_base" for p, t in _typed(parameters))
+        params = ", ".join(f"__global {t}* {p}, int {p}_base" for p, t in _typed_parameters(parameters))
         moves = " ".join(f"{p} += {p}_base;" for p, _ in parameters)
         head, index = f"__kernel void {name}({params})", "get_global_id(0)"
     else:
-        params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed(parameters))
+        params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed_parameters(parameters))
         moves, head, index = "", f'extern "C" __global__ void {name}({params})', "blockIdx.x * blockDim.x + threadIdx.x"
     source = f"{head} {{ {moves} int i = {index}; {body} }}\n"
     arguments = tuple(
@@ -44,7 +44,7 @@ def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: st
     return KernelFunction(name, dialect, source, (ROWS, 1, 1), (COLUMNS, 1, 1), arguments, **fields)
 
 
-def _typed(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
+def _typed_parameters(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
     return [(p, "int" if p.startswith("t") else "float") for p, _ in parameters]
 
 

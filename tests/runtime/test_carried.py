@@ -15,7 +15,7 @@ def moves(draw: st.DrawFn) -> list[CarriedMove]:
     Each has up to six of 40 bytes.
     """
 
-    def apart(sizes: list[int]) -> list[int]:
+    def disjoint_offsets(sizes: list[int]) -> list[int]:
         order, places, end = draw(st.permutations(range(len(sizes)))), [0] * len(sizes), 0
         for n in order:
             places[n] = end + draw(st.integers(0, 3))
@@ -23,7 +23,7 @@ def moves(draw: st.DrawFn) -> list[CarriedMove]:
         return places
 
     sizes = draw(st.lists(st.integers(0, 6), max_size=5))
-    return [CarriedMove(*each) for each in zip(apart(sizes), apart(sizes), sizes, strict=True)]
+    return [CarriedMove(*each) for each in zip(disjoint_offsets(sizes), disjoint_offsets(sizes), sizes, strict=True)]
 
 
 @given(moves())

@@ -24,7 +24,7 @@ from .handmade import COLUMNS, ROWS, example, example_plan, expected, kernel, ra
 from .test_waits import some_order
 
 #: Bytes of no tensor around each block, all of a value that no kernel writes.
-ZONE, UNTOUCHED = 64, 0xA5
+ZONE, GUARD_BYTE = 64, 0xA5
 
 
 class Arena:
@@ -38,7 +38,7 @@ class Arena:
 
         It holds zeros or the bytes of an array.
         """
-        whole = np.full(nbytes + 3 * ZONE, UNTOUCHED, np.uint8)
+        whole = np.full(nbytes + 3 * ZONE, GUARD_BYTE, np.uint8)
         start = ZONE + -(whole.ctypes.data + ZONE) % ZONE
         whole[start : start + nbytes] = 0 if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         self.blocks.append((whole, start, nbytes))
@@ -48,9 +48,9 @@ class Arena:
         """Return the bytes of the block at an address."""
         return next(w[s : s + n] for w, s, n in self.blocks if int(w.ctypes.data) + s == address)
 
-    def untouched(self) -> bool:
+    def is_untouched(self) -> bool:
         """Return true where no byte around any block was written."""
-        return all(np.all(w[:s] == UNTOUCHED) and np.all(w[s + n :] == UNTOUCHED) for w, s, n in self.blocks)
+        return all(np.all(w[:s] == GUARD_BYTE) and np.all(w[s + n :] == GUARD_BYTE) for w, s, n in self.blocks)
 
 
 def run(plan: Plan, chains: Chains, inputs: dict[str, Any], held: tuple[str, ...] = (), times: int = 2) -> Any:
@@ -75,7 +75,7 @@ def run(plan: Plan, chains: Chains, inputs: dict[str, Any], held: tuple[str, ...
         for name, address in zip((*layout.held, *layout.moving), (*fixed[2:], *given), strict=True):
             same = arena.bytes_at(address) == np.ascontiguousarray(inputs[name]).reshape(-1).view(np.uint8)
             assert np.all(same), f"input {name} was written to"
-        assert arena.untouched()
+        assert arena.is_untouched()
     return found
 
 

@@ -107,7 +107,7 @@ def test_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[in
             _ = 1 / 0
     finally:
         RECORDING.reset(token)
-    assert bindings.set == set_, "and none behind, whatever happened"
+    assert bindings.set == set_, "and none afterwards, on every path"
 
 
 def test_a_node_has_a_window_of_its_own() -> None:

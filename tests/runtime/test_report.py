@@ -33,7 +33,7 @@ GPU = find_target("cuda:h200")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def compiled() -> CompiledGraph:
+def compile_example() -> CompiledGraph:
     """Return a product with merged neighbours, and a softmax that stays unfused."""
     nodes = (
         op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"),
@@ -44,7 +44,7 @@ def compiled() -> CompiledGraph:
 
 
 def plan() -> Plan:
-    return make_plan(compiled(), GPU, name="a <plan> & its name")
+    return make_plan(compile_example(), GPU, name="a <plan> & its name")
 
 
 def page(made: Plan) -> str:
@@ -88,7 +88,7 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
 
 
 def test_unfused_neighbours_show_both_times_or_a_reason() -> None:
-    merges: list[dict[str, Any]] = [m for group in compiled().groups for m in group["merges"]]  # type: ignore[attr-defined]
+    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]  # type: ignore[attr-defined]
     assert merges
     for merge in merges:
         if merge["together"] is None:
@@ -98,7 +98,7 @@ def test_unfused_neighbours_show_both_times_or_a_reason() -> None:
 
 
 def test_merged_group_shows_times_of_its_operations() -> None:
-    for group in compiled().groups:
+    for group in compile_example().groups:
         several = len(group["ops"]) > 1  # type: ignore[arg-type]
         assert ("parts" in group) == several
 

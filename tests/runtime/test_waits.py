@@ -20,12 +20,15 @@ from .drawn_plans import known_bytes, outcome, plans, touched
 from .handmade import example_plan
 
 
-def conflicting(plan: Plan, *, apart: bool) -> list[int]:
+def conflicting(plan: Plan, *, separate_buffers: bool) -> list[int]:
     """Return which launches end before each, byte by byte."""
-    begins = {name: (name if apart else place.offset) for name, place in plan.buffers.items()}
+    begins = {name: (name if separate_buffers else place.offset) for name, place in plan.buffers.items()}
     each = []
     for launch in plan.launches():
-        bytes_ = [(w, {(begins[b], n) if apart else begins[b] + n for b, n in ns}) for w, ns in touched(plan, *launch)]
+        bytes_ = [
+            (w, {(begins[b], n) if separate_buffers else begins[b] + n for b, n in ns})
+            for w, ns in touched(plan, *launch)
+        ]
         each.append((set().union(*(ns for _, ns in bytes_)), set().union(*(ns for w, ns in bytes_ if w))))
     before: list[int] = []
     for number, (all_, written) in enumerate(each):
@@ -38,8 +41,8 @@ def conflicting(plan: Plan, *, apart: bool) -> list[int]:
 
 
 @given(plans(), st.booleans())
-def test_launches_wait_for_same_byte_launches_only(plan: Plan, apart: bool) -> None:
-    assert list(waits_of(plan, apart).before) == conflicting(plan, apart=apart)
+def test_launches_wait_for_same_byte_launches_only(plan: Plan, separate_buffers: bool) -> None:
+    assert list(waits_of(plan, separate_buffers).before) == conflicting(plan, separate_buffers=separate_buffers)
 
 
 @given(plans())
