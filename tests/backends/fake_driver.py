@@ -43,11 +43,11 @@ class FakeDriver(FakeBindings):
     def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
         call = super().__getattr__(name)
 
-        def counted(*arguments: Any) -> tuple[Any, ...]:
+        def count_call(*arguments: Any) -> tuple[Any, ...]:
             self.calls[name] += 1
             return (2,) if name in self.fails else call(*arguments)
 
-        return counted
+        return count_call
 
     def _cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
         return 0, []
@@ -62,7 +62,7 @@ class FakeDriver(FakeBindings):
 
     def _add(self, graph: list[Any], before: Sequence[int] | None, action: Callable[[], object]) -> tuple[int, int]:
         if self.fronts is None:
-            assert list(before or []) == ([len(graph) - 1] if graph else []), "each node comes behind the one before"
+            assert list(before or []) == ([len(graph) - 1] if graph else []), "each node follows the one before"
         else:
             self.fronts.append(list(before or []))
         graph.append(action)

@@ -194,15 +194,15 @@ class _HostGraph:
         return _Tensor(**facts)
 
     def conv_fprop(self, **facts: object) -> _Tensor:
-        return self._computed("fprop", facts)
+        return self._compute_convolution("fprop", facts)
 
     def conv_dgrad(self, **facts: object) -> _Tensor:
-        return self._computed("dgrad", facts)
+        return self._compute_convolution("dgrad", facts)
 
     def conv_wgrad(self, **facts: object) -> _Tensor:
-        return self._computed("wgrad", facts)
+        return self._compute_convolution("wgrad", facts)
 
-    def _computed(self, kind: str, facts: dict[str, object]) -> _Tensor:
+    def _compute_convolution(self, kind: str, facts: dict[str, object]) -> _Tensor:
         self.kind, self.convolution, self.made = kind, facts, _Tensor()
         return self.made
 

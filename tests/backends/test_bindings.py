@@ -53,7 +53,7 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED = (query.driver, query.opened, query.query_target)
+CACHED_FUNCTIONS = (query.driver, query.opened, query.query_target)
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
     monkeypatch.setattr(query, "installed", lambda: found)
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
-    for each in CACHED:
+    for each in CACHED_FUNCTIONS:
         each.cache_clear()
     yield fake
     gc.collect()
-    for each in CACHED:
+    for each in CACHED_FUNCTIONS:
         each.cache_clear()
 
 
@@ -158,7 +158,7 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
 
 
 def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (*CACHED, query.installed):
+    for each in (*CACHED_FUNCTIONS, query.installed):
         each.cache_clear()
     monkeypatch.setattr(query, "import_module", missing)
     monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))

@@ -100,7 +100,7 @@ class Recorder:
         return (0,)
 
 
-def recorded(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> Recorder:
+def record_launches(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> Recorder:
     """Record launches of some nodes each, after those that they wait for."""
     driver = Recorder()
 
@@ -118,7 +118,7 @@ def recorded(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> 
 
 
 def test_each_launch_follows_what_it_waits_for() -> None:
-    driver = recorded([["a_waits"], ["b_waits"], ["c_waits"], ["d_waits"]], [(), (), (0,), (1, 2)])
+    driver = record_launches([["a_waits"], ["b_waits"], ["c_waits"], ["d_waits"]], [(), (), (0,), (1, 2)])
     assert set(driver.edges) == {
         ("begin", "a_waits"),
         ("begin", "b_waits"),
@@ -131,7 +131,7 @@ def test_each_launch_follows_what_it_waits_for() -> None:
 
 
 def test_multi_node_routines_and_empty_launches_are_followed() -> None:
-    driver = recorded([["copy1", "gemm"], [], ["a_waits"]], [(), (0,), (1,)])
+    driver = record_launches([["copy1", "gemm"], [], ["a_waits"]], [(), (0,), (1,)])
     assert set(driver.edges) == {("begin", "copy1"), ("copy1", "gemm"), ("gemm", "a_waits")}
 
 
@@ -154,7 +154,7 @@ def test_memory_is_untouched_until_all_dependencies_end(
     that waits touches memory when its predecessors have ended, and ends after them.
     """
     names, waits = case
-    driver = recorded(names, waits)
+    driver = record_launches(names, waits)
     ended: dict[str, set[str]] = {}  # the nodes that have ended when a node has
     began: dict[str, set[str]] = {}  # the nodes that have ended when a node begins
     needed: dict[str, set[str]] = {}

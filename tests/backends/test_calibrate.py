@@ -35,7 +35,7 @@ from cuts.tests.needs import disassembled, needs_disassembler, needs_opencl, nee
 H200 = find_target("cuda:h200")
 CLOCK = 1.9e9
 CHASE = 600e-9
-LARGE = 1 << 30
+BUFFER_BYTES = 1 << 30
 
 
 def number(text: str, before: str) -> int:
@@ -48,9 +48,9 @@ def seconds(kernel: KernelFunction) -> float:
     """Return the time of each microbenchmark on a device of known rates."""
     source, blocks = kernel.source, kernel.grid[0]
     if kernel.name == "copy_global":
-        return 2 * LARGE / 4.2e12
+        return 2 * BUFFER_BYTES / 4.2e12
     if kernel.name == "read_global":
-        return LARGE / 4.5e12
+        return BUFFER_BYTES / 4.5e12
     if kernel.name == "read_l2":
         return 32 * 16 * number(source, "i < ") / 8e12
     if kernel.name == "read_shared":

@@ -30,7 +30,7 @@ def element(array: np.ndarray, matrix: Matrix, b: int, row: int, column: int) ->
     return float(array[matrix.offset + b * matrix.batch + row * matrix.row + column * matrix.column])
 
 
-def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.ndarray:
+def compute_product(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.ndarray:
     """Compute the parameters of a product, element by element."""
     y = np.full(size, np.nan)
     for b, m, n in product(range(found.batch), range(found.m), range(found.n)):
@@ -42,7 +42,7 @@ def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.n
     return y
 
 
-def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def compute_convolution(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Compute the parameters of a convolution, element by element."""
 
     def view(block: Block, array: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
     return y
 
 
-def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def reference(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     registry = Registry.builtin()
     shaped = {name: arrays[name].reshape(shape).astype(np.float32) for name, shape in case.inputs.items()}
     return np.asarray(run_reference(case.graph(registry), registry, shaped)["y"])
@@ -91,8 +91,10 @@ def test_every_product_is_found_and_is_the_operation(
     found, arrays = find_product(group), arrays_of(case)
     if group.segments[0].reductions:  # sums of one term are no sums any more
         assert found is not None
-        wanted = expected(case, arrays)
-        np.testing.assert_allclose(multiplied(found, arrays, wanted.size), wanted.reshape(-1), rtol=1e-6, atol=1e-6)
+        wanted = reference(case, arrays)
+        np.testing.assert_allclose(
+            compute_product(found, arrays, wanted.size), wanted.reshape(-1), rtol=1e-6, atol=1e-6
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -114,7 +116,7 @@ def test_every_convolution_is_found_and_is_the_operation(data: st.DataObject) ->
     found, arrays = find_convolution(group), arrays_of(case)
     assert found is not None
     assert found.groups == groups
-    np.testing.assert_allclose(convolved(found, arrays), expected(case, arrays), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(compute_convolution(found, arrays), reference(case, arrays), rtol=1e-6, atol=1e-6)
 
 
 def test_parameters_of_a_strided_convolution() -> None:

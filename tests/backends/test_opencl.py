@@ -91,7 +91,7 @@ def test_kernels_that_share_helpers_share_a_program(device: Device) -> None:
 
 
 @needs_opencl
-def test_kernels_of_one_name_are_kept_apart(device: Device) -> None:
+def test_kernels_of_one_name_stay_separate(device: Device) -> None:
     assert [int(result[5]) for result in run(device, [copy_kernel(), copy_kernel(body="y[i] = 7;")])] == [10, 7]
 
 
@@ -186,7 +186,7 @@ WRONG = platform("Portable Computing Language", "OpenCL 3.0 PoCL 5.0+debian  Lin
 OTHER = platform("A vendor", "OpenCL 3.0")
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
+def choose_platform(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
     """Return the platform that is chosen among some.
 
     Those of `WRONG` compile kernels wrongly.
@@ -198,26 +198,26 @@ def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = 
 
 
 def test_the_newest_pocl_wins_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, [OTHER, OLD, NEW]) is NEW
-    assert chosen(monkeypatch, [NEW, OLD, OTHER]) is NEW
-    assert chosen(monkeypatch, [OTHER, OLD]) is OLD
+    assert choose_platform(monkeypatch, [OTHER, OLD, NEW]) is NEW
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER]) is NEW
+    assert choose_platform(monkeypatch, [OTHER, OLD]) is OLD
 
 
 def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, [NEW, OLD, OTHER], "3.0-rc2") is OLD
-    assert chosen(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER], "3.0-rc2") is OLD
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
     with pytest.raises(BackendError, match="platforms are: Portable"):
-        chosen(monkeypatch, [NEW, OLD], "nvidia")
+        choose_platform(monkeypatch, [NEW, OLD], "nvidia")
 
 
 def test_a_platform_that_compiles_wrongly_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert chosen(monkeypatch, [WRONG, OLD, OTHER]) is OLD
+    assert choose_platform(monkeypatch, [WRONG, OLD, OTHER]) is OLD
     assert "PoCL 5.0" in caplog.text and "passed over" in caplog.text
-    assert chosen(monkeypatch, [WRONG, OLD], "pocl 5.0") is WRONG
+    assert choose_platform(monkeypatch, [WRONG, OLD], "pocl 5.0") is WRONG
     with pytest.raises(BackendError, match="no OpenCL platform computes a small kernel with a barrier right"):
-        chosen(monkeypatch, [WRONG])
+        choose_platform(monkeypatch, [WRONG])
 
 
 @needs_opencl
@@ -230,4 +230,4 @@ def test_the_probe_tells_right_from_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match="pip install"):
-        chosen(monkeypatch, [])
+        choose_platform(monkeypatch, [])
