@@ -218,6 +218,7 @@ ALL = {
     "conv": conv(2, 3, 8, 9), "conv-stride": conv(1, 4, 8, 11, stride=2), "conv-dilated": conv(1, 2, 4, 9, dilation=2),
     "conv1x1": conv(1, 8, 16, 7, r=1), "conv-conv": conv_conv(1, 4, 6, 5, 7), "conv-1x1": conv_conv(1, 4, 6, 5, 7, r=1),
     "depthwise": depthwise(1, 5, 9), "pool": pool(1, 3, 8), "softmax": softmax(5, 19),
-    "global-pool": global_pool(2, 3, 7), "upsampled": upsampled_conv(3, 30, 8), "conv-upsampled": upsampled_conv(4, 30, 4, 3),
+    "global-pool": global_pool(2, 3, 7), "upsampled": upsampled_conv(3, 30, 8),
+    "conv-upsampled": upsampled_conv(4, 30, 4, 3),
     "total": total(37), "vector": normalise_vector(37),
 }  # fmt: skip
