@@ -47,7 +47,7 @@ def test_choice_is_close_to_the_spaces_best():
 @pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
 def test_points_of_any_integer_length_are_equal(group, monkeypatch):
     short = climb.best_points(group, H200, "bound", 8)
-    monkeypatch.setattr(climb, "LONG", 0)
+    monkeypatch.setattr(climb, "MAX_INT64_POINTS", 0)
     assert climb.best_points(group, H200, "bound", 8) == short
 
 
