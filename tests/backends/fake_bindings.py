@@ -1,6 +1,7 @@
-"""The part of `cuda.bindings.driver` that stands for PyCUDA, on the host's memory: kernels are functions in Python.
+"""Driver in Python that stands in for `cuda.bindings.driver`, on host memory.
 
-Every call but those that start the driver wants a context that is current in the thread, as the real ones do.
+Kernels are Python functions. Every call except those that start the driver requires a context that is current in the
+thread, as the real driver does.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ NO_CONTEXT, NO_MEMORY, NOT_READY = 201, 2, 600
 
 
 class FakeBindings:
-    """A driver of one device with 1 MB of memory; `live` holds what was made and not destroyed. A `busy` device has
-    reached no event yet, a `faulty` one fails.
+    """Driver of one device with 1 MB of memory.
+
+    `live` holds the objects that are created and not destroyed. A `busy` device has reached no event yet, a `faulty`
+    one fails.
     """
 
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared")

@@ -1,5 +1,6 @@
-"""A CUDA driver in Python that records graphs: like the real one it takes arguments from memory when it is told of
-them, and not later.
+"""CUDA driver in Python that records graphs.
+
+Like the real driver it reads arguments from memory when a node is added, not later.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Params(SimpleNamespace):
 
 
 class FakeDriver(FakeBindings):
-    """A driver whose graphs run when they are launched; `calls` counts what is asked of it, `fails` is what fails.
+    """Driver whose graphs run when they are launched.
 
-    Graphs are chains, unless there are `fronts`: then they have what each node follows, and the last that may run runs
-    first.
+    `calls` counts the calls, `fails` is the call that fails. Graphs are chains unless there are `fronts`: then each
+    node has its predecessors, and the last node that may run runs first.
     """
 
     fronts: list[list[int]] | None = None
@@ -42,11 +43,11 @@ class FakeDriver(FakeBindings):
     def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
         call = super().__getattr__(name)
 
-        def counted(*arguments: Any) -> tuple[Any, ...]:
+        def count_call(*arguments: Any) -> tuple[Any, ...]:
             self.calls[name] += 1
             return (2,) if name in self.fails else call(*arguments)
 
-        return counted
+        return count_call
 
     def _cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
         return 0, []
@@ -61,7 +62,7 @@ class FakeDriver(FakeBindings):
 
     def _add(self, graph: list[Any], before: Sequence[int] | None, action: Callable[[], object]) -> tuple[int, int]:
         if self.fronts is None:
-            assert list(before or []) == ([len(graph) - 1] if graph else []), "each node comes behind the one before"
+            assert list(before or []) == ([len(graph) - 1] if graph else []), "each node follows the one before"
         else:
             self.fronts.append(list(before or []))
         graph.append(action)

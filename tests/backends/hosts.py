@@ -1,5 +1,6 @@
-"""A CUDA device and NVIDIA's libraries that live in host memory: addresses are real, so what is computed through them
-can be checked.
+"""CUDA device and NVIDIA libraries in host memory.
+
+Addresses are real, so results that are computed through them can be checked.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ def at(address: int, count: int) -> np.ndarray:
 
 
 class HostDevice(Device):
-    """Runs library steps; `seconds` says what anything else takes, by the kernel that is timed, `counts` what kernels
-    that count leave behind.
+    """Device that runs library steps.
+
+    `seconds` gives the time of other kernels by the kernel that is timed, `counts` the counters that counting kernels
+    write.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class HostDevice(Device):
 
 
 class HostCuBLAS:
-    """cuBLAS as nvmath binds it, on the host: matrices are stored column by column."""
+    """Host implementation of cuBLAS as nvmath binds it: column-major matrices."""
 
     Operation = IntEnum("Operation", {"N": 0, "T": 1})
     Math = IntEnum("Math", {"DEFAULT_MATH": 0, "PEDANTIC_MATH": 2})
@@ -136,7 +139,10 @@ class HostCuBLAS:
 
 
 class HostCuDNN:
-    """cuDNN's frontend: three plans, of which one does not build and one is slower; it notes what it was asked."""
+    """Host implementation of cuDNN's frontend, with three plans.
+
+    One plan does not build and one is slower. It records its requests.
+    """
 
     def __init__(self, device: HostDevice) -> None:
         self.device = device
@@ -188,15 +194,15 @@ class _HostGraph:
         return _Tensor(**facts)
 
     def conv_fprop(self, **facts: object) -> _Tensor:
-        return self._computed("fprop", facts)
+        return self._compute_convolution("fprop", facts)
 
     def conv_dgrad(self, **facts: object) -> _Tensor:
-        return self._computed("dgrad", facts)
+        return self._compute_convolution("dgrad", facts)
 
     def conv_wgrad(self, **facts: object) -> _Tensor:
-        return self._computed("wgrad", facts)
+        return self._compute_convolution("wgrad", facts)
 
-    def _computed(self, kind: str, facts: dict[str, object]) -> _Tensor:
+    def _compute_convolution(self, kind: str, facts: dict[str, object]) -> _Tensor:
         self.kind, self.convolution, self.made = kind, facts, _Tensor()
         return self.made
 

@@ -1,5 +1,6 @@
-"""The helpers of kernels for what C leaves open: each compiles, and the greatest of two is one instruction where there
-is one.
+"""Kernel helpers for behaviour that C leaves undefined.
+
+Each compiles, and the maximum of two is one instruction where the machine has one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FLOATS = [d for d in DType if d.is_float]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_helper_that_a_function_calls_exists_for_every_type(dialect: str) -> None:
+def test_every_called_helper_exists_for_every_type(dialect: str) -> None:
     for function in FUNCTIONS.values():
         whole = "" if function.name in ("ldexp", "logb") else function.c_int or function.c  # exponents are of floats
         wanted = [(name, INTS) for name in HELPER.findall(whole)]
@@ -79,7 +80,7 @@ def test_an_extreme_is_one_instruction_of_the_machine(name: str, operand: str, t
 @needs_toolchain
 @needs_disassembler
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=str)
-def test_a_chain_of_halves_moves_16_bytes_and_packs_two_at_once(dtype: DType, tmp_path: Path) -> None:
+def test_chain_of_halves_moves_16_bytes_in_pairs(dtype: DType, tmp_path: Path) -> None:
     target, kind = find_target("cuda:sm_90"), TensorType(dtype, (4096, 4096))
     made = graph(
         {"x": kind, "y": kind}, op("a", "add", "x", "y"), op("r", "relu", "a"), op("z", "mul", "r", "y"), out="z"

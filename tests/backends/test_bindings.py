@@ -1,4 +1,7 @@
-"""Plans run through NVIDIA's bindings alone as they do through PyCUDA; here on a driver in Python."""
+"""Plans run through NVIDIA's bindings as they do through PyCUDA.
+
+The driver is in Python here.
+"""
 
 from __future__ import annotations
 
@@ -50,22 +53,22 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED = (query.driver, query.opened, query.query_target)
+CACHED_FUNCTIONS = (query.driver, query.opened, query.query_target)
 
 
 @pytest.fixture
 def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
-    """A driver in Python behind the bindings, where PyCUDA is not installed."""
+    """Install a driver in Python as the bindings, where PyCUDA is missing."""
     fake = FakeBindings(KERNELS, ATTRIBUTES)
     found = BindingsDriver(fake)
     monkeypatch.setattr(query, "installed", lambda: found)
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
-    for each in CACHED:
+    for each in CACHED_FUNCTIONS:
         each.cache_clear()
     yield fake
     gc.collect()
-    for each in CACHED:
+    for each in CACHED_FUNCTIONS:
         each.cache_clear()
 
 
@@ -104,7 +107,7 @@ def test_what_is_gone_is_freed(bindings: FakeBindings) -> None:
     assert set(bindings.live) == before
 
 
-def test_new_memory_is_zero_and_too_much_is_a_clear_error(bindings: FakeBindings) -> None:
+def test_new_memory_is_zero_and_overflow_an_error(bindings: FakeBindings) -> None:
     device = open_device(find_target("cuda:sm_90"))
     found = np.ones(100, np.uint8)
     device.download(found, Pointer(device.allocate(100)))
@@ -113,7 +116,7 @@ def test_new_memory_is_zero_and_too_much_is_a_clear_error(bindings: FakeBindings
         device.allocate(1 << 22)
 
 
-def test_transfers_of_other_threads_go_through_their_own_streams(bindings: FakeBindings) -> None:
+def test_transfers_of_other_threads_use_their_own_streams(bindings: FakeBindings) -> None:
     device, transfers = open_device(find_target("cuda:sm_90")), CudaTransfers()
     place = Pointer(device.allocate(64), 16)
     source, back = transfers.pinned(16), transfers.pinned(16)
@@ -134,7 +137,7 @@ def test_times_come_from_events(bindings: FakeBindings) -> None:
     assert timing.samples == (0.25e-3,) * 3
 
 
-def test_an_event_says_whether_the_device_has_come_by(bindings: FakeBindings) -> None:
+def test_event_reports_whether_device_has_reached_it(bindings: FakeBindings) -> None:
     open_device(find_target("cuda:sm_90"))
     driver = query.driver()
     event = driver.Event()
@@ -154,8 +157,8 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
     assert (described["memory_bytes"], described["memory_free"], described["driver"]) == (1 << 20, 1 << 19, 13000)
 
 
-def test_without_pycuda_and_bindings_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (*CACHED, query.installed):
+def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (*CACHED_FUNCTIONS, query.installed):
         each.cache_clear()
     monkeypatch.setattr(query, "import_module", missing)
     monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))

@@ -1,4 +1,4 @@
-"""Launches recorded in branches: which nodes each follows, and what may be placed before the one in front has ended."""
+"""Launches recorded in branches: predecessors of each node, and programmatic launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 
 
 class Recorder:
-    """A driver that records on one stream: nodes are texts, edges have a port and a type."""
+    """Driver that records on one stream.
+
+    Nodes are texts, edges have a port and a type.
+    """
 
     CUDA_VERSION = 13000
     CUgraphEdgeData = partial(SimpleNamespace, from_port=0, to_port=0, type=0)
@@ -97,8 +100,8 @@ class Recorder:
         return (0,)
 
 
-def recorded(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> Recorder:
-    """Record launches, each of some nodes in a row, behind those that they wait for."""
+def record_launches(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> Recorder:
+    """Record launches of some nodes each, after those that they wait for."""
     driver = Recorder()
 
     def launch(each: Sequence[str]) -> None:
@@ -115,7 +118,7 @@ def recorded(names: Sequence[Sequence[str]], waits: Sequence[Sequence[int]]) -> 
 
 
 def test_each_launch_follows_what_it_waits_for() -> None:
-    driver = recorded([["a_waits"], ["b_waits"], ["c_waits"], ["d_waits"]], [(), (), (0,), (1, 2)])
+    driver = record_launches([["a_waits"], ["b_waits"], ["c_waits"], ["d_waits"]], [(), (), (0,), (1, 2)])
     assert set(driver.edges) == {
         ("begin", "a_waits"),
         ("begin", "b_waits"),
@@ -127,14 +130,14 @@ def test_each_launch_follows_what_it_waits_for() -> None:
     assert early == {("a_waits", "c_waits")}, "what follows two is held back by both"
 
 
-def test_a_routine_of_several_nodes_and_a_launch_of_none_are_followed_to_the_end() -> None:
-    driver = recorded([["copy1", "gemm"], [], ["a_waits"]], [(), (0,), (1,)])
+def test_multi_node_routines_and_empty_launches_are_followed() -> None:
+    driver = record_launches([["copy1", "gemm"], [], ["a_waits"]], [(), (0,), (1,)])
     assert set(driver.edges) == {("begin", "copy1"), ("copy1", "gemm"), ("gemm", "a_waits")}
 
 
 @st.composite
 def branches(draw: st.DrawFn) -> tuple[list[list[str]], list[list[int]]]:
-    """Kinds of launches, and what each waits for."""
+    """Draw kinds of launches, and the launches that each waits for."""
     kinds = draw(st.lists(st.sampled_from(("waits", "gemm", "copy")), min_size=1, max_size=9))
     names = [f"kernel{n}_waits" if kind == "waits" else f"{kind}{n}" for n, kind in enumerate(kinds)]
     sets = [draw(st.sets(st.integers(0, n - 1), max_size=3)) if n else set() for n in range(len(names))]
@@ -142,14 +145,16 @@ def branches(draw: st.DrawFn) -> tuple[list[list[str]], list[list[int]]]:
 
 
 @given(branches())
-def test_nothing_touches_memory_before_all_that_it_waits_for_have_ended(
+def test_memory_is_untouched_until_all_dependencies_end(
     case: tuple[list[list[str]], list[list[int]]],
 ) -> None:
-    """The law of graphs with branches. A node begins when those in front have ended, behind an early edge when the one
-    in front has begun; one that waits touches memory when the one in front has ended, and ends behind that.
+    """Law of graphs with branches.
+
+    A node begins when its predecessors have ended, or, after an early edge, when that predecessor has begun. A node
+    that waits touches memory when its predecessors have ended, and ends after them.
     """
     names, waits = case
-    driver = recorded(names, waits)
+    driver = record_launches(names, waits)
     ended: dict[str, set[str]] = {}  # the nodes that have ended when a node has
     began: dict[str, set[str]] = {}  # the nodes that have ended when a node begins
     needed: dict[str, set[str]] = {}
@@ -173,7 +178,7 @@ def test_drivers_without_the_calls_record_a_chain(monkeypatch: pytest.MonkeyPatc
     assert capture_graph(lambda: driver.record("a_waits"), 7, "sm_90") is not None
 
 
-def test_bindings_for_cuda_12_record_branches_by_their_newer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_12_bindings_record_branches_by_newer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     class Older(Recorder):
         CUDA_VERSION = 12090
         cuStreamGetCaptureInfo_v3 = Recorder.cuStreamGetCaptureInfo

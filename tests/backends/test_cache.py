@@ -1,4 +1,7 @@
-"""The cache of compiled kernels: entries come back whole or not at all, and only from a folder of our own."""
+"""Cache of compiled kernels.
+
+Entries come back whole or not, from a folder of our own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ceilings of a device: what the microbenchmarks make of known times, what is kept, and what it does to a target."""
+"""Ceilings of a device.
+
+Results of microbenchmarks for known times, their storage and their effect on a target.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from cuts.tests.needs import disassembled, needs_disassembler, needs_opencl, nee
 H200 = find_target("cuda:h200")
 CLOCK = 1.9e9
 CHASE = 600e-9
-LARGE = 1 << 30
+BUFFER_BYTES = 1 << 30
 
 
 def number(text: str, before: str) -> int:
@@ -42,12 +45,12 @@ def number(text: str, before: str) -> int:
 
 
 def seconds(kernel: KernelFunction) -> float:
-    """What each microbenchmark takes on a device of known rates."""
+    """Return the time of each microbenchmark on a device of known rates."""
     source, blocks = kernel.source, kernel.grid[0]
     if kernel.name == "copy_global":
-        return 2 * LARGE / 4.2e12
+        return 2 * BUFFER_BYTES / 4.2e12
     if kernel.name == "read_global":
-        return LARGE / 4.5e12
+        return BUFFER_BYTES / 4.5e12
     if kernel.name == "read_l2":
         return 32 * 16 * number(source, "i < ") / 8e12
     if kernel.name == "read_shared":
@@ -72,8 +75,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def counts(kernel: KernelFunction) -> Sequence[int]:
-    """What kernels that count clocks leave: these and nanoseconds, or those of each block that multiplies matrices,
-    where some share an SM.
+    """Return the counters that clock-counting kernels write.
+
+    These and nanoseconds, or those of each block that multiplies matrices, where some share an SM.
     """
     if kernel.name == "count_clocks":
         return int(CLOCK * 2e-3), 2_000_000
@@ -114,7 +118,7 @@ def test_a_calibrated_target_leaves_head_room() -> None:
     assert calibrated(H200, None) is H200
 
 
-def test_what_is_kept_is_found_again_for_the_same_device_only() -> None:
+def test_stored_ceilings_apply_to_the_same_device_only() -> None:
     ceilings = measure_ceilings(device())
     assert load_ceilings(ceilings.device) is None
     save_ceilings(ceilings)
@@ -125,7 +129,7 @@ def test_what_is_kept_is_found_again_for_the_same_device_only() -> None:
 @pytest.mark.parametrize(
     "damage", [{"clock": -1.0}, {"format": 0}, {"fma_rate": "fast"}, {"device": "another"}, {"atoms": {"a": 0.0}}]
 )
-def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, object]) -> None:
+def test_damaged_or_other_version_ceilings_are_not_used(damage: dict[str, object]) -> None:
     ceilings = measure_ceilings(device())
     path = save_ceilings(ceilings)
     assert path is not None
@@ -135,7 +139,7 @@ def test_what_is_damaged_or_of_another_version_is_not_used(damage: dict[str, obj
     assert load_ceilings(ceilings.device) is None
 
 
-def test_what_was_measured_is_shown_and_steers_the_target(
+def test_measured_ceilings_are_shown_and_steer_the_target(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cuts.cli.device.find_target", lambda name: H200)
@@ -172,7 +176,10 @@ def test_every_kernel_compiles_without_spills(make: object) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", [name for name, _ in H200.atoms])
 def test_a_trip_multiplies_as_often_as_is_counted(name: str, arch: str, tmp_path: Path) -> None:
-    """Nothing of what is timed was optimised away, merged, or moved out of the loop between the two clocks."""
+    """The compiler optimises, merges and moves no timed code.
+
+    All of it stays between the two clocks.
+    """
     code = compile_kernel(atom_kernel(name, 16, 132), arch).code
     lines = disassembled(code, tmp_path).splitlines()
     products = [n for n, line in enumerate(lines) if re.search(r"\b[HI]MMA\.", line)]

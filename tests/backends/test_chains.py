@@ -1,4 +1,7 @@
-"""Chains: launches over blocks that move, on a driver in Python and on OpenCL."""
+"""Launch sequences.
+
+Launches over external buffers, on a driver in Python and on OpenCL.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def kernel(name: str, written: str) -> KernelFunction:
     return KernelFunction(name, "cuda", "", (1, 1, 1), (COUNT, 1, 1), arguments)
 
 
-#: `out = 2 * (held + x)`, through scratch; and a copy of what is in scratch to the last block.
+#: `out = 2 * (held + x)`, through scratch; and a copy of the scratch to the last block.
 PLAN = ChainPlan(
     blocks=(16, 32, 16, 16, 16, 16),
     fixed=3,
@@ -74,13 +77,13 @@ def chain(driver: FakeDriver) -> Any:
     return chains.chain(PLAN, KERNELS, (b"one", b"two"))
 
 
-def fixed(memory: Memory, *held: float) -> tuple[int, ...]:
+def fixed_buffers(memory: Memory, *held: float) -> tuple[int, ...]:
     return memory.new(), memory.new(), memory.new(*held)
 
 
 def test_only_nodes_that_touch_what_moved_are_set(chain: Any, driver: FakeDriver) -> None:
     memory = Memory()
-    ours = fixed(memory, 1, 2, 3, 4)
+    ours = fixed_buffers(memory, 1, 2, 3, 4)
     x, y, copy = memory.new(1, 1, 1, 1), memory.new(), memory.new()
     for _ in range(3):
         chain.launch(ours, (x, y, copy), 7)
@@ -98,10 +101,13 @@ def test_only_nodes_that_touch_what_moved_are_set(chain: Any, driver: FakeDriver
     assert not driver.contexts, "what was current is current again"
 
 
-def test_launches_in_branches_come_behind_what_is_copied_first_and_before_what_is_copied_last(
+def test_branches_run_between_first_and_last_copies(
     driver: FakeDriver,
 ) -> None:
-    """Two sums side by side, and twice the second of them; a launch without blocks hands on what it waits for."""
+    """Two independent sums, and twice the second of them.
+
+    A launch without nodes passes its dependencies on.
+    """
     first = Called(0, ((BlockPlace(2), BlockPlace(1), BlockPlace(3)),))
     second = Called(0, ((BlockPlace(1), BlockPlace(1), BlockPlace(1, 16)),))
     plan = evolve(
@@ -116,15 +122,18 @@ def test_launches_in_branches_come_behind_what_is_copied_first_and_before_what_i
     chains = CudaChains(find_target("cuda:sm_90"), 0, driver)
     memory, made = Memory(), chains.chain(plan, (*KERNELS, nothing), (b"one", b"two", b"none"))
     x, y, copy = memory.new(1, 1, 1, 1), memory.new(), memory.new()
-    made.launch(fixed(memory, 1, 2, 3, 4), (x, y, copy), 7)
+    made.launch(fixed_buffers(memory, 1, 2, 3, 4), (x, y, copy), 7)
     assert driver.fronts == [[], [0], [0], [2], [1, 3]]
     assert floats(x).tolist() == [2, 3, 4, 5] and floats(y).tolist() == [4] * 4 and floats(copy).tolist() == [2] * 4
 
 
-def test_kernels_of_a_chain_are_placed_early_where_they_wait(
+def test_waiting_kernels_of_a_sequence_are_placed_early(
     chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rules are those of a session's recording (`test_overlap.py`); they apply before it is made executable."""
+    """The rules are those of a session's recording (`test_overlap.py`).
+
+    They apply before the graph is made executable.
+    """
     changed: list[tuple[object, str, bool]] = []
 
     def overlap(graph: object, cu: FakeDriver, checked: object, arch: str) -> None:
@@ -132,32 +141,30 @@ def test_kernels_of_a_chain_are_placed_early_where_they_wait(
 
     monkeypatch.setattr(cuda_chains, "overlap_launches", overlap)
     memory = Memory()
-    ours = fixed(memory, 1, 2, 3, 4)
+    ours = fixed_buffers(memory, 1, 2, 3, 4)
     for _ in range(2):
         chain.launch(ours, (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
     ((graph, arch, instantiated),) = changed
     assert graph and arch == "sm_90" and not instantiated
 
 
-def test_a_recorded_launch_uses_the_memory_it_is_given(chain: Any, driver: FakeDriver) -> None:
+def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -> None:
     memory = Memory()
-    ours, x, y, copy = fixed(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     chain.launch(ours, (x, y, copy), 0)
-    scratch, apart = memory.new(), memory.new()
-    chain.launch_apart((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), apart, copy), 9)
+    scratch, external = memory.new(), memory.new()
+    chain.launch_apart((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
     assert driver.calls["cuGraphLaunch"] == 1 and driver.calls["cuLaunchKernel"] == 2
-    assert floats(apart).tolist() == [6, 8, 10, 12] and floats(scratch + 16).tolist() == [3, 4, 5, 6]
+    assert floats(external).tolist() == [6, 8, 10, 12] and floats(scratch + 16).tolist() == [3, 4, 5, 6]
     chain.launch(ours, (x, y, copy), 0)
     assert "cuGraphExecKernelNodeSetParams" not in driver.calls, "the recording was not touched"
     assert floats(y).tolist() == [4, 6, 8, 10]
 
 
-def test_what_is_too_long_for_a_graph_is_launched_in_order(
-    chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_sequence_launches_in_order(chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_chains, "LONGEST_RECORDING", 1)
     memory = Memory()
-    ours, x, y, copy = fixed(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     for stream in (7, 7, 8):
         chain.launch(ours, (x, y, copy), stream)
     assert floats(y).tolist() == [4, 6, 8, 10]
@@ -168,7 +175,7 @@ def test_what_is_too_long_for_a_graph_is_launched_in_order(
 def test_modules_of_dropped_chains_are_unloaded(driver: FakeDriver) -> None:
     chains, memory = CudaChains(find_target("cuda:sm_90"), 0, driver), Memory()
     made = chains.chain(PLAN, KERNELS, (b"one", b"two"))
-    made.launch(fixed(memory, 1, 2, 3, 4), (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
+    made.launch(fixed_buffers(memory, 1, 2, 3, 4), (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
     chains.settle()
     assert "cuModuleUnload" not in driver.calls
     del made
@@ -180,13 +187,13 @@ def test_modules_of_dropped_chains_are_unloaded(driver: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize("call", ["cuGraphLaunch", "cuGraphInstantiate", "cuModuleLoadData"])
-def test_an_error_of_the_driver_is_one_of_ours(driver: FakeDriver, call: str) -> None:
+def test_driver_error_becomes_one_of_ours(driver: FakeDriver, call: str) -> None:
     memory = Memory()
     driver.fails.add(call)
 
     def run() -> None:
         chain = CudaChains(find_target("cuda:sm_90"), 0, driver).chain(PLAN, KERNELS, (b"one", b"two"))
-        chain.launch(fixed(memory, 1, 2, 3, 4), (memory.new(), memory.new(), memory.new()), 0)
+        chain.launch(fixed_buffers(memory, 1, 2, 3, 4), (memory.new(), memory.new(), memory.new()), 0)
 
     with pytest.raises(BackendError, match="CUDA_ERROR_OUT_OF_MEMORY"):
         run()

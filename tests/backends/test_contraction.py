@@ -1,5 +1,6 @@
-"""Groups that libraries compute: every product and convolution is found with its parameters,
-whatever is one step away is not.
+"""Groups that libraries compute.
+
+Every product and convolution is found with its parameters; groups one step away are not.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def element(array: np.ndarray, matrix: Matrix, b: int, row: int, column: int) ->
     return float(array[matrix.offset + b * matrix.batch + row * matrix.row + column * matrix.column])
 
 
-def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.ndarray:
-    """Compute what the parameters of a product say, element by element."""
+def compute_product(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.ndarray:
+    """Compute the parameters of a product, element by element."""
     y = np.full(size, np.nan)
     for b, m, n in product(range(found.batch), range(found.m), range(found.n)):
         pairs = (
@@ -41,8 +42,8 @@ def multiplied(found: Product, arrays: dict[str, np.ndarray], size: int) -> np.n
     return y
 
 
-def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Compute what the parameters of a convolution say, element by element."""
+def compute_convolution(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Compute the parameters of a convolution, element by element."""
 
     def view(block: Block, array: np.ndarray) -> np.ndarray:
         return np.lib.stride_tricks.as_strided(
@@ -60,7 +61,7 @@ def convolved(found: Convolution, arrays: dict[str, np.ndarray]) -> np.ndarray:
     return y
 
 
-def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def reference(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     registry = Registry.builtin()
     shaped = {name: arrays[name].reshape(shape).astype(np.float32) for name, shape in case.inputs.items()}
     return np.asarray(run_reference(case.graph(registry), registry, shaped)["y"])
@@ -90,8 +91,10 @@ def test_every_product_is_found_and_is_the_operation(
     found, arrays = find_product(group), arrays_of(case)
     if group.segments[0].reductions:  # sums of one term are no sums any more
         assert found is not None
-        wanted = expected(case, arrays)
-        np.testing.assert_allclose(multiplied(found, arrays, wanted.size), wanted.reshape(-1), rtol=1e-6, atol=1e-6)
+        wanted = reference(case, arrays)
+        np.testing.assert_allclose(
+            compute_product(found, arrays, wanted.size), wanted.reshape(-1), rtol=1e-6, atol=1e-6
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,7 +116,7 @@ def test_every_convolution_is_found_and_is_the_operation(data: st.DataObject) ->
     found, arrays = find_convolution(group), arrays_of(case)
     assert found is not None
     assert found.groups == groups
-    np.testing.assert_allclose(convolved(found, arrays), expected(case, arrays), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(compute_convolution(found, arrays), reference(case, arrays), rtol=1e-6, atol=1e-6)
 
 
 def test_parameters_of_a_strided_convolution() -> None:
@@ -137,7 +140,7 @@ def test_a_filter_may_be_stored_in_any_order() -> None:
     assert found.filter.steps == place.strides
 
 
-def test_a_one_by_one_convolution_is_a_batch_of_products() -> None:
+def test_one_by_one_convolution_is_batch_of_products() -> None:
     group = group_of(single("conv", "c", 2, "conv", ((2, 8, 5, 5), (16, 8, 1, 1)), {}))
     assert group is not None
     found = find_product(group)
@@ -146,7 +149,7 @@ def test_a_one_by_one_convolution_is_a_batch_of_products() -> None:
     assert found.a.batch == 0
 
 
-def test_sums_of_squares_are_products_of_rows_with_themselves() -> None:
+def test_sums_of_squares_are_products_of_rows() -> None:
     group = group_of(single("x", "square", 1, "reduce_sum_square", ((3, 4),), {"axes": (1,)}))
     assert group is not None
     found = find_product(group)

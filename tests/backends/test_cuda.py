@@ -1,4 +1,4 @@
-"""CUDA: the contract of a device, held by PyCUDA on a real GPU."""
+"""CUDA: the contract of a device, on a real GPU through PyCUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compiling CUDA sources without a GPU: figures, warnings, failures, time limits, the cache."""
+"""Compilation of CUDA sources without a GPU.
+
+Figures, warnings, failures, time limits, the cache.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def test_a_cubin_comes_with_its_figures() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_option_that_an_older_compiler_refuses_is_left_out(known: bool) -> None:
+def test_option_refused_by_older_compiler_is_left_out(known: bool) -> None:
     class Compiler:
         def nvrtcCreateProgram(self, *arguments: object) -> tuple[int, str]:
             return 0, "program"
@@ -79,7 +82,7 @@ def test_warnings_surface() -> None:
 
 
 @needs_toolchain
-def test_a_failure_shows_the_first_fault_and_where_the_source_is(tmp_path: Path) -> None:
+def test_failure_shows_first_fault_and_source_path(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as caught:
         compile_kernel(evolve(KERNEL, source=SOURCE.replace("s[63", "q[63")), "sm_90")
     text, files = str(caught.value), tmp_path / "cache" / "refused"
@@ -98,7 +101,7 @@ def test_only_the_newest_refused_sources_are_kept(tmp_path: Path) -> None:
     assert {"k39.cu", "k39.log"} <= set(names)
 
 
-def test_without_a_cache_a_refused_source_is_still_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_source_is_kept_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
     error = refused(KERNEL, "sm_90", "the source", "x.cu(3): error: no")
     assert error.message == f"kernel {KERNEL.name} does not compile for sm_90: x.cu(3): error: no"
@@ -121,7 +124,7 @@ def test_the_first_fault_of_a_log(log: str, fault: str) -> None:
 
 
 def fake(log: str = "", code: bytes = b"cubin") -> tuple[Toolchain, list[str]]:
-    """Return a compiler that says `log`, and the list of what it was asked to compile."""
+    """Return a compiler that prints `log`, and the list of its requests."""
     calls: list[str] = []
 
     def run(source: str, arch: str, timeout: float) -> tuple[bytes, str]:

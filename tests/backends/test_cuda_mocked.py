@@ -1,4 +1,7 @@
-"""The CUDA device against a driver of NumPy memory: which calls PyCUDA gets, with what, without a GPU."""
+"""The CUDA device against a driver of NumPy memory.
+
+The calls that PyCUDA gets.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ ATTRIBUTES = {"MULTIPROCESSOR_COUNT": 100, "CLOCK_RATE": 2_000_000, "MAX_SHARED_
 
 
 class Memory:
-    """Device memory as one NumPy array from `ADDRESS` on, and a log of what was asked."""
+    """Device memory as one NumPy array from `ADDRESS` on.
+
+    It keeps a log of requests.
+    """
 
     def __init__(self) -> None:
         self.bytes = np.full(1 << 20, 0xAB, np.uint8)
@@ -41,7 +47,10 @@ class Memory:
 
 
 class Function:
-    """A kernel of the hand-made example, computed by NumPy; it has the calls that PyCUDA's functions have."""
+    """Kernel of the hand-made example, computed by NumPy.
+
+    It has the calls of PyCUDA's functions.
+    """
 
     def __init__(self, memory: Memory, name: str) -> None:
         self.memory, self.name, self.format = memory, name, ""
@@ -69,7 +78,10 @@ class Function:
 
 
 class Event:
-    """Events that tick every millisecond, and that the device reaches once all is launched."""
+    """Events that tick every millisecond.
+
+    The device reaches them once all work is launched.
+    """
 
     now = 0.0
 
@@ -88,7 +100,7 @@ class Event:
 
 
 class DriverError(Exception):
-    """What PyCUDA raises."""
+    """Error that PyCUDA raises."""
 
 
 def fake_driver(memory: Memory) -> Any:
@@ -133,7 +145,7 @@ def fake_driver(memory: Memory) -> Any:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    """The memory of a fake GPU, installed in place of PyCUDA and of the compilers."""
+    """Install a fake GPU's memory, without PyCUDA and compilers."""
     memory = Memory()
     driver = fake_driver(memory)
     for module in (cuda, cuda_device):
@@ -160,7 +172,10 @@ def test_a_plan_runs(memory: Memory) -> None:
 
 @pytest.mark.parametrize("offset", [0, 4])
 def test_device_arrays_are_copied_on_the_device(memory: Memory, offset: int) -> None:
-    """Kernels see memory of the plan alone, so that a caller's tensor may lie anywhere: between two vectors, too."""
+    """Kernels see memory of the plan alone.
+
+    A caller's tensor may therefore lie anywhere, also between two vectors.
+    """
     session = Session(example_plan("cuda"))
     x = random_x()
     address = memory.allocate(x.nbytes + offset) + offset
@@ -233,7 +248,7 @@ def test_large_shared_memory_is_asked_for(memory: Memory) -> None:
     ]
 
 
-def test_a_plan_that_needs_more_shared_memory_than_there_is_is_refused_when_it_is_opened(memory: Memory) -> None:
+def test_plan_with_too_much_shared_memory_is_refused(memory: Memory) -> None:
     plan = example_plan("cuda")
     large = tuple(evolve(kernel, dynamic_shared=300_000) for kernel in plan.kernels)
     with pytest.raises(BackendError, match=r"needs 300,000 bytes of shared memory a block; Fake GPU has 232,448"):
@@ -259,7 +274,7 @@ def test_times_come_from_events(memory: Memory) -> None:
     assert memory.log == ["flush"] * 4
 
 
-def test_launches_in_a_row_are_timed_between_events_while_the_device_is_busy(memory: Memory) -> None:
+def test_launches_are_timed_between_events_on_busy_device(memory: Memory) -> None:
     session = Session(example_plan("cuda"))
     done: list[int] = []
     runs = [lambda n=n: done.append(n) for n in range(3)]
@@ -323,7 +338,7 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
     ("name", "sms", "bandwidth"),
     [("NVIDIA H200", 132, 8.5e12), ("NVIDIA H100 80GB HBM3", 132, 8.5e12), ("Fake GPU", 100, 64 * 100 * 2e9)],
 )
-def test_a_device_whose_cache_was_measured_is_described_by_that(
+def test_measured_cache_describes_the_device(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, sms: int, bandwidth: float
 ) -> None:
     monkeypatch.setattr(cuda_device.current_device(), "name", lambda: name)

@@ -1,4 +1,4 @@
-"""Nine kernels, whole, in both dialects: what the printer writes is reviewed like code.
+"""Nine whole kernels in both dialects: printed text is reviewed like code.
 
 Groups and schedules are fixed here, so that only lowering, extraction and printing can change a golden file.
 """

@@ -1,4 +1,7 @@
-"""Timing on a host that is slow to launch: what the device waits for it is no part of a sample."""
+"""Gap-free timing on a host that is slow to launch.
+
+Time in which the device waits for the host is no part of a sample.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ FLUSH, COPY, KERNEL = 40e-3, 2e-3, 5e-3
 
 
 class Clocks:
-    """A host and a device, each with a clock in milliseconds: a call takes the host `call`, and what it enqueues begins
-    when the device is done with what is in front, but not before the call.
+    """Host and device, each with a clock in milliseconds.
+
+    A call takes the host `call`. Work that it enqueues begins when the device has done the work enqueued earlier, but
+    not earlier than the call.
     """
 
     def __init__(self, call: float) -> None:
@@ -28,7 +33,7 @@ class Clocks:
         self.flushes = 0
 
     def enqueue(self, taken: float) -> float:
-        """Let the host enqueue work, and return the moment at which the device is done with it."""
+        """Enqueue work, and return the moment at which it is done."""
         self.host += self.call
         self.device = max(self.device, self.host) + taken
         return self.device
@@ -85,10 +90,10 @@ FIVE = [(Pointer(Buffer(0, 64)), 64)] * 5
 
 
 @pytest.mark.parametrize("call", [2e-3, 6e-3, 10e-3, 20e-3])
-def test_what_a_kernel_takes_does_not_depend_on_how_fast_the_host_is(
-    call: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five copies, two events and a launch take longer than a flush where a call takes 10 us: each sample of 5 us then
+def test_kernel_time_does_not_depend_on_host_speed(call: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launch overhead longer than a flush would be part of a sample.
+
+    Five copies, two events and a launch take longer than a flush where a call takes 10 us: each sample of 5 us then
     held 10 us in which the device waited for the launch.
     """
     clocks = Clocks(call)
@@ -102,7 +107,7 @@ def test_a_fast_host_flushes_once_for_each_sample(monkeypatch: pytest.MonkeyPatc
     assert clocks.flushes == 9
 
 
-def test_what_held_the_device_once_holds_it_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hold_is_reused_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(9e-3)
     device = device_of(clocks, monkeypatch)
     device.time(clocks.launch, repeats=3, cold=True, warm=FIVE)
@@ -112,13 +117,13 @@ def test_what_held_the_device_once_holds_it_the_next_time(monkeypatch: pytest.Mo
     assert clocks.flushes == before + 2 * 3
 
 
-def test_launches_in_a_row_are_held_until_the_last_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_held_until_the_last_is_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(20e-3)
     times = device_of(clocks, monkeypatch).time_each([clocks.launch] * 6, repeats=4)
     assert [t.samples for t in times] == [pytest.approx([1e-3 * KERNEL] * 4)] * 6
 
 
-def test_where_nothing_holds_the_device_the_least_samples_count() -> None:
+def test_smallest_samples_count_without_a_hold() -> None:
     """Waiting only adds."""
     asked: list[int] = []
 
@@ -131,7 +136,7 @@ def test_where_nothing_holds_the_device_the_least_samples_count() -> None:
     assert len(asked) == 3 + MORE
 
 
-def test_a_host_that_is_interrupted_now_and_then_costs_no_sample() -> None:
+def test_interrupted_host_costs_no_sample() -> None:
     taken = iter([1.0, 900.0, 1.0, 1.0, 700.0, 1.0])
 
     def sample(pieces: int) -> tuple[list[float], bool]:

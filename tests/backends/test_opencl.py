@@ -1,4 +1,4 @@
-"""OpenCL: choosing a platform by rule, building many kernels at once, and what a failure shows."""
+"""OpenCL: choice of a platform, parallel builds, and messages of failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELPER = "int twice(int x) { return 2 * x; }\n"
 def copy_kernel(
     name: str = "k", prologue: str = HELPER, body: str = "y[i] = twice(x[i]);", **fields: Any
 ) -> KernelFunction:
-    """Return a kernel from ints to ints with 4 blocks of 16 threads."""
+    """Return a kernel on ints with 4 blocks of 16 threads."""
     source = f"{prologue}__kernel void {name}(__global const int* x, int x_base, __global int* y, int y_base)"
     source += f" {{ x += x_base; y += y_base; int i = get_global_id(0); {body} }}\n"
     arguments = (Argument("a", DType.I32, False), Argument("b", DType.I32, True))
@@ -53,7 +53,10 @@ def device() -> Device:
 
 
 def run(device: Device, kernels: list[KernelFunction], start: int = 0) -> list[Any]:
-    """Run each kernel on 64 ints at element `start` of one buffer, results behind them, and return the results."""
+    """Run each kernel on 64 ints from element `start` on.
+
+    Results follow the inputs in the same buffer.
+    """
     buffer = device.allocate(4 * (start + 128))
     data = np.arange(64, dtype=np.int32)
     results = []
@@ -88,12 +91,12 @@ def test_kernels_that_share_helpers_share_a_program(device: Device) -> None:
 
 
 @needs_opencl
-def test_kernels_of_one_name_are_kept_apart(device: Device) -> None:
+def test_kernels_of_one_name_stay_separate(device: Device) -> None:
     assert [int(result[5]) for result in run(device, [copy_kernel(), copy_kernel(body="y[i] = 7;")])] == [10, 7]
 
 
 @needs_opencl
-def test_kernels_that_do_not_mix_are_built_one_by_one(device: Device) -> None:
+def test_incompatible_kernels_are_built_one_by_one(device: Device) -> None:
     macro = "__kernel void {0}_(__global int* x) {{ }}\nint helper(int x) {{ return {1}; }}\n"
     kernels = [
         copy_kernel("k0", macro.format("a", "x"), "y[i] = helper(x[i]);"),
@@ -117,7 +120,7 @@ def test_a_grid_without_blocks_does_nothing(device: Device) -> None:
 
 
 @needs_opencl
-def test_a_build_failure_shows_the_first_fault_and_where_the_source_is(
+def test_build_failure_shows_first_fault_and_source_path(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
@@ -183,8 +186,11 @@ WRONG = platform("Portable Computing Language", "OpenCL 3.0 PoCL 5.0+debian  Lin
 OTHER = platform("A vendor", "OpenCL 3.0")
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
-    """Return the platform that is chosen among some; those of `WRONG` compile kernels wrongly."""
+def choose_platform(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = "") -> Any:
+    """Return the platform that is chosen among some.
+
+    Those of `WRONG` compile kernels wrongly.
+    """
     monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
     monkeypatch.setattr(opencl, "_is_sound", lambda device: device.name != WRONG.get_devices()[0].name)
     monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)
@@ -192,26 +198,26 @@ def chosen(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wanted: str = 
 
 
 def test_the_newest_pocl_wins_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, [OTHER, OLD, NEW]) is NEW
-    assert chosen(monkeypatch, [NEW, OLD, OTHER]) is NEW
-    assert chosen(monkeypatch, [OTHER, OLD]) is OLD
+    assert choose_platform(monkeypatch, [OTHER, OLD, NEW]) is NEW
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER]) is NEW
+    assert choose_platform(monkeypatch, [OTHER, OLD]) is OLD
 
 
 def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, [NEW, OLD, OTHER], "3.0-rc2") is OLD
-    assert chosen(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER], "3.0-rc2") is OLD
+    assert choose_platform(monkeypatch, [NEW, OLD, OTHER], "vendor") is OTHER
     with pytest.raises(BackendError, match="platforms are: Portable"):
-        chosen(monkeypatch, [NEW, OLD], "nvidia")
+        choose_platform(monkeypatch, [NEW, OLD], "nvidia")
 
 
 def test_a_platform_that_compiles_wrongly_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert chosen(monkeypatch, [WRONG, OLD, OTHER]) is OLD
+    assert choose_platform(monkeypatch, [WRONG, OLD, OTHER]) is OLD
     assert "PoCL 5.0" in caplog.text and "passed over" in caplog.text
-    assert chosen(monkeypatch, [WRONG, OLD], "pocl 5.0") is WRONG
+    assert choose_platform(monkeypatch, [WRONG, OLD], "pocl 5.0") is WRONG
     with pytest.raises(BackendError, match="no OpenCL platform computes a small kernel with a barrier right"):
-        chosen(monkeypatch, [WRONG])
+        choose_platform(monkeypatch, [WRONG])
 
 
 @needs_opencl
@@ -224,4 +230,4 @@ def test_the_probe_tells_right_from_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match="pip install"):
-        chosen(monkeypatch, [])
+        choose_platform(monkeypatch, [])

@@ -1,4 +1,4 @@
-"""Launches that are placed before the one in front of them has ended: what waits, and which edges let it come."""
+"""Launches that are placed before their predecessor ends: waits and graph edges."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ MEMORY = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|RED|ATOMG?)\b")
 @needs_disassembler
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("test_kernel-*-cuda.txt")), ids=lambda f: f.stem)
 def test_kernels_wait_before_they_touch_memory(file: Path, tmp_path: Path) -> None:
-    before, _, behind = machine_code(file.read_text(), tmp_path).partition("ACQBULK")
-    assert not MEMORY.search(before) and MEMORY.search(behind) and "PREEXIT" not in behind
+    before, _, rest = machine_code(file.read_text(), tmp_path).partition("ACQBULK")
+    assert not MEMORY.search(before) and MEMORY.search(rest) and "PREEXIT" not in rest
 
 
 class Graph:
-    """A driver with one graph: nodes are names of kernels, or "copy"; edges have a port and a type."""
+    """Driver with one graph.
+
+    Nodes are names of kernels, or "copy"; edges have a port and a type.
+    """
 
     CUDA_VERSION = 13000
     CUgraphEdgeData = SimpleNamespace
@@ -69,7 +72,10 @@ class Graph:
 
 
 class OlderGraph(Graph):
-    """The same by the bindings for CUDA 12: calls of the plain names take no data of edges."""
+    """The same by the bindings for CUDA 12.
+
+    Calls of the plain names take no data of edges.
+    """
 
     CUDA_VERSION = 12090
     cuGraphGetEdges_v2 = Graph.cuGraphGetEdges
@@ -92,7 +98,7 @@ class OldDriver(OlderGraph):
         return 0, 12020
 
 
-def overlapped(*nodes: str, arch: str = "sm_90", driver: type[Graph] = Graph) -> set[tuple[str, str]]:
+def early_edges(*nodes: str, arch: str = "sm_90", driver: type[Graph] = Graph) -> set[tuple[str, str]]:
     """The edges of a chain of nodes that hold no launch back."""
     graph = driver(*nodes)
     overlap_launches("graph", graph, lambda result: result[1] if len(result) > 1 else None, arch)
@@ -101,27 +107,29 @@ def overlapped(*nodes: str, arch: str = "sm_90", driver: type[Graph] = Graph) ->
 
 
 @pytest.mark.parametrize(("driver", "found"), [(OlderGraph, {("a_waits", "b_waits")}), (OldDriver, set())])
-def test_bindings_for_older_drivers_have_the_calls_under_other_names(driver: type[Graph], found: set[Any]) -> None:
-    assert overlapped("a_waits", "b_waits", driver=driver) == found
+def test_older_driver_bindings_use_other_call_names(driver: type[Graph], found: set[Any]) -> None:
+    assert early_edges("a_waits", "b_waits", driver=driver) == found
 
 
-def test_edges_between_kernels_of_ours_hold_no_launch_back() -> None:
-    assert overlapped("a_waits", "b_waits", "c_waits") == {("a_waits", "b_waits"), ("b_waits", "c_waits")}
+def test_edges_between_own_kernels_delay_no_launch() -> None:
+    assert early_edges("a_waits", "b_waits", "c_waits") == {("a_waits", "b_waits"), ("b_waits", "c_waits")}
 
 
 def test_what_does_not_wait_follows_the_end() -> None:
-    assert overlapped("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
-    assert overlapped("copy", "a_waits", "copy", "b_waits") == set()
+    assert early_edges("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
+    assert early_edges("copy", "a_waits", "copy", "b_waits") == set()
 
 
 @given(st.lists(st.sampled_from(("waits", "gemm", "copy")), min_size=1, max_size=12))
-def test_nothing_touches_memory_before_all_in_front_have_ended(kinds: list[str]) -> None:
-    """The law of launches that are placed early: what is read was written, and what is written over was read, since a
-    node touches nothing before the ends of all nodes in front. One that does not wait touches memory from its
-    beginning; an early edge lets a node begin as soon as the one in front has begun.
+def test_memory_is_untouched_until_all_predecessors_end(kinds: list[str]) -> None:
+    """Law of programmatic launches.
+
+    A read follows the write and an overwrite follows the read, since a node touches nothing until all its predecessors
+    end. A node that does not wait touches memory from its beginning; an early edge lets a node begin as soon as its
+    predecessor has begun.
     """
     nodes = [f"kernel{number}_waits" if kind == "waits" else f"{kind}{number}" for number, kind in enumerate(kinds)]
-    early = overlapped(*nodes)
+    early = early_edges(*nodes)
     began: set[int] = set()  # the nodes whose ends come before the beginning of this one
     for number, node in enumerate(nodes):
         held = number and (nodes[number - 1], node) not in early
@@ -131,12 +139,12 @@ def test_nothing_touches_memory_before_all_in_front_have_ended(kinds: list[str])
 
 
 def test_a_long_recording_is_left_as_it_is() -> None:
-    assert len(overlapped(*(f"{n}_waits" for n in range(MOST + 1)))) == MOST
-    assert overlapped(*(f"{n}_waits" for n in range(MOST + 2))) == set()
+    assert len(early_edges(*(f"{n}_waits" for n in range(MOST + 1)))) == MOST
+    assert early_edges(*(f"{n}_waits" for n in range(MOST + 2))) == set()
 
 
 def test_older_machines_and_drivers_launch_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert overlapped("a_waits", "b_waits", arch="sm_89") == set()
-    assert overlapped("a_waits", "b_waits", arch="sm_90a") == {("a_waits", "b_waits")}
+    assert early_edges("a_waits", "b_waits", arch="sm_89") == set()
+    assert early_edges("a_waits", "b_waits", arch="sm_90a") == {("a_waits", "b_waits")}
     monkeypatch.delattr(Graph, "cuFuncGetName")
-    assert overlapped("a_waits", "b_waits") == set()
+    assert early_edges("a_waits", "b_waits") == set()

@@ -1,4 +1,7 @@
-"""Damaged files in PoCL's cache are set aside, and processes that were forked off OpenCL say so."""
+"""Damaged files in PoCL's cache are set aside.
+
+Forked processes report a disabled OpenCL.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def program(cache: Path, files: dict[str, bytes], age: float = 60) -> Path:
-    """Write the files of a program as PoCL keeps them, some seconds old."""
+    """Write the files of a program in PoCL's layout, some seconds old."""
     folder = cache / "AB" / "rest"
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +58,7 @@ def program(cache: Path, files: dict[str, bytes], age: float = 60) -> Path:
     return folder
 
 
-#: A library with a table of two sections behind its header, and bitcode of one block of two words.
+#: A library whose header a table of two sections follows, and bitcode of one block of two words.
 LIBRARY = b"\x7fELF" + bytes(36) + struct.pack("<Q10xHH2x", 64, 64, 2) + bytes(128)
 BITCODE = b"BC\xc0\xde" + struct.pack("<II", 8, 2) + bytes(8)
 
@@ -74,7 +77,7 @@ def test_one_damaged_file_is_enough(tmp_path: Path, changed: dict[str, bytes], k
     assert folder.exists() == kept
 
 
-def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+def test_file_being_written_is_left_alone(tmp_path: Path) -> None:
     folder = program(tmp_path, {"k/k.so": LIBRARY[:100]}, age=0)
     assert set_damaged_aside(tmp_path) == []
     assert folder.exists()
@@ -91,7 +94,7 @@ class Forgetful(OpenCLDevice):
         return SimpleNamespace(kernel_names="" if len(self.built) == 1 else source)
 
 
-def test_a_program_that_lost_its_kernels_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_without_kernels_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = program(tmp_path, {"k/k.so": LIBRARY})
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     device = Forgetful()
@@ -141,7 +144,7 @@ def test_damaged_files_are_set_aside_and_built_anew(tmp_path: Path, damage: str)
 
 
 @needs_opencl
-def test_a_forked_process_says_that_it_cannot_use_opencl(tmp_path: Path) -> None:
+def test_forked_process_reports_disabled_opencl(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     result = python(FORK, tmp_path)
     assert result.returncode == 0, result.stderr

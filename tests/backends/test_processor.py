@@ -1,4 +1,7 @@
-"""Naming a processor that PoCL does not know, in memory that looks like PoCL's."""
+"""Names of processors that PoCL does not know.
+
+The memory looks like PoCL's.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 
 
 class Described:
-    """A device as PoCL describes it: words, some of which are addresses of texts."""
+    """Device as PoCL describes it: words, some of them addresses of texts."""
 
     def __init__(self, *words: str | int) -> None:
         self.texts = {n: ctypes.create_string_buffer(w.encode()) for n, w in enumerate(words) if isinstance(w, str)}
         values = [ctypes.addressof(self.texts[n]) if n in self.texts else int(w) for n, w in enumerate(words)]
         self.words = (ctypes.c_size_t * 200)(*values)
 
-    def named(self, flags: frozenset[str] = HAS) -> list[str]:
+    def rename_processor(self, flags: frozenset[str] = HAS) -> list[str]:
         """Name the processor and return the texts."""
         done = name_processor(ctypes.addressof(self.words), flags)
         texts = [text.value.decode() for text in self.texts.values()]
@@ -29,17 +32,17 @@ class Described:
         return texts
 
 
-def test_an_unknown_processor_gets_the_name_of_an_older_one() -> None:
-    assert Described(4096, 0, TRIPLE, "generic", 7).named() == [TRIPLE, "haswell"]
+def test_unknown_processor_gets_name_of_older_one() -> None:
+    assert Described(4096, 0, TRIPLE, "generic", 7).rename_processor() == [TRIPLE, "haswell"]
 
 
 @pytest.mark.parametrize("words", [(TRIPLE, "znver3"), ("generic", TRIPLE), ("aarch64-linux", "generic"), (1, 2**63)])
 def test_what_is_no_unknown_processor_is_left_alone(words: tuple[str | int, ...]) -> None:
-    assert Described(*words).named() == [w for w in words if isinstance(w, str)]
+    assert Described(*words).rename_processor() == [w for w in words if isinstance(w, str)]
 
 
 def test_a_processor_that_lacks_instructions_keeps_its_name() -> None:
-    assert Described(TRIPLE, "generic").named(HAS - {"avx2"}) == [TRIPLE, "generic"]
+    assert Described(TRIPLE, "generic").rename_processor(HAS - {"avx2"}) == [TRIPLE, "generic"]
 
 
 @needs_opencl

@@ -34,7 +34,7 @@ def test_a_program_of_one_kernel_is_its_source() -> None:
     assert program.source.split() == kernel("a", PRAGMA + ONE + TWO).source.split()
 
 
-def test_kernels_of_one_name_or_with_other_helpers_have_programs_of_their_own() -> None:
+def test_kernels_of_one_name_have_their_own_programs() -> None:
     other = kernel("b", ONE.replace("return i", "return -i"))
     same = evolve(kernel("a", ONE), source=kernel("a", ONE).source.replace("= 1", "= 2"))
     assert [list(p.kernels) for p in programs_of([kernel("a", ONE), other, same])] == [["a"], ["b"], ["a"]]

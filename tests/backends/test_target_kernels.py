@@ -1,4 +1,4 @@
-"""Kernels for every described GPU compile, without one: what each would run of products, convolutions and rows."""
+"""Kernels for every described GPU compile without one: products, convolutions and rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MACHINES = [item for item in descriptions() if item.target.dialect == "cuda"]
 
 @frozen
 class Case:
-    """An operation on tensors of a type, under a policy, and the format of the atoms that should multiply in it."""
+    """Operation on typed tensors under a policy.
+
+    It names the matrix format that it should use.
+    """
 
     op: str
     dtype: DType
@@ -56,7 +59,7 @@ CASES = {
 
 @cache
 def compiles(arch: str) -> str:
-    """Return why the compiler here makes no code for an architecture; nothing where it does."""
+    """Return the reason for missing code of an architecture, else nothing."""
     source = 'extern "C" __global__ void nothing() {}\n'
     try:
         compile_kernels([KernelFunction("nothing", "cuda", source, (1, 1, 1), (1, 1, 1), ())], arch)
@@ -66,13 +69,15 @@ def compiles(arch: str) -> str:
 
 
 def formats(target: Target) -> set[str]:
-    """Return what the atoms of a target multiply."""
+    """Return the operand formats of a target's matrix instructions."""
     return {MATRIX_ATOMS[name].format for name, _ in target.atoms}
 
 
 def cases(machine: Description) -> dict[str, Case]:
-    """Return what is compiled for a machine: everything that the target can follow where it stands for its
-    architecture, one product where only its numbers differ from those of the one that does.
+    """Return the cases that are compiled for a machine.
+
+    A machine that stands for its architecture has every case that the target can follow; one that differs from it only
+    in its numbers has one product.
     """
     if not machine.represents:
         return {"product f16": CASES["product f16"]}

@@ -1,4 +1,4 @@
-"""Targets: what is described, how names find it, and what an unknown name is told."""
+"""Targets: descriptions, lookup by name, and the message for an unknown name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_names_find_machines(name: str, arch: str, sms: int) -> None:
         ("Orin", "sm_87", "sm_87 (numbers of NVIDIA A10)"),
     ],
 )
-def test_a_gpu_is_described_by_the_name_that_its_driver_gives_it(device: str, arch: str, name: str) -> None:
+def test_gpu_is_described_by_its_driver_name(device: str, arch: str, name: str) -> None:
     assert described_device(device, arch).name == name
 
 
@@ -89,7 +89,7 @@ def test_descriptions_are_consistent(description: Description) -> None:
     assert target.MAX_shared + target.shared_reserved <= target.shared_per_sm
     assert target.MAX_thread <= target.warps_per_sm * target.warp_size
     assert target.TRANS_global * 4 % target.sector_bytes == 0
-    # Peak arithmetic cannot exceed what the issue slots allow, nor DRAM the L2 cache.
+    # Peak arithmetic cannot exceed the issue slots, nor DRAM the L2 cache.
     assert target.PERF_peak <= 2.001 * target.NUM_SM * target.issue_per_clock * target.warp_size * target.clock
     assert target.BW_global < target.l2_bandwidth
 
@@ -108,7 +108,7 @@ PEAKS = {
 
 
 @pytest.mark.parametrize("name", PEAKS)
-def test_clocks_of_atoms_add_up_to_the_documented_rates(name: str) -> None:
+def test_instruction_clocks_add_up_to_documented_rates(name: str) -> None:
     target = find_target(f"cuda:{name}")
     for names, peak in zip((("f16", "bf16"), ("tf32",), ("i8", "u8")), PEAKS[name], strict=False):
         rates = [
@@ -121,7 +121,7 @@ def test_clocks_of_atoms_add_up_to_the_documented_rates(name: str) -> None:
 
 
 @pytest.mark.parametrize("description", descriptions(), ids=lambda d: d.target.name)
-def test_machines_list_atoms_that_the_table_has_and_their_instruction_set_too(description: Description) -> None:
+def test_machines_list_known_instructions_and_instruction_set(description: Description) -> None:
     target = description.target
     assert {name for name, _ in target.atoms} <= set(MATRIX_ATOMS)
     if target.dialect == "cuda":

@@ -1,4 +1,4 @@
-"""What is kept is tied to the sources that made it."""
+"""Stored results are tied to the sources that produced them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_version_is_that_of_its_sources() -> None:
     assert model_digest() == digest("ir", "passes")
 
 
-def test_sources_that_change_under_a_process_make_a_version_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_changed_while_running_make_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = digest()
     monkeypatch.setattr(this_version, "_START_TIME", 0.0)
     assert len({before, digest(), digest()}) == 3

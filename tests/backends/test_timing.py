@@ -1,4 +1,4 @@
-"""What runs of a kernel took, in one number."""
+"""Time of a kernel's runs as one number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=60)
 
 
 @given(SECONDS, st.randoms(use_true_random=False))
-def test_it_lies_in_the_middle_in_whatever_order_runs_are_and_grows_with_the_unit(
-    samples: list[float], random: object
-) -> None:
+def test_result_is_order_independent_and_scales_with_units(samples: list[float], random: object) -> None:
     found, ordered = trimmed_mean(samples), sorted(samples)
     outer = max(len(samples) // 6, 1 if len(samples) > 2 else 0)
     low, high = ordered[outer], ordered[-1 - outer]
@@ -28,20 +26,22 @@ def test_it_lies_in_the_middle_in_whatever_order_runs_are_and_grows_with_the_uni
 
 
 @pytest.mark.parametrize("count", range(3, 40))
-def test_a_sixth_of_the_runs_on_either_side_may_be_anything(count: int) -> None:
+def test_sixth_of_runs_on_either_side_is_ignored(count: int) -> None:
     outer = max(1, count // 6)
     middle = [1.0] * (count - 2 * outer)
     assert trimmed_mean([*[0.0] * outer, *middle, *[inf] * outer]) == 1.0
 
 
-def test_one_or_two_runs_are_taken_as_they_are() -> None:
+def test_one_or_two_runs_are_used_unchanged() -> None:
     assert trimmed_mean([2.0]) == 2.0
     assert trimmed_mean([2.0, 4.0]) == 3.0
 
 
-def test_a_clock_that_counts_in_steps_is_averaged_out() -> None:
-    """Runs of an H200 take a multiple of 0.16 us, one more or one less: a median says no more however many there are,
-    and two kernels that are 3 % apart are often the wrong way round.
+def test_quantised_clock_is_averaged_out() -> None:
+    """A median of quantised times resolves too little.
+
+    Runs of an H200 take a multiple of 0.16 us, one more or one less: a median is no finer however many there are, and
+    two kernels that differ by 3 % are often in the wrong order.
     """
     drawn = np.random.default_rng(3)
 

@@ -1,4 +1,4 @@
-"""Library steps: they compute the group through the library's own conventions, and travel as kernels do."""
+"""Library steps compute by the library's conventions, and travel like kernels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def matmul(a: tuple[int, ...], b: tuple[int, ...], turned: bool = False) -> Fuse
 
 
 def run(group: FusedGroup, storages: dict[str, Storage]) -> tuple[np.ndarray, np.ndarray]:
-    """Compute a product through its library step and with NumPy, both as the tensor y."""
+    """Compute a product through its library step and with NumPy.
+
+    Both results are the tensor y.
+    """
     device = hosts.HostDevice()
     (kernel,) = vendor.library_kernels(Request(group, storages))
     (loaded,) = device.build([kernel])
@@ -108,13 +111,13 @@ def test_vectors_and_shared_operands(a: tuple[int, ...], b: tuple[int, ...], tur
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_matrix_without_contiguous_rows_or_columns_is_refused(cublas: CuBLAS) -> None:
+def test_matrix_without_contiguous_rows_or_columns_is_refused(cublas: CuBLAS) -> None:
     request = Request(matmul((6, 7), (7, 5)), {"x0": Storage("x0", 0, (14, 2))})
     assert not cublas.supports(request)
     assert vendor.library_kernels(request) == []
 
 
-def test_the_handle_runs_on_our_stream_in_strict_precision() -> None:
+def test_handle_runs_on_our_stream_in_strict_precision() -> None:
     bindings = hosts.HostCuBLAS()
     device = hosts.HostDevice()
     group = matmul((6, 7), (7, 5))
@@ -155,7 +158,7 @@ def test_the_fastest_plan_that_builds_is_taken() -> None:
     assert asked == {"pre_padding": [1, 1], "post_padding": [0, 0], "stride": [2, 2], "dilation": [1, 1]}
 
 
-def test_plans_are_built_once_for_steps_that_convolve_alike() -> None:
+def test_equal_convolution_steps_share_plans() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
     library = CuDNN(frontend)
@@ -177,7 +180,7 @@ def test_plans_are_built_once_for_steps_that_convolve_alike() -> None:
     assert len({workspace for _, _, workspace in ran}) == 3
 
 
-def test_on_another_stream_only_the_chosen_plan_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_stream_builds_only_the_chosen_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
     library = CuDNN(frontend)
@@ -195,7 +198,7 @@ def test_on_another_stream_only_the_chosen_plan_is_built(monkeypatch: pytest.Mon
     assert len(ran(9)) > 1, "what is listed there is another plan"
 
 
-def test_plans_are_tried_as_long_as_there_is_patience() -> None:
+def test_plans_are_tried_within_the_time_limit() -> None:
     device = hosts.HostDevice()
     library = CuDNN(hosts.HostCuDNN(device))
     group = group_of(single("conv", "c", 2, "conv", ((2, 8, 14, 14), (16, 8, 3, 3)), {}))
@@ -207,7 +210,7 @@ def test_plans_are_tried_as_long_as_there_is_patience() -> None:
         assert len(library.plans(device, found, places, patience=patience)) == plans
 
 
-def test_a_group_that_a_library_does_not_compute_is_refused(cublas: CuBLAS) -> None:
+def test_group_without_library_routine_is_refused(cublas: CuBLAS) -> None:
     device = hosts.HostDevice()
     group = matmul((6, 7), (7, 5))
     for library in (cublas, CuDNN(hosts.HostCuDNN(device))):
@@ -235,7 +238,7 @@ def test_what_is_installed_is_said_without_importing_it(monkeypatch: pytest.Monk
     vendor.installed_libraries.cache_clear()
 
 
-def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
+def test_constant_filter_is_copied_into_cudnn_order() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
     group = group_of(single("conv", "c", 1, "conv", ((1, 2, 8, 8), (4, 2, 3, 3)), {}))
@@ -254,7 +257,7 @@ def test_a_constant_filter_is_copied_into_the_order_that_cudnn_knows() -> None:
     assert graph.convolution["weight"].facts["stride"] == [18, 9, 3, 1]
 
 
-def test_a_convolution_of_one_dim_gets_a_second_one() -> None:
+def test_one_dimensional_convolution_gets_a_second_dimension() -> None:
     device = hosts.HostDevice()
     frontend = hosts.HostCuDNN(device)
     group = group_of(single("conv", "c", 1, "conv", ((1, 8, 14), (16, 8, 3)), {"pads": (1, 1)}))
@@ -274,7 +277,10 @@ def test_vectors_fit_any_layout() -> None:
 
 
 def product_plan(tmp_path: Path) -> Plan:
-    """A plan that calls a library for a product and keeps the kernel whose place that takes, written and read."""
+    """Return a plan with a library product, written and read.
+
+    It keeps the kernel that the library replaces.
+    """
     group = matmul((6, 7), (7, 5))
     (kernel,) = vendor.library_kernels(Request(group))
     graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
@@ -288,7 +294,7 @@ def product_plan(tmp_path: Path) -> Plan:
     return load_plan(tmp_path / "plan")
 
 
-def test_a_plan_with_a_library_step_is_saved_loaded_and_run(tmp_path: Path) -> None:
+def test_library_plan_is_saved_loaded_and_run(tmp_path: Path) -> None:
     plan = product_plan(tmp_path)
     assert (plan.distinct_kernels, len(plan.kernels)) == (1, 2)
     session = Session(plan, hosts.HostDevice())
@@ -300,9 +306,7 @@ def missing(name: str) -> Library:
     raise RoutineError(f"{name} cannot be used", hint="install it")
 
 
-def test_where_the_library_is_missing_a_plan_runs_the_generated_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_runs_the_generated_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = product_plan(tmp_path)
     assert runnable_here(plan) is plan
     monkeypatch.setattr(vendor, "require_library", missing)
@@ -320,9 +324,7 @@ def test_where_the_library_is_missing_a_plan_runs_the_generated_kernel(
         assert Session(plan, hosts.HostDevice()).plan.kernels == found.kernels
 
 
-def test_a_plan_that_keeps_no_kernel_says_which_library_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_without_fallback_names_the_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = product_plan(tmp_path)
     bare = evolve(plan, kernels=tuple(evolve(kernel, info={}) for kernel in plan.kernels))
     monkeypatch.setattr(vendor, "require_library", missing)

@@ -1,5 +1,6 @@
-"""Hypothesis strategies for kernels: random fused groups made from declarations, and random legal points of their
-spaces.
+"""Hypothesis strategies for kernels.
+
+Random fused groups and random legal points of their spaces.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 EXTENTS = st.sampled_from((1, 2, 3, 5, 7, 8, 13, 16, 17, 24))
-SMALL = st.sampled_from((1, 2, 3, 4, 7, 9))
+SMALL_EXTENTS = st.sampled_from((1, 2, 3, 4, 7, 9))
 UNARY = ("relu", "sigmoid", "tanh", "exp", "abs", "neg", "hard_swish", "erf", "sign")
 BINARY = ("add", "sub", "mul", "max", "min")
 
 
 @frozen
 class Builder:
-    """A graph under construction: nodes in order, every value's type inferred from the declarations."""
+    """Graph under construction: nodes in order, with types inferred from the declarations."""
 
     registry: Registry
     types: dict[str, TensorType]
@@ -94,7 +95,10 @@ def convolutions(draw: st.DrawFn, make: Builder, source: str, depthwise: bool = 
 
 @st.composite
 def tails(draw: st.DrawFn, make: Builder, value: str) -> str:
-    """Add up to three pointwise nodes behind a value: activations, broadcast operands, a value used twice."""
+    """Append up to three pointwise nodes to a value.
+
+    They are activations, broadcast operands, or a value used twice.
+    """
     for _ in range(draw(st.integers(0, 3))):
         shape = make.types[value].shape
         kind = draw(st.sampled_from(("unary", "same", "broadcast", "twice")))
@@ -114,11 +118,11 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     make = builder()
     kind = draw(st.sampled_from(("pointwise", "conv", "depthwise", "matmul", "gemm", "pool", "row", "reduce", "gap")))
     if kind in ("conv", "depthwise", "pool", "gap"):
-        source = make.input(draw(SMALL), draw(EXTENTS), draw(EXTENTS), draw(EXTENTS))
+        source = make.input(draw(SMALL_EXTENTS), draw(EXTENTS), draw(EXTENTS), draw(EXTENTS))
         before = draw(st.sampled_from(("", "", "relu", "add")))
         if before:
             source = make.node(before, source, *([make.input(*make.types[source].shape)] if before == "add" else []))
-        value = _windowed(draw, make, source, kind)
+        value = _draw_window(draw, make, source, kind)
     elif kind == "pointwise":
         value = make.node("relu", make.input(*(draw(EXTENTS) for _ in range(draw(st.integers(1, 4))))))
     else:
@@ -127,7 +131,7 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     return whole(make.programs(), value)
 
 
-def _windowed(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
+def _draw_window(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
     if kind in ("conv", "depthwise"):
         return draw(convolutions(make, source, kind == "depthwise"))
     if kind == "gap":
@@ -144,7 +148,7 @@ def _windowed(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
 def _matrices(draw: st.DrawFn, make: Builder, kind: str) -> str:
     m, n, k = (draw(st.sampled_from((1, 2, 5, 16, 19, 37, 64))) for _ in range(3))
     if kind == "matmul":
-        batch = [draw(SMALL) for _ in range(draw(st.integers(0, 2)))]
+        batch = [draw(SMALL_EXTENTS) for _ in range(draw(st.integers(0, 2)))]
         return make.node("matmul", make.input(*batch, m, k), make.input(*batch, k, n))
     if kind == "gemm":
         transposed = draw(st.booleans())
@@ -159,7 +163,7 @@ def _matrices(draw: st.DrawFn, make: Builder, kind: str) -> str:
 
 
 def whole(programs: Programs, value: str) -> FusedGroup:
-    """Return all units as one segment; the strategies only draw what is legal."""
+    """Return all units as one segment; the strategies only draw legal ones."""
     statements = [s for u in programs.units for s in u.statements]
     group = normalise(statements, programs.types, [value], programs.tables)
     assert not isinstance(group, Illegal), group.reason
@@ -168,12 +172,15 @@ def whole(programs: Programs, value: str) -> FusedGroup:
 
 @st.composite
 def pairs(draw: st.DrawFn) -> FusedGroup:
-    """Draw a shared-memory-level group: two convolutions, dense or depthwise, with pointwise nodes between and behind,
-    or two rows.
+    """Draw a shared-memory-level group.
+
+    Two convolutions, dense or depthwise, with pointwise nodes between and after them, or two rows.
     """
     make = builder()
     if draw(st.integers(0, 3)):
-        source = make.input(draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL), draw(SMALL))
+        source = make.input(
+            draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 3, 6))), draw(SMALL_EXTENTS), draw(SMALL_EXTENTS)
+        )
         if not draw(st.integers(0, 3)):  # the same tensor is read at two places
             source = make.node("concat", source, source, axis=draw(st.sampled_from((1, 3))))
         first = draw(convolutions(make, source, draw(st.booleans())))
@@ -190,9 +197,7 @@ def pairs(draw: st.DrawFn) -> FusedGroup:
 
 @st.composite
 def _rows(draw: st.DrawFn, make: Builder) -> tuple[str, int, str]:
-    """Add a product or reduction, to a scalar at times, and behind it a reduction of that whose rows are broadcast
-    again.
-    """
+    """Add a product or reduction, to a scalar at times, and then a reduction of it whose rows are broadcast again."""
     m, k, n = (draw(st.sampled_from((1, 2, 5, 16, 33))) for _ in range(3))
     if draw(st.booleans()):
         first = make.node("matmul", make.input(m, k), make.input(k, n))
@@ -205,7 +210,10 @@ def _rows(draw: st.DrawFn, make: Builder) -> tuple[str, int, str]:
 
 
 def halves(make: Builder, first: str, half: int, last: str) -> FusedGroup | Illegal:
-    """Return the first `half` nodes and the others as two segments that share the value `first`."""
+    """Return the first `half` nodes and the others as two segments.
+
+    They share the value `first`.
+    """
     programs = make.programs()
     names = {n.name for n in make.nodes[:half]}
     before = [s for u in programs.units if u.node in names for s in u.statements]
@@ -215,8 +223,9 @@ def halves(make: Builder, first: str, half: int, last: str) -> FusedGroup | Ille
 
 @st.composite
 def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | None:
-    """Draw a legal point of a group's space: a structure, then one of its legal points among a random handful; None
-    where none was met.
+    """Draw a legal point of a group's space, or None.
+
+    Draws a structure, then one of its legal points among a random handful.
     """
     space = make_space(group, target)
     structure = draw(st.sampled_from(space.structures))
@@ -229,7 +238,10 @@ def legal_point(space: Space, structure: Structure, seed: int) -> Schedule | Non
 
 
 def legal_points(space: Space, structure: Structure, seed: int, count: int) -> list[Schedule]:
-    """Return at most `count` legal points of a structure among 256 random ones."""
+    """Return at most `count` legal points of a structure.
+
+    They are among 256 random ones.
+    """
     numbers = np.random.default_rng(seed).integers(0, structure.size, size=256)
     columns = columns_at(structure, numbers)
     legal = np.flatnonzero(evaluate(space, structure, columns, 0, numbers).legal)
@@ -241,7 +253,10 @@ def legal_points(space: Space, structure: Structure, seed: int, count: int) -> l
 
 
 def accumulation(group: FusedGroup) -> tuple[int, int]:
-    """Return the longest accumulation and the number of operations in sequence of a group, for its tolerance."""
+    """Return a group's longest accumulation and number of sequential operations.
+
+    Its tolerance depends on them.
+    """
     length = depth = 1
     for segment in group.segments:
         for reduction in segment.reductions:
@@ -260,10 +275,10 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class Unhurried:
-    """What is common to selectors that measure nothing and make everything when somebody waits for it."""
+    """Base of selectors that measure nothing and build everything on demand."""
 
-    def note(self, decisions: Decisions, apart: float) -> None:
-        """Forget what was decided."""
+    def note(self, decisions: Decisions, unfused_seconds: float) -> None:
+        """Discard the decisions."""
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
         """Cut fragments in this process."""
@@ -284,7 +299,7 @@ class Unhurried:
         return nullcontext()
 
     def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
-        """Cut fragments when somebody waits for them."""
+        """Cut fragments on demand."""
         return lambda: self.plan(fragments)
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
@@ -315,8 +330,9 @@ class Unhurried:
 
 @frozen
 class ByModel(Unhurried):
-    """A selector that takes the model's word for measurements, so that a pipeline does what it does only where times
-    are measured.
+    """Selector that takes the cost model's estimates for measurements.
+
+    A pipeline then runs the steps that need measured times.
     """
 
     target: Target

@@ -1,5 +1,6 @@
-"""Extreme values of every element type, and what NumPy says each operation makes of them: the oracle of the sweep in
-`test_extremes`.
+"""Extreme values of every element type, and NumPy's results for each operation.
+
+They are the oracle of the sweep in `test_extremes`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ NUMBERS = (*FLOATS, *INTS)
 
 
 def is_real(array: Array) -> bool:
-    """Whether an array holds real numbers, of whichever type."""
+    """Return true for an array of real numbers of any type."""
     dtype = dtype_of_numpy(array.dtype)
     return dtype is not None and dtype.is_float
 
 
 def extremes(dtype: DType) -> Array:
-    """Return the values at which arithmetic of a type goes wrong: its ends, what is next to them, zeros, ones, what is
-    no number.
+    """Return the values at which arithmetic of a type goes wrong.
+
+    Its limits and their neighbours, zeros, ones, NaN and infinities.
     """
     if dtype is DType.BOOL:
         return np.array([False, True])
@@ -35,7 +37,7 @@ def extremes(dtype: DType) -> Array:
         info = ml_dtypes.finfo(dtype.numpy)
         ends = [info.max, info.smallest_normal, info.smallest_subnormal, 1e-6, 1.0, 1.5, 3.0, np.inf]
         return np.array([np.nan, 0.0, *ends, -0.0, *(-float(v) for v in ends)], dtype.numpy)
-    bounds = np.iinfo(dtype.numpy)  # type: ignore[type-var]  # what NumPy says, and not our own table
+    bounds = np.iinfo(dtype.numpy)  # type: ignore[type-var]  # NumPy's result, and not our own table
     low, high = int(bounds.min), int(bounds.max)
     return np.array(
         sorted({low, low + 1, 0, 1, 2, 3, 7, high // 2, high - 1, high} | ({-1, -2, -3} if low else set())), dtype.numpy
@@ -51,10 +53,10 @@ def pairs(dtype: DType) -> tuple[Array, Array]:
 
 @frozen
 class Case:
-    """An operation on one or two operands of each of some types, and its meaning; floats are given to it in double
-    precision.
+    """Operation on typed operands, with its meaning.
 
-    `defined` says where the operation has a meaning; elsewhere 1 stands in for the second operand.
+    It takes one or two operands of each of some types. Floats are given to it in double precision. `defined` marks the
+    points at which the operation has a meaning; elsewhere 1 replaces the second operand.
     """
 
     op: str
@@ -72,42 +74,48 @@ class Case:
         return [left, np.where(self.defined(right), right, np.ones_like(right))]
 
     def expected(self, operands: list[Array]) -> Array:
-        """Return the result in the type of the operands (in double precision for floats), or of bools."""
+        """Return the result in the type of the operands, or of bools.
+
+        Floats are in double precision.
+        """
         floats = is_real(operands[0])
         with np.errstate(all="ignore"):
             return np.asarray(self.meaning(*(o.astype(np.float64) if floats else o for o in operands)))
 
 
 def truncated(a: Array, b: Array) -> Array:
-    """Integer division towards zero in Python's integers, wrapped into the type; 0 where the divisor is 0."""
+    """Divide towards zero in Python's integers, wrapped into the type.
+
+    The result is 0 where the divisor is 0.
+    """
     exact = [
         0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
         for x, y in zip(a.tolist(), b.tolist(), strict=True)
     ]
-    return wrapped(exact, a.dtype)
+    return wrap(exact, a.dtype)
 
 
 def powers(a: Array, b: Array) -> Array:
     """Integer powers in Python's integers, wrapped into the type."""
     bits = 8 * a.dtype.itemsize
-    return wrapped([pow(x, y, 1 << bits) for x, y in zip(a.tolist(), b.tolist(), strict=True)], a.dtype)
+    return wrap([pow(x, y, 1 << bits) for x, y in zip(a.tolist(), b.tolist(), strict=True)], a.dtype)
 
 
-def wrapped(values: list[int], dtype: np.dtype[Any]) -> Array:
-    """Return Python's integers modulo two to the number of bits of a type."""
+def wrap(values: list[int], dtype: np.dtype[Any]) -> Array:
+    """Return Python's integers, wrapped to the width of a type."""
     bits = 8 * dtype.itemsize
     unsigned = np.array([v % (1 << bits) for v in values], np.dtype(f"u{dtype.itemsize}"))
     return unsigned.view(dtype)
 
 
 def _shift(function: Callable[..., Array]) -> Callable[[Array, Array], Array]:
-    def shifted(a: Array, b: Array) -> Array:
+    def shift(a: Array, b: Array) -> Array:
         bits, sign = 8 * a.dtype.itemsize, np.where(a < 0, -1, 0).astype(a.dtype)
         inside = (b >= 0) & (b < bits)
         found = function(a, np.where(inside, b, 0).astype(a.dtype))
         return np.where(inside, found, sign if function is np.right_shift else 0).astype(a.dtype)
 
-    return shifted
+    return shift
 
 
 def _softplus(x: Array) -> Array:
@@ -168,11 +176,10 @@ CASES = (*UNARY, *BINARY)
 
 
 def wrong(dtype: DType, found: Array, expected: Array) -> Array:
-    """Return where a result differs: at all for integers and conditions, by more than rounding and the functions' own
-    errors for floats.
+    """Return the mask of differences between a result and the reference.
 
-    The reference computes in double precision, so what a type cannot hold is an infinity, or a number near the
-    smallest.
+    Integers and conditions must be equal; floats may differ by rounding and the functions' own errors. The reference
+    computes in double precision, so a value that the type cannot hold is an infinity, or a number near the smallest.
     """
     if not is_real(found):
         return np.asarray(found != expected)
@@ -180,7 +187,7 @@ def wrong(dtype: DType, found: Array, expected: Array) -> Array:
     with np.errstate(all="ignore"):
         value, wanted = found.astype(np.float64), expected.astype(dtype.numpy).astype(np.float64)
         same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
-        # Eight units in the last place: what OpenCL allows the functions that are used here (exp, log and their kin
+        # Eight units in the last place: OpenCL's limit for the functions that are used here (exp, log and their kin
         # have 3 or 4).
         near = np.isfinite(wanted) & (
             np.abs(value - wanted) <= 8 * float(info.eps) * np.abs(wanted) + float(info.smallest_normal)

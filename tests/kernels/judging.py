@@ -1,4 +1,7 @@
-"""Whether rounding explains what a kernel computes: its operations, or else how ill-conditioned the group is there."""
+"""Test whether rounding explains a kernel's result.
+
+Explanations are its number of operations, or else the condition of the group there.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ MOVES, MARGIN = 4, 8.0
 
 
 def judged(name: str, group: FusedGroup, inputs: Mapping[str, Array], found: Array, expected: Array) -> Comparison:
-    """Compare an output of a group with what the group means.
+    """Compare an output of a group with its reference.
 
-    An element that is further off than the number of operations explains may be as far off as rounding errors of the
-    inputs move it: `exp(exp(x))` multiplies them by `exp(x)`, up to 88 in single precision.
+    An element that is further off than the number of operations explains may be off by as much as rounding errors of
+    the inputs move it: `exp(exp(x))` multiplies them by `exp(x)`, up to 88 in single precision.
     """
     allowed = 4 * tolerance(group.tensors[name].dtype, *accumulation(group))
     result = compare(name, found, expected, allowed)
     if result.error <= allowed or found.shape != expected.shape:
         return result
     reach = MARGIN * _moves(name, group, inputs, expected)
-    with np.errstate(invalid="ignore", over="ignore"):  # what is too large for the kernel's type is an infinity in it
+    with np.errstate(invalid="ignore", over="ignore"):  # a value too large for the kernel's type is an infinity in it
         explained = np.abs(found.astype(np.float64) - expected) <= reach
         rounded = expected.astype(found.dtype)
     return compare(name, np.where(explained, rounded, found), expected, allowed)

@@ -1,7 +1,7 @@
-"""Reductions that matrix atoms compute: with small integers every product and sum is exact, so that what a kernel
-computes is equal to what it means, whatever the shapes, layouts and points are.
+"""Reductions by matrix instructions, exact for small integers.
 
-On OpenCL atoms are emulated by their own maps; on a GPU they are instructions.
+Every product and sum is exact, so that the result equals the reference for all shapes, layouts and points. On OpenCL
+matrix instructions are emulated by their own maps; on a GPU they are instructions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..needs import needs_cuda, needs_opencl
 from .cases import legal_point
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 #: Format of operands -> math mode of the reduction.
 MODES = {"tf32": ("tf32", "fp32x3"), "f16": ("",), "bf16": ("",), "i8": ("",), "u8": ("",)}
 
@@ -49,7 +49,10 @@ def _device(name: str) -> Device:
 
 
 def product(kind: DType, mode: str, shape: tuple[int, ...], turned: tuple[bool, bool]) -> FusedGroup:
-    """Return y[b, m, n] = max(sum over k of a * c, 0) of operands that lie row by row or column by column."""
+    """Return the maximum of a matrix product and 0.
+
+    It is y[b, m, n] = max(sum over k of a * c, 0). Operands lie row by row or column by column.
+    """
     b, m, n, k = (Var(name, extent) for name, extent in zip("bmnk", shape, strict=True))
     a_at, c_at = (b, k, m) if turned[0] else (b, m, k), (b, n, k) if turned[1] else (b, k, n)
     added = DType.F32 if kind.is_float else DType.I32
@@ -67,7 +70,10 @@ def product(kind: DType, mode: str, shape: tuple[int, ...], turned: tuple[bool, 
 
 
 def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int, last: bool = False) -> FusedGroup:
-    """Return a 3x3 convolution with a border of zeros, NCHW, or with channels `last` in memory and among its axes."""
+    """Return a 3x3 convolution with a border of zeros.
+
+    Its layout is NCHW, or has channels `last` in memory and among its axes.
+    """
     n, k, size, c = shape
     out = (size + 1) // stride
     first = dict(zip("nkpq", (Var(x, e) for x, e in zip("nkpq", (n, k, out, out), strict=True)), strict=True))
@@ -124,13 +130,13 @@ def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
 
 
 def meaning(group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what a group computes, in float64."""
+    """Return a group's result in float64."""
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
     return interpret(group, wide)["y"]
 
 
 def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> None:
-    """Assert that a point is legal, that its kernels keep what verifiers ask, and that it computes what is meant."""
+    """Assert that a point is legal, verified, and computes the reference."""
     assert check_schedule(group, schedule, target) == []
     block = lower(group, schedule, {}, target)
     assert kernel_violations(block) == []
@@ -147,7 +153,7 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
 
 
 def run(device: Device, function: KernelFunction, group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what a kernel computes; nothing was right before."""
+    """Return a kernel's result, over memory that held no right one."""
     result = np.full(group.tensors["y"].shape, 77, group.tensors["y"].dtype.numpy)
     values = {**arrays, "y": result, **{t: np.asarray(v, np.int32) for t, v in function.tables.items()}}
     buffers = {name: device.allocate(max(16, value.nbytes)) for name, value in values.items()}
@@ -161,8 +167,9 @@ def run(device: Device, function: KernelFunction, group: FusedGroup, arrays: dic
 
 
 def check_what_is_no_number(device: Device, name: str, mode: str) -> None:
-    """Assert that a NaN reaches its row or column and nothing else, ragged ends included, and that an infinity is one
-    where no operand is made of several parts, else no number.
+    """Assert that a NaN reaches its row or column and nothing else.
+
+    Ragged ends are included. An infinity stays one where no operand is made of several parts, else it is a NaN.
     """
     kind = DType.F32 if name == "tf32" else DType(name)
     group = product(kind, mode, (1, 19, 13, 21), (False, False))
@@ -185,7 +192,7 @@ SMALL_GPU = evolve(GPU, MAX_thread=64, MAX_shared=16384)
 
 
 @needs_opencl
-@settings(max_examples=examples(8, 150), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 150), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
@@ -194,7 +201,7 @@ def test_atoms_compute_what_is_meant_opencl(data: st.DataObject) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(8))
-@settings(max_examples=125, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=125, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_atoms_compute_what_is_meant_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(groups(tuple(MODES)))
@@ -204,8 +211,10 @@ def test_atoms_compute_what_is_meant_cuda(share: int, data: st.DataObject) -> No
 def ahead_schedule(
     group: FusedGroup, name: str, threads: tuple[int, int], vectors: tuple[int, int], stages: int, warps: int
 ) -> Schedule:
-    """Return a point of some warps, which divide the depth and load the fragments of each step ahead, two steps a
-    chunk; a thread holds so many rows and columns.
+    """Return a point with warp split-K and prefetched fragments.
+
+    Warps divide the depth and load the fragments of each step ahead, two steps a K block; a thread holds so many rows
+    and columns.
     """
     segment = group.segments[0]
     atom = next(a for a in MATRIX_ATOMS.values() if a.format == name)
@@ -219,8 +228,10 @@ def ahead_schedule(
 
 @st.composite
 def wide_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product of halves, stored as halves row by row or column by column, and a point of one warp, or of two
-    that divide the depth, whose lanes hold neighbours of several atoms.
+    """Draw a product of halves and a point with neighbours in lanes.
+
+    A lane holds neighbours of several matrix instructions. Halves lie row by row or column by column; the point has one
+    warp, or two that divide the depth.
     """
     atom = MATRIX_ATOMS["m16n8k16_f16"]
     m, n, k = (Var(name, draw(st.sampled_from(extents))) for name, extents in zip("mnk", SIZES, strict=True))
@@ -257,14 +268,14 @@ SIZES = (40, 64, 90), (18, 32, 50), (8, 13, 24)
 
 
 @needs_opencl
-@settings(max_examples=examples(5, 100), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(5, 100), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(wide_points())
 def test_results_leave_as_vectors_of_several_atoms_opencl(point: tuple[FusedGroup, Schedule]) -> None:
     check(_device("opencl"), SMALL_GPU, *point)
 
 
 @needs_cuda
-@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(wide_points())
 def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup, Schedule]) -> None:
     check(_device("cuda"), GPU, *point)
@@ -272,7 +283,7 @@ def test_results_leave_as_vectors_of_several_atoms_cuda(point: tuple[FusedGroup,
 
 #: Format and mode, whether B lies along the depth, rows and columns of a thread and the vectors of either, stages,
 #: warps that divide the depth, depth: long and ragged, or shorter than the ring.
-AHEAD = [
+PREFETCH_POINTS = [
     ("bf16", "", False, (2, 4), (1, 2), 3, 1, 67),
     ("f16", "", True, (4, 2), (2, 2), 2, 2, 70),
     ("tf32", "tf32", True, (2, 4), (1, 4), 4, 1, 21),
@@ -281,8 +292,8 @@ AHEAD = [
 
 
 @needs_opencl
-@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "warps", "depth"), AHEAD)
-def test_fragments_loaded_ahead_are_those_that_are_multiplied_opencl(
+@pytest.mark.parametrize(("name", "mode", "deep", "threads", "vectors", "stages", "warps", "depth"), PREFETCH_POINTS)
+def test_prefetched_fragments_are_the_multiplied_ones_opencl(
     name: str,
     mode: str,
     deep: bool,
@@ -302,19 +313,19 @@ FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if nam
 
 @needs_opencl
 @pytest.mark.parametrize(("name", "mode"), FLOATS)
-def test_what_is_no_number_stays_in_its_row_opencl(name: str, mode: str) -> None:
+def test_nan_stays_in_its_row_opencl(name: str, mode: str) -> None:
     check_what_is_no_number(_device("opencl"), name, mode)
 
 
 @needs_cuda
 @pytest.mark.parametrize(("name", "mode"), FLOATS)
-def test_what_is_no_number_stays_in_its_row_cuda(name: str, mode: str) -> None:
+def test_nan_stays_in_its_row_cuda(name: str, mode: str) -> None:
     check_what_is_no_number(_device("cuda"), name, mode)
 
 
 @pytest.mark.parametrize("name", MATRIX_ATOMS)
 def test_every_atom_has_structures(name: str) -> None:
-    """What an atom multiplies has structures with it, on a target that lists it."""
+    """Targets that list a matrix instruction have templates with it."""
     atom = MATRIX_ATOMS[name]
     target = evolve(GPU, atoms=((name, 4.0),))
     group = product(atom.held, MODES[atom.format][0], (1, 32, 32, 32), (False, False))

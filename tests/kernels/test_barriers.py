@@ -32,12 +32,12 @@ from .cases import builder, chains, halves, legal_points, pairs
 from .test_atoms import ahead_schedule, product
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 #: Where the thread's element of slot 0, of slot 1, and of a ring's slots at this step and at the next one lies in
 #: buffer a.
 SLOTS = {"0": "tid", "1": "64 + tid", "now": "64*(step % 2) + tid", "next": "64*((step + 1) % 2) + tid"}
-#: What the words of a short kernel mean; {} is a place in a.
+#: Meaning of the words of a short kernel; {} is a place in a.
 PHASES = {
     "fill": "phase fetch fill {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
     "copy": "phase fetch copy async {{\n%0: f32 = load global x[tid]\nstore shared a[{}]: f32 = %0\n}}",
@@ -49,8 +49,9 @@ PHASES = {
 
 
 def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
-    """Return what is found in a kernel that is written in one line:
-    phases with their slots, `[` and `]` around a loop.
+    """Return the defects of a kernel that is written in one line.
+
+    Phases are written with their slots, `[` and `]` around a loop.
     """
     lines: list[str] = []
     for word in text.split(", "):
@@ -117,7 +118,7 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
         ),
     ],
 )
-def test_a_race_is_told(text: str, reason: str) -> None:
+def test_race_is_reported(text: str, reason: str) -> None:
     assert reason in short(text)
 
 
@@ -129,7 +130,7 @@ def test_one_thread_needs_no_barrier_but_waits() -> None:
     )
 
 
-def test_elements_beyond_a_buffer_are_told() -> None:
+def test_elements_beyond_a_buffer_are_reported() -> None:
     assert "phase fill touches a[64..264], which has 128 elements" in short("fill 1", threads=201)
 
 
@@ -160,8 +161,9 @@ def test_all_threads_take_part_where_lanes_combine(scratch: int, when: str, reas
 
 @st.composite
 def kernels(draw: st.DrawFn) -> list[Kernel]:
-    """Draw a group and lower some legal points of a few structures of its space,
-    such as stage operands more often than not.
+    """Draw a group and lower legal points of a few templates.
+
+    Most of them stage operands.
     """
     group = draw(st.one_of(chains(), pairs()))
     space = make_space(group, GPU)
@@ -182,7 +184,7 @@ def kernels(draw: st.DrawFn) -> list[Kernel]:
 
 @settings(max_examples=20, deadline=None)
 @given(kernels())
-def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: list[Kernel]) -> None:
+def test_opencl_compilers_leave_loops_with_barriers_alone(drawn: list[Kernel]) -> None:
     for kernel in drawn:
         loops = [
             item for item in kernel.items if isinstance(item, Loop) and any(isinstance(i, Barrier) for i in item.body)
@@ -192,7 +194,7 @@ def test_loops_in_which_threads_meet_are_left_alone_by_opencl_compilers(drawn: l
         assert "volatile int" not in emit(made, "cuda").source
 
 
-@settings(max_examples=examples(80, 2000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(80, 2000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
 def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
     for kernel in made:
@@ -203,17 +205,19 @@ def test_no_kernel_has_a_race(made: list[Kernel]) -> None:
 Items = tuple[Item, ...]
 
 
-def changed(items: Items, kind: type[Item], change: Callable[[Item], Items]) -> Iterator[tuple[tuple[int, ...], Items]]:
+def change_one(
+    items: Items, kind: type[Item], change: Callable[[Item], Items]
+) -> Iterator[tuple[tuple[int, ...], Items]]:
     """Yield items with one of a kind changed, and its place."""
     for n, item in enumerate(items):
         if isinstance(item, Loop):
-            for place, body in changed(item.body, kind, change):
+            for place, body in change_one(item.body, kind, change):
                 yield (n, *place), (*items[:n], evolve(item, body=body), *items[n + 1 :])
         if isinstance(item, kind):
             yield (n,), (*items[:n], *change(item), *items[n + 1 :])
 
 
-def gone(item: Item) -> Items:
+def remove(item: Item) -> Items:
     """Take an item away."""
     return ()
 
@@ -225,25 +229,26 @@ def later(item: Item) -> Items:
 
 
 def is_found(kernel: Kernel, items: Items) -> bool:
-    """Whether a race is found in a kernel with other items."""
+    """Return true where a kernel with other items has a race."""
     note(print_ir(evolve(kernel, items=items)))
     return bool(check_barriers(evolve(kernel, items=items)))
 
 
-@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
 def test_every_barrier_is_needed(made: list[Kernel]) -> None:
-    """But the one between segments, where threads meet once more before they read what is shared:
-    the later segment stages operands.
+    """Every barrier is needed except the one between segments.
+
+    There threads meet once more before they read shared memory: the later segment stages operands.
     """
     for kernel in (k for k in made if k.threads > 1):
-        for place, items in changed(kernel.items, Barrier, gone):
+        for place, items in change_one(kernel.items, Barrier, remove):
             again = len(place) == 1 and meets_before_it_reads(kernel.items[place[0] + 1 :])
             assert again or is_found(kernel, items)
 
 
 def meets_before_it_reads(items: Sequence[Item]) -> bool:
-    """Whether a barrier comes before the first phase that reads shared memory."""
+    """Return true where a barrier precedes the first shared-memory read."""
     flat = [inner for item in items for inner in (item.body if isinstance(item, Loop) else (item,))]
     reading = (
         isinstance(i, Phase) and any(isinstance(n, Load) and n.space == "shared" for n in post_order(i.roots))
@@ -254,13 +259,16 @@ def meets_before_it_reads(items: Sequence[Item]) -> bool:
     )
 
 
-@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(kernels())
-def test_every_wait_and_commit_of_an_asynchronous_ring_is_needed(made: list[Kernel]) -> None:
-    """But the commit in a loop of one turn: what it closes is empty."""
+def test_every_asynchronous_wait_and_commit_is_needed(made: list[Kernel]) -> None:
+    """Every commit is needed except that of a one-iteration loop.
+
+    It closes an empty group.
+    """
     for kernel in made:
-        for kind, change in ((Wait, gone), (Wait, later), (Commit, gone)):
-            for place, items in changed(kernel.items, kind, change):
+        for kind, change in ((Wait, remove), (Wait, later), (Commit, remove)):
+            for place, items in change_one(kernel.items, kind, change):
                 ring = next(i for i in kernel.items[place[0] :] if isinstance(i, Loop))
                 closes = kind is Wait or len(place) == 1 or ring.var.extent > 1
                 if closes and any(p.asynchronous for p in phases(ring.body)):
@@ -277,7 +285,7 @@ def rows() -> FusedGroup:
     return group
 
 
-def lowered(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
+def lower_points(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
     """Yield some legal points of every structure of a group's space, lowered."""
     space = make_space(group, GPU)
     for structure in space.structures:
@@ -299,10 +307,10 @@ LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startsw
 
 @pytest.mark.parametrize("bug", [*LOWERING, *HANGS], ids=lambda b: b.name)
 def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(check_barriers(kernel) for _, kernel in lowered(rows()))
+    assert not any(check_barriers(kernel) for _, kernel in lower_points(rows()))
     original, wrong = mutated(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)
-    assert any(check_barriers(kernel) for _, kernel in lowered(rows()))
+    assert any(check_barriers(kernel) for _, kernel in lower_points(rows()))
 
 
 #: Bugs of loops that load fragments ahead.
@@ -311,7 +319,7 @@ STEPS = (
         "*ring.commit, *ring.arrived]", "*ring.commit]"),
     Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:step_loop",
         "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
-    Bug("ring", "copies that nobody needs are under way when the kernel ends", "passes.lowering.ring:step_loop",
+    Bug("ring", "unneeded copies are under way when the kernel ends", "passes.lowering.ring:step_loop",
         "((Wait(0),) if ring.behind else ())", "()"),
 )  # fmt: skip
 
@@ -326,9 +334,9 @@ def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPa
     assert check_barriers(lower(group, schedule, {}, GPU))
 
 
-def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
+def test_idle_threads_have_own_scratch_in_reductions() -> None:
     uneven = 0
-    for point, kernel in lowered(rows()):
+    for point, kernel in lower_points(rows()):
         lanes = max(s.lanes for s in point.segments)
         uneven += bool(point.threads % lanes)
         scratch = [b for b in kernel.shared if b.name == "lanes"]
@@ -336,8 +344,11 @@ def test_idle_threads_have_scratch_of_their_own_where_lanes_combine() -> None:
     assert uneven
 
 
-def meetings(source: str, barrier: str) -> str:
-    """Return how a loop that combines lanes touches their scratch, line by line: w(rite), r(ead), | where all meet."""
+def scratch_accesses(source: str, barrier: str) -> str:
+    """Return the scratch accesses of a lane-combining loop, by line.
+
+    They are w(rite), r(ead), and | for a barrier.
+    """
     touched = ""
     for line in source.splitlines():
         found = re.search(r"\(\(\S.*?\*\)lanes\)\[", line)
@@ -347,14 +358,17 @@ def meetings(source: str, barrier: str) -> str:
 
 
 def test_lanes_meet_whenever_one_of_them_wrote() -> None:
-    """Behind a write, and between a read and the next write, which may be that of the next register."""
+    """A barrier separates a write from reads and from the next write.
+
+    That write may be the next register's.
+    """
     seen = 0
-    for point, kernel in lowered(rows(), 4):
+    for point, kernel in lower_points(rows(), 4):
         if max(s.lanes for s in point.segments) < 2:
             continue
         source = emit(extract(kernel), "opencl").source
         for loop in re.findall(r"for \(int e = .*?\n((?:.*lanes\)\[.*\n|.*barrier.*\n)+)", source):
-            touched = meetings(loop, DIALECTS["opencl"].barrier)
+            touched = scratch_accesses(loop, DIALECTS["opencl"].barrier)
             seen += "w" in touched
             assert not re.search("w[wr]|rw", 2 * touched), loop
     assert seen

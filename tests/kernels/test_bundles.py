@@ -1,5 +1,6 @@
-"""Kernels that share a launch compute what each computes by itself: bundles of random groups run and are compared with
-the interpreter.
+"""Kernels that share a launch compute the same as alone.
+
+Bundles of random groups run and are compared with the interpreter.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from .cases import arrays, builder, chains, pairs, points, whole
 from .judging import judged
 from .test_points import _SLOW, GPU, SMALL_GPU, _device, _run
 
-#: What PoCL makes of barriers under conditions depends on how it optimises.
+#: PoCL's handling of barriers under conditions depends on how it optimises.
 pytestmark = pytest.mark.as_users_build
 
 
 @st.composite
 def members(draw: st.DrawFn, target: Target) -> list[tuple[FusedGroup, Kernel]]:
-    """Draw kernels of groups, some of them several times; only as wide as the first where threads meet."""
+    """Draw kernels of groups, some of them several times.
+
+    They are only as wide as the first where threads meet.
+    """
     found: list[tuple[FusedGroup, Kernel]] = []
     for _ in range(draw(st.integers(1, 3))):
         group = draw(st.one_of(chains(), pairs()))
@@ -43,7 +47,7 @@ def members(draw: st.DrawFn, target: Target) -> list[tuple[FusedGroup, Kernel]]:
 
 
 def check(device: Device, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
-    """Assert that each member of a bundle computes what its group means."""
+    """Assert that each member of a bundle computes its group."""
     bundle = Bundle(tuple(kernel for _, kernel in drawn))
     function = emit(bundle, device.target.dialect)
     whole = joined([group for group, _ in drawn])
@@ -60,7 +64,7 @@ def check(device: Device, drawn: list[tuple[FusedGroup, Kernel]]) -> None:
             assert result.error <= result.tolerance, f"{result}\n{function.source}"
 
 
-#: A kernel of two blocks whose threads meet; rows behind the fifth do not exist.
+#: A kernel of two blocks whose threads meet; rows after the fifth do not exist.
 MEETING = """
 var blk < 2, tid < 4
 
@@ -83,7 +87,7 @@ kernel blocks 2 threads 4 {
 }
 """
 #: One whose threads do not.
-APART = """
+WITHOUT_BARRIER = """
 var tid < 4
 
 kernel blocks 1 threads 4 {
@@ -98,7 +102,7 @@ kernel blocks 1 threads 4 {
   }
 }
 """
-#: One whose threads do not either, and of which the last do not exist in every third block.
+#: A kernel whose threads do not meet; the last of them do not exist in every third block.
 LEAVING = """
 var blk < 9, tid < 8, image < 3, left < 3, row < 4, column < 2, i < 5
 
@@ -126,7 +130,7 @@ kernel blocks 9 threads 8 {
 """
 
 
-def doubled(rows: int) -> FusedGroup:
+def doubling_group(rows: int) -> FusedGroup:
     """Return a group that adds a vector to itself."""
     make = builder()
     value = make.input(rows)
@@ -135,21 +139,27 @@ def doubled(rows: int) -> FusedGroup:
 
 
 @needs_opencl
-@pytest.mark.parametrize("first", [MEETING, APART])
-def test_threads_leave_a_member_as_each_of_them_would_opencl(first: str) -> None:
-    """PoCL lets all threads leave a condition the way of the first of them, behind the last barrier under it."""
-    drawn = [(doubled(5), parse_ir(MEETING)), (doubled(4), parse_ir(APART))]
+@pytest.mark.parametrize("first", [MEETING, WITHOUT_BARRIER])
+def test_threads_leave_member_as_their_own_opencl(first: str) -> None:
+    """PoCL lets all threads leave a condition as the first does.
+
+    They leave after the last barrier under it.
+    """
+    drawn = [(doubling_group(5), parse_ir(MEETING)), (doubling_group(4), parse_ir(WITHOUT_BARRIER))]
     check(_device("opencl"), drawn if first is MEETING else drawn[::-1])
 
 
 @needs_opencl
-def test_threads_beside_a_member_whose_threads_meet_store_under_their_own_condition_opencl() -> None:
-    """PoCL let all threads store where the first one does, beside and behind what is theirs."""
+def test_idle_threads_store_under_own_condition_opencl() -> None:
+    """PoCL let all threads store where the first one does.
+
+    They stored next to and beyond their own elements.
+    """
     make = builder()
     rows = make.node("reduce_sum", make.input(5, 4, 1), axes=(0,), keepdims=True)
     spread = make.node("expand", rows, shape=(3, 4, 5))
     wider = parse_ir(MEETING.replace("4", "8").replace("< 5", "< 9"))
-    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubled(9), wider)])
+    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubling_group(9), wider)])
 
 
 @needs_opencl
@@ -176,7 +186,7 @@ def test_a_bundle_is_printed_and_read_back(drawn: list[tuple[FusedGroup, Kernel]
 
 @settings(max_examples=examples(8, 300), deadline=None, suppress_health_check=_SLOW)
 @given(members(GPU))
-def test_a_bundle_takes_the_most_of_what_its_members_take(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
+def test_bundle_takes_maximum_of_member_resources(drawn: list[tuple[FusedGroup, Kernel]]) -> None:
     kernels = [kernel for _, kernel in drawn]
     bundle = Bundle(tuple(kernels))
     for dialect in ("cuda", "opencl"):

@@ -1,5 +1,6 @@
-"""What lies along the depth comes through registers: a fetch loads it word by word before a chunk is multiplied, and
-stores it in vectors behind that.
+"""Register staging of operands along the depth.
+
+A fetch loads them word by word before a K block is multiplied, and stores them in vectors after it.
 """
 
 from __future__ import annotations
@@ -59,14 +60,17 @@ group {
   }
 }
 """
-#: What the first factor may be: a tensor, or what a fetch computes of it.
+#: Forms of the first factor: a tensor, or a value that a fetch computes of it.
 FACTORS = ("{}", "max({}, 0.0:{dtype})", "({} * {} + {})")
 
 
 def product(
     sizes: tuple[int, int, int, int], order: str = "mk,kn", dtype: str = "f32", factor: str = "{}"
 ) -> FusedGroup:
-    """Return y[b, m, n] = sum over k of x * w, with the last two indices of the factors in some order."""
+    """Return y[b, m, n] = sum over k of x * w.
+
+    The last two indices of the factors have some order.
+    """
     extents = dict(zip("bmnk", sizes, strict=True))
     x, w = ("b" + part for part in order.split(","))
     read = f'"x"[{", ".join(x)}]'
@@ -85,7 +89,7 @@ def product(
     return group
 
 
-def carried(
+def register_staged(
     group: FusedGroup,
     rows: tuple[int, int] = (16, 4),
     columns: tuple[int, int] = (16, 4),
@@ -94,7 +98,10 @@ def carried(
     pad: int = 4,
     vector: int = 4,
 ) -> Schedule:
-    """Return a point of a product that stages both factors and carries what lies along the depth."""
+    """Return a product's point with both factors staged.
+
+    Operands along the depth are staged through registers.
+    """
     batch, *sides = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
     tiles = [TileDim((a,), *size, min(vector, size[1])) for a, size in zip(sides, (rows, columns), strict=True)]
@@ -105,7 +112,7 @@ def carried(
 
 def test_products_lie_between_the_loads_and_their_store() -> None:
     group = product((1, 64, 64, 64))
-    kernel = lower(group, carried(group, stages=3), {}, GPU)
+    kernel = lower(group, register_staged(group, stages=3), {}, GPU)
     (loop,) = (item for item in kernel.items if isinstance(item, Loop))
     names = [item.name for item in loop.body if isinstance(item, Phase)]
     assert names == ["s0r0fetch0_store", "s0r0fetch0", "s0r0fetch1", "s0r0"]
@@ -113,27 +120,31 @@ def test_products_lie_between_the_loads_and_their_store() -> None:
     turn = source[source.index("for (int s0r0it") :]
     stored, loaded = turn.index("= make_float4("), turn.index(" = p1[")
     assert stored < loaded < turn.index("+= (")
-    assert turn.count("if (") == 1, "only copies are left out behind the last chunk"
+    assert turn.count("if (") == 1, "only copies are left out after the last chunk"
     assert "cuts_copy4" not in source, "the other factor is copied sixteen bytes at a time"
 
 
 def test_a_schedule_with_carried_operands_prints_and_parses() -> None:
     group = product((1, 64, 64, 64))
-    for node in (carried(group), lower(group, carried(group), {}, GPU), extract(lower(group, carried(group), {}, GPU))):
+    for node in (
+        register_staged(group),
+        lower(group, register_staged(group), {}, GPU),
+        extract(lower(group, register_staged(group), {}, GPU)),
+    ):
         assert parse_ir(print_ir(node)) == node
 
 
 @pytest.mark.parametrize(("pad", "atom"), [(1, ""), (4, "m16n8k8_tf32")])
-def test_carried_operands_need_an_even_padding_and_no_atom(pad: int, atom: str) -> None:
+def test_register_staging_needs_even_padding_and_no_instruction(pad: int, atom: str) -> None:
     group = product((1, 64, 64, 64))
-    schedule = carried(group, pad=pad)
+    schedule = register_staged(group, pad=pad)
     (part,) = schedule.segments
     loop = evolve(part.reductions[0], atom=atom, rows=1, columns=2)
     found = check_schedule(group, evolve(schedule, segments=(evolve(part, reductions=(loop,)),)), GPU)
     assert any("carried" in reason for reason in found) or (atom and found)
 
 
-def test_the_space_offers_what_threads_carry_only_where_memory_runs_along_the_depth() -> None:
+def test_space_offers_register_staging_only_along_the_depth() -> None:
     def offers(order: str) -> bool:
         knobs = [k for s in make_space(product((1, 64, 64, 64), order), GPU).structures for k in s.knobs]
         return any(3 in values for k in knobs for values in k.values if k.names == ("s0.order",))
@@ -143,7 +154,7 @@ def test_the_space_offers_what_threads_carry_only_where_memory_runs_along_the_de
     assert not offers("km,kn")
 
 
-def test_points_of_the_space_that_carry_are_the_schedules_they_are_counted_as() -> None:
+def test_counted_points_match_their_register_staged_schedules() -> None:
     space = make_space(product((1, 64, 48, 40), "mk,nk"), GPU)
     rng = np.random.default_rng(0)
     found = 0
@@ -171,12 +182,12 @@ BUGS = (
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_a_planted_bug_of_what_is_carried_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_register_staging_bug_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     group = product((1, 64, 64, 64))
     original, wrong = mutated(bug)
-    assert check_barriers(lower(group, carried(group), {}, GPU)) == ()
+    assert check_barriers(lower(group, register_staged(group), {}, GPU)) == ()
     monkeypatch.setattr(original, "__code__", wrong.__code__)
-    assert check_barriers(lower(group, carried(group), {}, GPU))
+    assert check_barriers(lower(group, register_staged(group), {}, GPU))
 
 
 @needs_opencl
@@ -189,7 +200,7 @@ def test_carried_products_compute_what_they_mean(data: st.DataObject) -> None:
     order = data.draw(st.sampled_from(["mk,kn", "mk,nk", "km,nk"]))
     group = product((data.draw(st.integers(1, 2)), *(data.draw(extent) for _ in range(3))), order, dtype, factor)
     side = st.sampled_from([(8, 4), (16, 4), (8, 2), (12, 4), (6, 2), (4, 1), (16, 8)])
-    schedule = carried(
+    schedule = register_staged(
         group,
         data.draw(side),
         data.draw(side),

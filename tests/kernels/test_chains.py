@@ -1,5 +1,7 @@
-"""A product, rows of its results and a product of those in one kernel: legal points compute the reference, without
-races, for every type, length, mask, group of heads and order; what is no such chain says why.
+"""Chained contractions.
+
+A product, rows of its results and a product of those in one kernel. Legal points compute the reference, without races,
+for every type, length, mask, group of heads and order. Other groups report the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ SMALL = evolve(SMALL_GPU, MAX_thread=64, MAX_shared=32768)
 REGISTRY = Registry.builtin()
 
 
-def chained(graph: Graph) -> Group | Illegal:
+def find_chain(graph: Graph) -> Group | Illegal:
     """Return the first hull of a graph's units as one group."""
     shop = Workshop(find_views(divide_behind(build_programs(graph, REGISTRY))), Policy())
     parts = Partitioner(shop, Roofline(GPU))
@@ -76,7 +78,7 @@ def attention(
 
 def group_of(graph: Graph) -> FusedGroup:
     """Return the form of a graph that is one chain."""
-    found = chained(graph)
+    found = find_chain(graph)
     assert isinstance(found, Group), found
     verify_group(found.form)
     return found.form
@@ -91,7 +93,7 @@ CASES: dict[str, Graph] = {
     "groups of heads": attention((1, 4, 2, 16, 16, 8, 8)),
     "one head for all, odd": attention((2, 3, 1, 13, 11, 6, 4)),
     "causal": attention((1, 2, 2, 20, 20, 8, 8), causal=True),
-    "causal behind others": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=8),
+    "causal after others": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=8),
     "rows of nothing": attention((1, 1, 1, 12, 20, 8, 8), causal=True, offset=-4),
     "softcap": attention((1, 1, 1, 16, 16, 8, 8), softcap=5.0),
     "a bias": attention((1, 2, 2, 16, 24, 8, 8), mask=TensorType(DType.F32, (1, 2, 16, 24))),
@@ -101,7 +103,7 @@ CASES: dict[str, Graph] = {
     "many keys": attention((1, 1, 1, 8, 300, 4, 8)),
 }
 #: Rows that come in parts.
-LONG: dict[str, Graph] = {
+LONG_GRAPHS: dict[str, Graph] = {
     "long": attention((1, 1, 1, 16, 192, 8, 16)),
     "long, odd": attention((1, 2, 1, 19, 201, 6, 9)),
     "long, causal": attention((1, 1, 1, 160, 160, 8, 8), causal=True),
@@ -117,7 +119,10 @@ def points_of(group: FusedGroup, count: int) -> list[Schedule]:
 
 
 def points_in_parts(group: FusedGroup, count: int) -> list[Schedule]:
-    """Return legal points whose rows come in parts, among random ones of the thinned space."""
+    """Return legal points with streamed rows.
+
+    They are among random ones of the thinned space.
+    """
     space, found = make_space(group, SMALL, coarse=True), []
     for structure in space.structures:
         numbers = np.random.default_rng(5).integers(0, structure.size, size=1 << 15)
@@ -139,9 +144,9 @@ def test_points_compute_the_reference(name: str) -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", LONG_GRAPHS)
 def test_rows_in_parts_compute_the_reference(name: str) -> None:
-    group = group_of(LONG[name])
+    group = group_of(LONG_GRAPHS[name])
     points = points_in_parts(group, 1)
     assert points
     for schedule in points:
@@ -149,17 +154,17 @@ def test_rows_in_parts_compute_the_reference(name: str) -> None:
 
 
 def compute(group: FusedGroup, schedule: Schedule) -> None:
-    """Assert that a point is legal, without races, and computes what the group means."""
+    """Assert that a point is legal, race-free, and computes its group."""
     assert check_schedule(group, schedule, SMALL) == []
     assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
     check(_device("opencl"), SMALL, group, schedule)
 
 
-@pytest.mark.parametrize("name", [*CASES, *LONG])
+@pytest.mark.parametrize("name", [*CASES, *LONG_GRAPHS])
 def test_shared_memory_is_what_was_counted(name: str) -> None:
-    group = group_of({**CASES, **LONG}[name])
+    group = group_of({**CASES, **LONG_GRAPHS}[name])
     points = [*points_of(group, 4), *(c.schedule for c in choose(group, GPU, count=4))]
-    for schedule in [*points, *(points_in_parts(group, 1) if name in LONG else ())]:
+    for schedule in [*points, *(points_in_parts(group, 1) if name in LONG_GRAPHS else ())]:
         counted = sum(buffer.nbytes for buffer in lower(group, schedule, {}, GPU).shared)
         layout = lay_out(group, schedule, GPU)
         assert shared_bytes(layout, staged_tiles_of(layout)) == counted
@@ -171,7 +176,7 @@ def test_halves_that_divide_rows_come_whole() -> None:
     assert comes_in_parts(group_of(CASES["odd"]))
 
 
-def spelled(*between: Node, scores: str = "p") -> Graph:
+def spelled_graph(*between: Node, scores: str = "p") -> Graph:
     """Products and a softmax, with nodes between them."""
     shapes = {"q": (4, 32, 8), "k": (4, 8, 24), "v": (4, 24, 16), "x": (4, 32, 24), "p": (4, 32, 24), "z": (4, 32, 24),
               "w": (4, 32, 24), "y": (4, 32, 16)}  # fmt: skip
@@ -186,8 +191,8 @@ def spelled(*between: Node, scores: str = "p") -> Graph:
 
 
 @needs_opencl
-def test_what_a_graph_spells_out_is_a_chain_too() -> None:
-    for graph in (spelled(), spelled(Node("b", "add", ("p", "x"), ("z",), {}), scores="z")):
+def test_spelled_out_graph_is_a_chain_too() -> None:
+    for graph in (spelled_graph(), spelled_graph(Node("b", "add", ("p", "x"), ("z",), {}), scores="z")):
         group = group_of(graph)
         for schedule in points_of(group, 2):
             compute(group, schedule)
@@ -195,7 +200,7 @@ def test_what_a_graph_spells_out_is_a_chain_too() -> None:
 
 @needs_opencl
 def test_rows_of_any_kind_are_between_products() -> None:
-    """Rows divided by the sum of their magnitudes: nothing that could come in parts."""
+    """Rows divided by the sum of their magnitudes cannot be streamed."""
     shapes = {"q": (2, 16, 8), "k": (2, 8, 24), "v": (2, 24, 16), "p": (2, 16, 24), "a": (2, 16, 24), "s": (2, 16, 1),
               "w": (2, 16, 24), "y": (2, 16, 16)}  # fmt: skip
     nodes = (
@@ -213,13 +218,16 @@ def test_rows_of_any_kind_are_between_products() -> None:
 
 
 def test_scores_that_others_need_are_no_chain() -> None:
-    found = chained(evolve(spelled(), outputs=("y", "p")))
+    found = find_chain(evolve(spelled_graph(), outputs=("y", "p")))
     assert isinstance(found, Illegal)
     assert "needed outside" in found.reason
 
 
 def test_sums_over_several_axes_are_no_rows() -> None:
-    """Between convolutions of a training step lie those of batch norms; it is told before forms are looked for."""
+    """Batch norms lie between the convolutions of a training step.
+
+    They are rejected before forms are looked for.
+    """
     shapes = {"x": (4, 8, 8, 8), "k": (8, 8, 1, 1), "c": (4, 8, 8, 8), "s": (1, 8, 1, 1), "d": (4, 8, 8, 8),
               "y": (4, 8, 8, 8)}  # fmt: skip
     nodes = (
@@ -229,7 +237,7 @@ def test_sums_over_several_axes_are_no_rows() -> None:
         Node("n3", "conv", ("d", "k"), ("y",), {}),
     )
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
-    found = chained(Graph("centred", ("x", "k"), ("y",), types, nodes))
+    found = find_chain(Graph("centred", ("x", "k"), ("y",), types, nodes))
     assert isinstance(found, Illegal)
     assert found.reason == "rows of several axes are between two products"
 
@@ -244,13 +252,16 @@ def test_a_partition_takes_the_chain_that_is_faster() -> None:
     assert all(len(g.parts) == 1 for g in partition(Partitioner(without, Modelled(GPU)), "mixed"))
 
 
-def test_what_the_last_product_alone_reads_is_computed_with_it() -> None:
-    """Values that are turned round, or made of others, in front of the second product are its own operand's."""
-    whole = spelled()
+def test_values_only_last_product_reads_are_computed_there() -> None:
+    """Values between the products belong to the second one's own operand.
+
+    They are transposed, or made of others.
+    """
+    whole = spelled_graph()
     types = {**whole.types, "u": TensorType(DType.F32, (4, 24, 16)), "v": TensorType(DType.F32, (4, 24, 16))}
     nodes = (Node("d", "relu", ("u",), ("v",), {}), *whole.nodes)
     graph = evolve(whole, inputs=("q", "k", "u"), types=types, nodes=nodes)
-    chain = chained(graph)
+    chain = find_chain(graph)
     assert isinstance(chain, Group)
     shop = Workshop(find_views(divide_behind(build_programs(graph, REGISTRY))), Policy())
     found = shop.fuse(shop.single("d"), chain)
@@ -278,7 +289,10 @@ def test_samples_of_a_chain_are_its_results(name: str, monkeypatch: pytest.Monke
 
 
 def layer(batch: int, length: int, width: int, heads: int) -> Graph:
-    """A layer of a transformer up to its residual: projections, heads, attention with a mask, a projection."""
+    """Return a transformer layer up to its residual.
+
+    It has projections, heads, attention with a mask, and a projection.
+    """
     types: dict[str, TensorType] = {"x": TensorType(DType.F32, (batch, length, width))}
     types |= {f"w{n}": TensorType(DType.F32, (width, width)) for n in "qkvo"}
     types["mask"] = TensorType(DType.BOOL, (batch, 1, 1, length))

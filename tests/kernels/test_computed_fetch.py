@@ -1,4 +1,4 @@
-"""Operands that are computed as they are fetched move sixteen bytes at once, like those that are copied."""
+"""Computed operands move sixteen bytes at once, as copied ones do."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ group {{
 PLACE = "[2*i + r - 1, 2*j + s - 1, c if 0 <= 2*i + r - 1 < 28, 0 <= 2*j + s - 1 < 28 else 0]"
 
 
-def staged(group: FusedGroup) -> Schedule:
-    """A point whose operands are both staged, computed by atoms: 16 channels of 8 pixels for a warp."""
+def staged_point(group: FusedGroup) -> Schedule:
+    """Return a point with both operands staged and matrix instructions.
+
+    A warp has 16 channels of 8 pixels.
+    """
     i, j, k = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
     dims = TileDim((i, j), 8, 2, 2), TileDim((k,), 16, 2)
@@ -52,8 +55,8 @@ def test_a_computed_operand_is_fetched_in_vectors(operand: str) -> None:
         inputs=tuple(t for t in group.inputs if t not in unread),
         tensors={t: kind for t, kind in group.tensors.items() if t not in unread},
     )
-    assert check_schedule(group, staged(group), H200) == []
-    source = emit(extract(lower(group, staged(group), {}, H200)), "cuda").source
+    assert check_schedule(group, staged_point(group), H200) == []
+    source = emit(extract(lower(group, staged_point(group), {}, H200)), "cuda").source
     body = source[source.index("__global__") :]
     assert "cuts_guarded4(" in body and "make_uint4(" in body
-    assert not re.search(r"cuts_from_f16\(p\d", body), "no element is fetched by itself"
+    assert not re.search(r"cuts_from_f16\(p\d", body), "no element is fetched alone"

@@ -1,4 +1,7 @@
-"""Floats that become integers: one rule for every pair of types, on the reference and on devices."""
+"""Conversion of floats to integers.
+
+One rule for every pair of types, on the reference and on devices.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ INTEGERS = [d for d in DType if d.is_int]
 
 
 def edges(floats: DType) -> np.ndarray[Any, Any]:
-    """Every end of every integer type, its neighbours, and what is no number in between."""
+    """Return the limits of every integer type, their neighbours, NaN and infinities."""
     powers = [math.ldexp(1.0, n) for n in (7, 8, 15, 16, 31, 32, 63, 64)]
     ends = np.array([*powers, 0.0, 0.5, 1.0, 1e30, math.inf])
     with np.errstate(over="ignore"):
@@ -32,7 +35,10 @@ def edges(floats: DType) -> np.ndarray[Any, Any]:
 
 
 def exactly(value: float, dtype: DType) -> int:
-    """The rule, in integers of any size: cut towards zero, then the nearest that the type has; NaN is 0."""
+    """Convert by the rule, in integers of any size.
+
+    Truncates towards zero, then takes the nearest value of the type; NaN is 0.
+    """
     if math.isnan(value):
         return 0
     whole = math.trunc(value) if math.isfinite(value) else math.copysign(1 << 70, value)
@@ -52,7 +58,7 @@ def check(floats: DType, integers: DType, target: str) -> None:
 
 
 @pytest.mark.parametrize("floats", FLOATS)
-def test_the_reference_makes_the_nearest_integer_that_there_is(floats: DType) -> None:
+def test_reference_makes_the_nearest_integer(floats: DType) -> None:
     for integers in INTEGERS:
         check(floats, integers, "reference")
 

@@ -1,8 +1,7 @@
-"""Every operation of the vocabulary, and its gradient, through the whole pipeline: each device computes what the
-reference does.
+"""Every operation and its gradient through the whole pipeline.
 
-Tests in `tests/gradients` hold the same gradients to finite differences; this one holds generated kernels to the
-reference.
+Each device computes the reference. Tests in `tests/gradients` compare the same gradients with finite differences; this
+one compares generated kernels with the reference.
 """
 
 from __future__ import annotations

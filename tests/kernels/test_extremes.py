@@ -1,4 +1,7 @@
-"""Numbers at the ends of their types mean on every device what they mean in NumPy: integers wrap, NaN propagates."""
+"""Numbers at the limits of types have NumPy's results everywhere.
+
+Integers wrap, NaN propagates.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ REGISTRY = Registry.builtin()
 TARGETS = [pytest.param("reference"), *DEVICES]
 
 
-def compiled(nodes: Sequence[Node], types: dict[str, TensorType], target: str) -> CompiledPlan:
+def compile_nodes(nodes: Sequence[Node], types: dict[str, TensorType], target: str) -> CompiledPlan:
     """Compile nodes whose operands are the types' names."""
     inputs, types = tuple(types), dict(types)
     for node in nodes:
@@ -50,13 +53,13 @@ def test_elementwise_operations_agree_with_numpy_at_the_extremes(dtype: DType, t
         values |= dict(zip(names, operands, strict=True))
         types |= {name: TensorType(dtype, o.shape) for name, o in zip(names, operands, strict=True)}
         nodes.append(Node(f"n{number}", case.op, tuple(names), (f"y{number}",), dict(case.attributes)))
-    found = compiled(nodes, types, target).run(values)
+    found = compile_nodes(nodes, types, target).run(values)
     faults = [f for number, case in enumerate(cases) for f in differences(case, dtype, found[f"y{number}"])]
     assert faults == []
 
 
 def differences(case: Case, dtype: DType, found: Array) -> list[str]:
-    """Return the first elements of a result that are not NumPy's, as texts."""
+    """Return the first differences between a result and NumPy's, as texts."""
     operands = case.operands(dtype)
     expected = case.expected(operands)
     places = np.flatnonzero(wrong(dtype, found, expected))[:3]
@@ -79,8 +82,8 @@ ROWS = {
 }
 
 
-def reduced(combine: str, rows: Array) -> Array:
-    """Return what a combiner makes of the rows of a matrix; integers wrap."""
+def reduce_rows(combine: str, rows: Array) -> Array:
+    """Return a combiner's result for the rows of a matrix; integers wrap."""
     dtype = rows.dtype
     if COMBINERS[combine].position:
         return np.asarray(getattr(np, combine)(rows, axis=1))
@@ -90,8 +93,9 @@ def reduced(combine: str, rows: Array) -> Array:
 
 
 def row_values(combine: str, dtype: DType) -> Array:
-    """Return values whose reduction does not depend on the order: sums and products of floats must not overflow on the
-    way.
+    """Return values whose reduction does not depend on the order.
+
+    Sums and products of floats must not overflow on the way.
     """
     values = extremes(dtype)
     if not dtype.is_float or combine not in ("sum", "prod"):
@@ -115,9 +119,9 @@ def test_every_combiner_reduces_rows_of_every_type(dtype: DType, target: str) ->
     for combine, op in ROWS.items():
         attributes: dict[str, Any] = {"axis": 1} if COMBINERS[combine].position else {"axes": (1,)}
         for name, array in rows_of(combine, dtype).items():
-            arrays[name], expected[name] = array, reduced(combine, array)
+            arrays[name], expected[name] = array, reduce_rows(combine, array)
             nodes.append(Node(f"n {name}", op, (name,), (f"y {name}",), {**attributes, "keepdims": False}))
-    found = compiled(nodes, {name: TensorType(dtype, a.shape) for name, a in arrays.items()}, target).run(arrays)
+    found = compile_nodes(nodes, {name: TensorType(dtype, a.shape) for name, a in arrays.items()}, target).run(arrays)
     for name, right in expected.items():
         bad = wrong(dtype, found[f"y {name}"], right)
         assert not bad.any(), f"{name}: {found[f'y {name}'][bad][:3]}, not {right[bad][:3]}"

@@ -1,5 +1,6 @@
-"""Filter gradients: few results and long sums. One thread has all taps of a row, sums are split, and points of either
-kind compute what they mean.
+"""Filter gradients: few results and long sums.
+
+One thread has all taps of a row, sums use split-K, and points of either kind compute the reference.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def test_a_thread_may_have_all_taps(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "parts"), [("256x14 256x3x3 +1", 8), ("64x56 256x1x1", 512)])
 def test_parts_are_enough_for_every_sm(text: str, parts: int) -> None:
-    """Tiles that read each element least often are larger than what fills the machine unsplit."""
+    """Tiles with the fewest reads exceed those that fill the machine.
+
+    This is without split-K.
+    """
     assert max(candidates(filter_gradient(text, 64), GPU)) == parts
 
 
@@ -91,8 +95,11 @@ def test_more_parts_than_images_are_parts_of_images(asked: int, made: int) -> No
     assert split_reduction(group, 100) is None, "neither images nor rows can be cut into so many"
 
 
-def test_tiles_lie_as_memory_does_where_that_runs_along_the_sum() -> None:
-    """Neighbours of a row of both operands are neighbours in the tile, copied and loaded in vectors."""
+def test_tiles_follow_memory_order_along_the_sum() -> None:
+    """Neighbours of a row of both operands are neighbours in the tile.
+
+    They are copied and loaded in vectors.
+    """
     halves = split_reduction(filter_gradient("512x28 128x1x1", 64), 32)
     assert halves is not None
     (part,) = choose(halves[0], GPU)[0].schedule.segments

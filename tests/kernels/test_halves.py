@@ -1,5 +1,6 @@
-"""Half types: numbers are rounded as NumPy rounds them, wherever they are stored or converted, and every legal point of
-random groups computes what the group means with tensors of every type that kernels load as vectors.
+"""Half types: rounding as NumPy rounds, wherever numbers are stored or converted.
+
+Every legal point of random groups computes the reference with tensors of every type that kernels load as vectors.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ HALVES = (DType.F16, DType.BF16)
 
 
 def every_kind(dtype: DType) -> np.ndarray[Any, Any]:
-    """Return single-precision numbers around the steps of a half type: on them, halfway, just beside; and what is no
-    number.
+    """Return single-precision numbers around the steps of a half type.
+
+    They lie on them, halfway and just beside; NaN and infinities are included.
     """
     bits = np.random.default_rng(0).integers(0, 1 << 16, 4000, np.uint16)
     exact = bits.view(dtype.numpy).astype(np.float32)
@@ -39,7 +41,10 @@ def every_kind(dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def same_bits(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
-    """Whether all numbers are the same, signs of zeros included; any NaN is as good as another."""
+    """Return true for equal bits, signs of zeros included.
+
+    Any NaN equals another.
+    """
     nan = np.isnan(expected)
     return bool((np.isnan(found) == nan).all() and (found.view(np.uint16) == expected.view(np.uint16))[~nan].all())
 
@@ -71,7 +76,10 @@ def test_halves_become_the_same_numbers(dtype: DType, target: str) -> None:
 
 
 def in_type(group: FusedGroup, dtype: DType) -> FusedGroup:
-    """Return a group whose real numbers are of another type; sums stay in its accumulator."""
+    """Return a group whose real numbers are of another type.
+
+    Sums keep its accumulator.
+    """
     held = {r.name for s in group.segments for r in s.reductions}
 
     def leaf(node: Expr) -> Expr:
@@ -111,7 +119,10 @@ def test_random_points_of_every_type(dtype: DType, device: str, data: st.DataObj
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_exponentials_of_every_number(dtype: DType, target: str) -> None:
-    """A half type has 12 digits at most: what is computed with 16 rounds as the exponential does, but for ties."""
+    """A half type has 12 digits at most.
+
+    Functions computed with 16 digits round as the exponential does, except for ties.
+    """
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
     found = result(target, {"x": x}, node("y", "exp", "x")).astype(np.float64)
     with np.errstate(all="ignore"):

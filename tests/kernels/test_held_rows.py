@@ -1,5 +1,6 @@
-"""Values along rows that lanes hold, running reductions and orders: at random points they are what they mean, whatever
-numbers are in a row.
+"""Values along rows that lanes hold, prefix scans and sorts.
+
+Random points compute the reference, for any numbers in a row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ TYPES = (DType.F32, DType.F16, DType.BF16, DType.F64, DType.I32, DType.I64, DTyp
 
 
 def rows(op: str, dtype: DType, shape: tuple[int, ...], **attributes: Any) -> FusedGroup:
-    """Return the group of the last result of an operation along the last axis: for orders the places."""
+    """Return the group of an operation's last result along the last axis.
+
+    For sorts these are the positions.
+    """
     registry = Registry.builtin()
     instance = registry[op].instantiate([TensorType(dtype, shape)], {"axis": len(shape) - 1, **attributes})
     results = ("y", "p")[: len(instance.output_types)]
@@ -69,7 +73,10 @@ def point_of(group: FusedGroup, target: Any, seed: int) -> Schedule | None:
 
 
 def numbers(dtype: DType, shape: tuple[int, ...], seed: int, special: bool) -> np.ndarray[Any, Any]:
-    """Return a tensor with many equal elements and, where it is to be `special`, with the ends of its type."""
+    """Return a tensor with many equal elements.
+
+    A `special` one has the limits of its type.
+    """
     generator = np.random.default_rng(seed)
     found = generator.integers(0, 4, shape).astype(np.float64) if not dtype.is_float else generator.normal(size=shape)
     found = np.round(found * 8) / 8
@@ -83,7 +90,10 @@ def numbers(dtype: DType, shape: tuple[int, ...], seed: int, special: bool) -> n
 
 @st.composite
 def held_rows(draw: st.DrawFn) -> tuple[FusedGroup, str, np.ndarray[Any, Any], bool]:
-    """Draw a group, what it computes, and what it is given: rows of whole trips or not, few or many of them."""
+    """Draw a group, its reference, and its inputs.
+
+    Rows have whole trips or not, few or many of them.
+    """
     shape = (draw(st.integers(1, 5)), draw(st.sampled_from((17, 31, 32, 33, 40, 64, 67))))
     name, dtype, largest = draw(st.sampled_from((*RUNNING, "top_k", "top_k"))), draw(st.sampled_from(TYPES)), True
     if name == "logcumsumexp":
@@ -102,7 +112,10 @@ def held_rows(draw: st.DrawFn) -> tuple[FusedGroup, str, np.ndarray[Any, Any], b
 
 
 def places(array: np.ndarray[Any, Any], largest: bool) -> np.ndarray[Any, Any]:
-    """Return the stable order of rows by the plainest means: NaN is greatest, of equals the first comes first."""
+    """Return the stable order of rows by the plainest means.
+
+    NaN is greatest, of equals the first comes first.
+    """
 
     def key(item: tuple[int, float]) -> tuple[bool, float, int]:
         number, value = item
@@ -134,11 +147,11 @@ def check(name: str, target: Any, case: tuple[FusedGroup, str, np.ndarray[Any, A
         assert np.isclose(ours, theirs, allowed, allowed, equal_nan=True).all(), f"{schedule}\n{function.source}"
 
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @needs_opencl
-@settings(max_examples=examples(6, 400), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(6, 400), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(held_rows(), st.integers(0, 2**32 - 1))
 def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
     check("opencl", SMALL_GPU, case, seed)
@@ -146,14 +159,17 @@ def test_rows_are_what_they_mean_opencl(case: Any, seed: int) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(2))
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(held_rows(), st.integers(0, 2**32 - 1))
 def test_rows_are_what_they_mean_cuda(share: int, case: Any, seed: int) -> None:
     check("cuda", GPU, case, seed)
 
 
 def test_a_row_is_held_whole() -> None:
-    """Every legal point holds the row in one trip of several lanes, and the verifier of schedules wants that too."""
+    """Every legal point holds the row in one trip of several lanes.
+
+    The verifier of schedules requires that too.
+    """
     group = rows("cumsum", DType.F32, (3, 1000))
     assert [r.along for r in group.segments[0].reductions] == ["upto"]
     (best,) = choose(group, GPU)

@@ -1,4 +1,4 @@
-"""What the judge of kernels takes for rounding, and what not."""
+"""Differences that the judge of kernels accepts as rounding, and others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from .judging import judged
 
 
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1 + 1e-3, False), (np.nan, False)])
-def test_errors_of_steep_functions_are_rounding_and_others_are_not(factor: float, right: bool) -> None:
-    """Single precision is off by 1e-5 and more near exp(88), by the rounding of one step in front."""
+def test_only_errors_of_steep_functions_are_rounding(factor: float, right: bool) -> None:
+    """Single precision is off by 1e-5 and more near exp(88).
+
+    The cause is the rounding of one earlier step.
+    """
     make = builder()
     result = make.node("exp", make.node("exp", make.input(1000)))
     group = whole(make.programs(), result)

@@ -1,5 +1,6 @@
-"""Rows that are kept in shared memory between statements: results are those of kernels that load them again, whatever
-numbers are in them.
+"""Shared-memory row cache: results equal those of kernels that load rows again.
+
+Rows hold any numbers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def keeping(group: FusedGroup, target: Any, seed: int, count: int) -> list[Sched
 
 
 def special(group: FusedGroup) -> dict[str, np.ndarray[Any, Any]]:
-    """Return inputs with every extreme value, in some rows many of them, in others none."""
+    """Return inputs with every extreme value.
+
+    Some rows have many of them, others none.
+    """
     generator = np.random.default_rng(3)
     found = {}
     for tensor in group.inputs:
@@ -137,7 +141,7 @@ def test_a_hand_written_point_keeps_whole_trips() -> None:
     assert any("whole" in fault for fault in check_schedule(group, wrong, TINY_GPU))
 
 
-#: A channel's gradient by its data, and a step of its scale: what is written row by row and once reads other numbers.
+#: A channel's gradient by its data, and a step of its scale: the value written row by row and once reads other numbers.
 SEVERAL = """\
 var i0 < 5, r0 < {width}
 
@@ -165,8 +169,8 @@ group {{
 
 @pytest.mark.parametrize("target", DEVICES)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)  # halves are computed with as f32
-def test_what_several_last_phases_read_is_held_apart(dtype: DType, target: str) -> None:
-    """What lies in the registers of one phase, loaded before the sums, is not what another one reads."""
+def test_last_phases_hold_their_own_values(dtype: DType, target: str) -> None:
+    """Registers that one phase loads before the sums are not another phase's."""
     device, machine = _device(target), TINY_GPU if target.startswith("opencl") else evolve(GPU, MAX_thread=64)
     width = 71 if machine is TINY_GPU else 8 * 64 + 7
     group = parse_ir(SEVERAL.format(width=width).replace("f32", str(dtype)))

@@ -1,4 +1,7 @@
-"""Reductions across lanes: all lanes of a warp take part in every shuffle, whatever they combine."""
+"""Reductions across lanes.
+
+All lanes of a warp take part in every shuffle.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_a_shuffle_is_never_evaluated_under_a_condition(op: str) -> None:
     assert shuffles
 
 
-def test_threads_that_take_no_part_meet_the_others_where_lanes_combine() -> None:
+def test_idle_threads_meet_others_in_lane_reductions() -> None:
     make = builder()
     first = make.node("reduce_min", make.input(16, 33), axes=(0, 1), keepdims=False)
     row = make.node("reduce_max", make.node("add", first, make.input(5, 33)), axes=(1,), keepdims=True)
@@ -61,7 +64,7 @@ def test_threads_that_take_no_part_meet_the_others_where_lanes_combine() -> None
 
 @pytest.mark.parametrize("target", DEVICES)
 def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
-    """Of up to as many instances as a warp has lanes, warps leave their values together."""
+    """Warps store their values together for up to warp-size instances."""
     make = builder()
     value = make.node("max", make.node("reduce_sum", make.input(130, 500), axes=(1,)), make.input(130, 1))
     group, space_of = whole(make.programs(), value), SPACES[target.split(":")[0]]
@@ -75,7 +78,7 @@ def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
     assert (space_of.MAX_thread > GPU.warp_size, True) in seen
 
 
-def test_warps_meet_twice_for_up_to_as_many_instances_as_they_have_lanes() -> None:
+def test_warps_meet_twice_for_warp_size_instances() -> None:
     make = builder()
     value = make.node("reduce_sum", make.input(256, 4096), axes=(1,))
     group = whole(make.programs(), value)
@@ -85,5 +88,5 @@ def test_warps_meet_twice_for_up_to_as_many_instances_as_they_have_lanes() -> No
             (segment,) = point.segments
             source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
             if point.threads % GPU.warp_size == 0:
-                meetings = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
-                assert source.count("__syncthreads()") == meetings
+                barriers = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
+                assert source.count("__syncthreads()") == barriers

@@ -1,5 +1,6 @@
-"""Long sums that a thread adds up by itself are added up chunk by chunk, so that means and variances of many numbers
-keep the digits that PyTorch's have, which adds them up in double precision.
+"""Long sums of one thread are added block by block.
+
+Means and variances of many numbers then keep the digits of PyTorch, which accumulates in double precision.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def accumulators(graph: Graph) -> int:
     return sum(line.strip().startswith("float a") for k in compiled.kernels for line in k.source.splitlines())
 
 
-def test_short_sums_and_products_are_added_up_at_once() -> None:
+def test_short_sums_and_products_are_added_at_once() -> None:
     assert accumulators(norm(96, 32)) == 4, "two sums, each with one of a chunk"
     assert accumulators(norm(96, 8)) == 2
     types = {"x": TensorType(DType.F32, (32, 4 * LONG_CHAIN)), "w": TensorType(DType.F32, (4 * LONG_CHAIN, 32)),

@@ -1,4 +1,7 @@
-"""What kernels look up to know where an element goes exists, in tiles that reach beyond a tensor too."""
+"""Lookups of positions stay within tensors.
+
+Tiles that reach beyond a tensor are included.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from .cases import builder, legal_points
 GPU = find_target("cuda:sm_90")
 #: Structures of a group, and points of each.
 STRUCTURES, POINTS = 6, 4
-#: A use of each operation that looks up places, or is told them.
+#: A use of each operation that looks up places, or takes them as an operand.
 USES = {u.op: u for u in (*DIFFERENTIABLE, *FLAT) if any(t is not None and t.dtype.is_int for t in u.types)}
 
 
@@ -44,7 +47,7 @@ def groups_of(use: Use) -> Iterator[FusedGroup]:
 
 
 def lookups(kernel: Kernel) -> Iterator[tuple[Indirect, tuple[Guard, ...]]]:
-    """Yield every place that a kernel looks up, with the conditions under which it does: those to its left."""
+    """Yield every lookup of a kernel, with the conditions to its left."""
     for phase in phases(kernel.items):
         nodes = post_order(phase.roots)
         chosen = {n.args[1]: n.args[0].guards for n in nodes if isinstance(n, Op) and isinstance(n.args[0], dfg.Test)}
@@ -74,8 +77,8 @@ def test_what_is_looked_up_exists(op: str) -> None:
 
 
 @needs_opencl
-def test_a_table_is_read_at_places_that_are_looked_up() -> None:
-    """A transform's table of numbers is read at an element that an integer tensor names."""
+def test_table_is_read_at_looked_up_positions() -> None:
+    """An integer tensor names the read elements of a transform's table."""
     make = builder()
     results = make.node("winograd_output", make.input(6, 6, 2, 8, 1, 2), sizes=(2, 8))
     chosen = make.node("gather_nd", results, make.input(3, 5, 4, dtype=DType.I32))

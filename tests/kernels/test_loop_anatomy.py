@@ -1,5 +1,6 @@
-"""What the main loop of a product by atoms is made of, read from the instructions that it becomes: products, loads of
-fragments by matrices, copies, and little else; nothing is spilled.
+"""Instructions of the main loop of a product by matrix instructions.
+
+These are products, loads of fragments by matrices, copies, and little else; nothing spills.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ H200 = find_target("cuda:h200")
 
 @frozen
 class Anatomy:
-    """Instructions of a warp in one step: products, loads by matrices, single loads, and all that is none of these and
-    no copy, at most.
+    """Instructions of a warp in one step.
+
+    Products, loads by matrices, single loads, and at most so many others that are no copy.
     """
 
     products: int
@@ -76,7 +78,7 @@ def test_the_main_loop_multiplies_and_loads_by_matrices(name: str, tmp_path: Pat
 
 
 def main_loop(text: str) -> list[str]:
-    """Return the instructions of the shortest loop that holds products, in order, without their operands."""
+    """Return the instructions of the shortest loop that holds products, without operands."""
     labels: dict[str, int] = {}
     loops: list[list[str]] = []
     lines = text.splitlines()

@@ -1,5 +1,7 @@
-"""Loops over parts of rows end where a mask leaves nothing of them: kernels compute the reference for any sizes, also
-where what is masked is no number, and the model counts the parts that blocks take.
+"""Mask-block skipping: loops over blocks of rows end at the mask bounds.
+
+Kernels compute the reference for any sizes, also where masked values are NaN, and the cost model counts the processed
+blocks.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from .test_chains import SMALL, attention, group_of, points_in_parts
 from .test_points import _device, _run
 
 GPU = find_target("cuda:h200")
-#: Queries, keys and offset: squares and what is longer or wider, rows that see nothing, and tails everywhere.
+#: Queries, keys and offset: squares, longer and wider ones, rows that see nothing, and tails everywhere.
 SIZES = {
     "square": (160, 160, 0),
     "odd": (77, 131, 0),
     "behind others": (40, 200, 160),
     "more queries": (210, 130, 0),
-    "keys that nobody sees": (20, 300, 0),
+    "invisible keys": (20, 300, 0),
     "rows of nothing": (150, 150, -70),
     "all of it": (16, 150, 149),
 }
@@ -67,7 +69,7 @@ def parts_taken(kernel: Kernel) -> list[int]:
 
 @needs_opencl
 @pytest.mark.parametrize("name", SIZES)
-def test_blocks_take_the_parts_that_they_see_and_compute_the_reference(name: str) -> None:
+def test_blocks_process_visible_parts_and_compute_the_reference(name: str) -> None:
     group, (queries, keys, offset) = causal(name), SIZES[name]
     points = points_in_parts(group, 2)
     assert points
@@ -88,7 +90,10 @@ def test_blocks_take_the_parts_that_they_see_and_compute_the_reference(name: str
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_what_is_masked_may_be_no_number(data: st.DataObject) -> None:
-    """A masked key takes no part; its value has the weight 0, and 0 times what is no number is none."""
+    """A masked key takes no part.
+
+    Its value has the weight 0, and 0 times NaN is NaN.
+    """
     group = causal(data.draw(st.sampled_from(list(SIZES))))
     inputs = arrays(group, 2)
     for tensor in group.inputs:
@@ -100,9 +105,9 @@ def test_what_is_masked_may_be_no_number(data: st.DataObject) -> None:
     compare(group, data.draw(st.sampled_from(points)), inputs)
 
 
-def test_a_key_that_nobody_sees_may_be_anything() -> None:
-    """In the reference itself; and the value of such a key reaches every row."""
-    group = causal("keys that nobody sees")
+def test_invisible_key_may_be_anything() -> None:
+    """The value of such a key reaches every row of the reference."""
+    group = causal("invisible keys")
     inputs = arrays(group, 2)
     (result,) = interpret(group, inputs).values()
     inputs["t1"][:, :, 20:] = np.nan
@@ -130,7 +135,10 @@ def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
 
 
 def test_a_guarded_shift_costs_parts_nothing() -> None:
-    """A part's shift is finite anyway, so that only what divides the result asks for rows of nothing."""
+    """A block's shift is finite anyway.
+
+    Only the divisor of the result checks for empty rows.
+    """
     masked = group_of(attention((1, 1, 1, 40, 150, 8, 8), mask=TensorType(DType.F32, (40, 150))))
     plain = group_of(attention((1, 1, 1, 40, 150, 8, 8)))
     counts = []
@@ -141,7 +149,7 @@ def test_a_guarded_shift_costs_parts_nothing() -> None:
 
 
 def compare(group: FusedGroup, schedule: Schedule, inputs: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Assert that a point computes what the group means of some inputs."""
+    """Assert that a point computes the group for some inputs."""
     device = _device("opencl")
     function = emit(extract(lower(group, schedule, {}, SMALL)), device.target.dialect)
     with np.errstate(all="ignore"):
@@ -152,7 +160,10 @@ def compare(group: FusedGroup, schedule: Schedule, inputs: dict[str, np.ndarray[
 
 
 def test_only_a_condition_that_chooses_ends_rows() -> None:
-    """What is added to scores, be it -inf, and masks of data leave all parts."""
+    """Values added to scores and masks of data skip no block.
+
+    -inf is one of these values.
+    """
     assert edge_of(causal("square")) is not None
     assert edge_of(group_of(attention((1, 1, 1, 40, 150, 8, 8)))) is None
     for dtype in (DType.BOOL, DType.F32):
@@ -163,7 +174,7 @@ def test_only_a_condition_that_chooses_ends_rows() -> None:
 
 #: Bugs of loops that end early.
 BUGS = (
-    Bug("lowering", "a part is copied that nobody takes", "passes.lowering.streams:lower_stream",
+    Bug("lowering", "a part is copied without a reader", "passes.lowering.streams:lower_stream",
         "as_index(part) + 1, until)", "as_index(part) + 1, None)"),
     Bug("lowering", "the first part is copied where none is taken", "passes.lowering.streams:lower_stream",
         "Index(), until)", "Index(), None)"),
@@ -171,7 +182,7 @@ BUGS = (
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_a_planted_bug_of_an_early_end_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_early_end_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     group = causal("rows of nothing")
     points = [p for p in points_in_parts(group, 4) if p.segments[0].reductions[0].stages > 1]
     assert points
@@ -181,7 +192,7 @@ def test_a_planted_bug_of_an_early_end_is_found(bug: Bug, monkeypatch: pytest.Mo
                for point in points for word in check_barriers(lower(group, point, {}, SMALL)))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["square", "odd", "keys that nobody sees", "rows of nothing"])
+@pytest.mark.parametrize("name", ["square", "odd", "invisible keys", "rows of nothing"])
 def test_the_model_counts_the_parts_that_blocks_take(name: str) -> None:
     group = causal(name)
     for schedule in points_in_parts(group, 2):

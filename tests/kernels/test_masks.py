@@ -1,4 +1,7 @@
-"""Tiles that reach beyond both factors of a product: what is computed from elements that are not there is masked."""
+"""Masked tiles beyond both factors of a product.
+
+Results computed from missing elements are guarded.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from .test_points import SPACES, _device, check
 FACTORS, POINTS = (("cos", "sigmoid"), ("softplus", "cos")), 2
 
 
-def ragged(space: Space) -> list[Schedule]:
-    """Return points that stage both factors and whose last chunk is not whole."""
+def ragged_points(space: Space) -> list[Schedule]:
+    """Return points that stage both factors with a partial last block."""
     found: list[Schedule] = []
     for structure in space.structures:
         for point in legal_points(space, structure, 1, 64):
@@ -35,7 +38,7 @@ def test_what_is_not_there_is_no_term(device: str, factors: tuple[str, str]) -> 
     left, right = make.node(factors[0], make.input(9, 13)), make.node(factors[1], make.input(13, 10))
     product = make.node("matmul", left, right)
     group: FusedGroup = whole(make.programs(), product)
-    points = ragged(make_space(group, SPACES[device]))
+    points = ragged_points(make_space(group, SPACES[device]))
     assert points
     for point in points:
         check(_device(device), SPACES[device], group, point)

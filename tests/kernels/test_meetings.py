@@ -1,5 +1,6 @@
-"""Values that meet in shared memory: every point of the structure combines in memory what the group says, its counts
-are those of the layout, and its barriers are proven.
+"""Privatised scatter in shared memory.
+
+Every point combines in memory as the group does, its counts are those of the layout, and its barriers are proven.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..needs import needs_cuda, needs_opencl
 GPU = find_target("cuda:sm_90")
 SMALL_GPU = evolve(GPU, MAX_thread=32, MAX_shared=16384)
 
-#: A row's values at places of its own, whole rows at places, single values, places of two axes, own axes apart.
+#: A row's values at places of its own, whole rows at places, single values, places of two axes, separate own axes.
 FORMS = {
     "elements": ("i0 < 5, i1 < 37", "5, 37", "5, 37", "5, 9", "i0, t1[i0, i1]{9}", "i0, i1"),
     "rows": ("i0 < 50, i1 < 6", "50, 6", "50", "7, 6", "t1[i0]{7}, i1", "i0, i1"),
@@ -42,7 +43,7 @@ KINDS = [("f32", "max"), ("f32", "min"), ("i64", "sum"), ("i32", "max"), ("f64",
 
 
 def group_of(form: str, dtype: str, into: str) -> FusedGroup:
-    """Return a group that combines in memory what `form` says."""
+    """Return a group that combines in memory by `form`."""
     variables, values, places, result, write, read = FORMS[form]
     axes = ", ".join(v.split()[0] for v in variables.split(", "))
     text = f"""var {variables}
@@ -74,7 +75,10 @@ def schedules(group: FusedGroup, target: Target, count: int, seed: int) -> list[
 
 
 def check(device: Any, group: FusedGroup, schedule: Schedule, target: Target) -> None:
-    """Run a point on top of other values, and compare it with NumPy; floats are combined as they are."""
+    """Run a point over other values, and compare it with NumPy.
+
+    Floats are combined as they are.
+    """
     kernel = lower(group, schedule, {}, target)
     assert check_barriers(kernel) == ()
     function = emit(extract(kernel), device.target.dialect)
@@ -93,10 +97,10 @@ def check(device: Any, group: FusedGroup, schedule: Schedule, target: Target) ->
     device.synchronize()
     found = np.empty_like(values["t2"])
     device.download(found, Pointer(buffers["t2"]))
-    np.testing.assert_array_equal(found, expected(group, values), err_msg=f"{schedule}\n{function.source}")
+    np.testing.assert_array_equal(found, reference(group, values), err_msg=f"{schedule}\n{function.source}")
 
 
-def expected(group: FusedGroup, values: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def reference(group: FusedGroup, values: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Combine values one by one, where their places exist."""
     form = next(f for f in FORMS if tuple(group.tensors["t2"].shape) == tuple(map(int, FORMS[f][3].split(", "))))
     result, at, x = values["t2"].copy(), values["t1"], values["t0"]
@@ -139,7 +143,7 @@ def test_points_whose_values_meet_combine_them_cuda(case: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_points_are_legal_where_arrays_say_so_and_print(form: str) -> None:
+def test_legal_points_follow_arrays_and_print(form: str) -> None:
     group = group_of(form, "i64", "sum")
     space = make_space(group, SMALL_GPU)
     structure = space.structures[-1]
@@ -152,7 +156,7 @@ def test_points_are_legal_where_arrays_say_so_and_print(form: str) -> None:
         assert parse_ir(print_ir(schedule)) == schedule
 
 
-def test_a_block_needs_room_for_all_elements_at_which_its_values_may_arrive() -> None:
+def test_block_needs_room_for_all_reachable_elements() -> None:
     def last(space: Space) -> int:
         return space.structures[-1].segments[0].meets
 
@@ -172,7 +176,10 @@ def test_many_values_for_few_elements_meet() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_everything_is_loaded_before_the_first_value_goes(form: str) -> None:
-    """Nothing is loaded across an atomic operation, and a thread would wait for memory once for each value."""
+    """No load crosses an atomic operation.
+
+    A thread would wait for memory once for each value.
+    """
     group = group_of(form, "f32", "max")
     for schedule in schedules(group, GPU, 6, 3):
         lines = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source.splitlines()

@@ -1,4 +1,7 @@
-"""What numbers mean in whole graphs: NaN, infinities, indices of 64 bits, overflow between fused operations, means."""
+"""Meaning of numbers in whole graphs.
+
+NaN, infinities, indices of 64 bits, overflow between fused operations, means.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def node(result: str, op: str, *operands: str, **attributes: Any) -> Node:
 
 
 def graph_of(inputs: dict[str, np.ndarray], nodes: tuple[Node, ...]) -> Graph:
-    """Return a graph of nodes over arrays; the last result is its output."""
+    """Return a graph of nodes over arrays.
+
+    The last result is its output.
+    """
     types = {name: TensorType(dtype, a.shape) for name, a in inputs.items() if (dtype := dtype_of_numpy(a.dtype))}
     for each in nodes:
         made = REGISTRY[each.op].instantiate([types[v] for v in each.inputs if v], each.attributes)
@@ -45,13 +51,15 @@ def graph_of(inputs: dict[str, np.ndarray], nodes: tuple[Node, ...]) -> Graph:
     return Graph("numbers", tuple(inputs), nodes[-1].outputs[:1], types, nodes)
 
 
-def compiled(inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], target: str, mode: Mode = "mixed") -> CompiledPlan:
+def compile_nodes(
+    inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], target: str, mode: Mode = "mixed"
+) -> CompiledPlan:
     return build_graph(graph_of(inputs, nodes), load_spec([]), find_target(target), CompileOptions(mode=mode))
 
 
 def result(target: str, inputs: dict[str, np.ndarray], *nodes: Node, mode: Mode = "mixed") -> np.ndarray:
     """Run nodes on a target and return the last result."""
-    (found,) = compiled(inputs, nodes, target, mode).run(inputs).values()
+    (found,) = compile_nodes(inputs, nodes, target, mode).run(inputs).values()
     return np.asarray(found)
 
 
@@ -82,7 +90,7 @@ def test_nan_propagates(op: str, attributes: dict[str, Any], expected: list[floa
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_position_of_the_greatest_is_that_of_the_first_nan(target: str) -> None:
+def test_argmax_is_position_of_first_nan(target: str) -> None:
     rows = np.array([[1, NAN, INF, NAN], [-INF, -INF, -INF, -INF], [3, 1, 3, NAN], [NAN, 0, 0, 0]], np.float32)
     for op in ("argmax", "argmin"):
         found = result(target, {"x": rows}, node("y", op, "x", axis=1, keepdims=False))
@@ -118,7 +126,7 @@ def test_functions_near_zero_keep_their_digits(op: str, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["no-fusion", "mixed"])
 @pytest.mark.parametrize("value", [123.456, -1e6, 0.1])
-def test_rows_of_one_number_are_zero_when_they_are_normalised(value: float, mode: Mode, target: str) -> None:
+def test_normalised_constant_rows_are_zero(value: float, mode: Mode, target: str) -> None:
     x, ones = np.full((2, 4, 1003), value, np.float32), np.ones(1003, np.float32)
     inputs = {"x": x, "scale": ones, "channels": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
     nodes = (
@@ -138,13 +146,13 @@ def test_a_mean_of_infinities_is_what_it_was(target: str) -> None:
     with np.errstate(invalid="ignore"):
         wide = rows.astype(np.float64)
         expected = (wide - wide.mean(axis=1, keepdims=True)).astype(np.float32)
-    # A sum is as exact as its largest term is, in whichever order a kernel adds.
+    # A sum is as exact as its largest term is, for any order in which a kernel adds.
     largest = np.max(np.abs(rows), axis=1, where=np.isfinite(rows), initial=0)
     for mine, right, scale in zip(found, expected, largest, strict=True):
         np.testing.assert_allclose(mine, right, rtol=1e-6, atol=float(scale) * 1e-6)
 
 
-def test_a_mean_that_nothing_is_centred_by_stays_as_it_is() -> None:
+def test_mean_without_centring_stays_unchanged() -> None:
     x = {"x": np.zeros((3, 5), np.float32)}
     programs = build_programs(
         graph_of(x, (node("m", "reduce_mean", "x", axes=(1,)), node("y", "add", "x", "m"))), REGISTRY
@@ -153,7 +161,7 @@ def test_a_mean_that_nothing_is_centred_by_stays_as_it_is() -> None:
 
 
 def together(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], *results: str) -> dict[str, Any]:
-    """Run nodes in one plan, each by itself, and return some of their results."""
+    """Run nodes in one plan, unfused, and return some results."""
     graph = graph_of(inputs, nodes)
     graph = Graph(graph.name, graph.inputs, results, graph.types, graph.nodes)
     return build_graph(graph, load_spec([]), find_target(target), CompileOptions(mode="mixed")).run(inputs)
@@ -172,8 +180,11 @@ def test_literals_are_what_they_are_called(target: str) -> None:
 
 @pytest.mark.parametrize("order", [(0.0, -0.0), (-0.0, 0.0)])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_zero_keeps_its_sign_beside_the_other_zero(target: str, order: tuple[float, ...]) -> None:
-    """In one program, and in one process: no node and no kernel of one zero stands for that of the other."""
+def test_zero_keeps_its_sign_beside_other_zero(target: str, order: tuple[float, ...]) -> None:
+    """No node or kernel of one zero replaces that of the other.
+
+    Both are in one program and one process.
+    """
     inputs = {"x": np.ones(3, np.float32)}
     nodes = [node(f"{value}", "pad", "x", pads=(1, 1), value=value) for value in order]
     for own in (tuple(nodes), *((each,) for each in nodes)):
@@ -184,7 +195,7 @@ def test_a_zero_keeps_its_sign_beside_the_other_zero(target: str, order: tuple[f
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_condition_is_0_or_1_whatever_number_it_was(target: str) -> None:
+def test_condition_is_0_or_1_for_any_number(target: str) -> None:
     inputs = {f"x{d}": np.array([0, 1, 2, 100], d.numpy) for d in NUMBERS}
     tests = [node(f"b{d}", "cast", f"x{d}", to="bool") for d in NUMBERS]
     nodes = [node(f"y{d}", "cast", f"b{d}", to="i32") for d in NUMBERS]
@@ -229,7 +240,7 @@ def test_the_reference_refuses_negative_powers_of_integers() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", NUMBERS, ids=str)
-def test_conversions_of_integers_wrap_and_of_small_numbers_are_exact(source: DType, target: str) -> None:
+def test_integer_conversions_wrap_and_small_ones_are_exact(source: DType, target: str) -> None:
     values = extremes(source) if source.is_int else np.array([0.0, -0.0, 1.5, 2.0, 100.0, 3.75], source.numpy)
     targets = [d for d in DType if d is not source and not (source.is_int and d is DType.F16)]
     nodes = [node(f"y{d}", "cast", "x", to=d.value) for d in targets]
@@ -275,7 +286,7 @@ def test_scattering_leaves_what_no_update_names(how: str, dtype: DType, target: 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["bitwise_and", "bitwise_or", "bitwise_xor", "add"])
-def test_integers_are_padded_behind_what_computes_them(op: str, target: str) -> None:
+def test_computed_integers_are_padded_afterwards(op: str, target: str) -> None:
     a, b = np.array([5, -3, 127], np.int8), np.array([3, 3, 1], np.int8)
     inputs = {"a": a, "b": b}
     found = result(target, inputs, node("c", op, "a", "b"), node("d", "pad", "c", pads=(1, 2)), node("y", "neg", "d"))
@@ -283,7 +294,7 @@ def test_integers_are_padded_behind_what_computes_them(op: str, target: str) -> 
     np.testing.assert_array_equal(found, -np.pad(whole, (1, 2)))
 
 
-# ---- what a padded chunk adds
+# ---- padded K blocks
 
 SPARSE = """op spread "a sum in which one factor varies along fewer axes than the other" {
   in x: f32[N, C], w: f32[C, R]
@@ -293,7 +304,7 @@ SPARSE = """op spread "a sum in which one factor varies along fewer axes than th
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_elements_that_do_not_exist_make_no_nan_of_an_infinity(device: str) -> None:
+def test_missing_elements_make_no_nan_of_infinity(device: str) -> None:
     registry = REGISTRY.extend(Source("spread.cuts", SPARSE))
     types = {"x": TensorType(DType.F32, (3, 2)), "w": TensorType(DType.F32, (2, 33)), "y": TensorType(DType.F32, (3,))}
     programs = build_programs(Graph("g", ("x", "w"), ("y",), types, (node("y", "spread", "x", "w"),)), registry)

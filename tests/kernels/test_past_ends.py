@@ -1,5 +1,7 @@
-"""Elements of a chunk that there are not: they add nothing, whatever lies in their place. What a block made of elements
-beyond a tensor may be infinite, and so may data; neither is multiplied by a zero that stands for a missing element.
+"""Missing elements of a K block add nothing.
+
+Any value may lie in their slot. Elements that a block computes beyond a tensor may be infinite, and so may data;
+neither is multiplied by a zero that replaces a missing element.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..needs import needs_opencl
 from .cases import legal_points
 from .test_points import SMALL_GPU, _device, _run, check
 
-#: Windows over what rows left: of the rows that a block makes besides, each value is infinite.
+#: Windows over results of rows: of the rows that a block makes besides, each value is infinite.
 BOX = """var c < 3, j < 20, k < 5, o < 20, r < 3, s < 3
 
 group {
@@ -42,7 +44,7 @@ group {
   }
 }
 """
-#: A sum over two axes, of which one factor varies with the inner one alone: behind the last element it begins again.
+#: A sum over two axes; one factor varies with the inner one alone: after the last element it begins again.
 INNER = """var i < 6, r < 3, s < 3
 
 group {
@@ -64,7 +66,10 @@ FLOATS = (DType.F32, DType.F16, DType.BF16, DType.F64)
 
 
 def points_of(text: str, dtype: DType) -> tuple[FusedGroup, list[Schedule]]:
-    """Return a group of elements of a type, and some legal points of each structure of its space."""
+    """Return a group and some legal points of each template.
+
+    Its elements are of a given type.
+    """
     group = parse_ir(text.replace("f32", str(dtype)))
     assert isinstance(group, FusedGroup)
     space = make_space(group, SMALL_GPU)
@@ -73,7 +78,7 @@ def points_of(text: str, dtype: DType) -> tuple[FusedGroup, list[Schedule]]:
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_what_lies_behind_a_box_adds_nothing(dtype: DType) -> None:
+def test_elements_beyond_a_box_add_nothing(dtype: DType) -> None:
     group, points = points_of(BOX, dtype)
     assert len(points) > 8
     for schedule in points:
@@ -84,7 +89,7 @@ def test_what_lies_behind_a_box_adds_nothing(dtype: DType) -> None:
 @needs_opencl
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)  # halves are multiplied as f32
-def test_data_that_is_not_finite_is_multiplied_by_what_there_is(dtype: DType, value: float) -> None:
+def test_infinite_data_is_multiplied_by_existing_elements_only(dtype: DType, value: float) -> None:
     group, points = points_of(INNER, dtype)
     inputs = {"v": np.ones((6, 3, 3), dtype.numpy), "w": np.full((6, 3), value, dtype.numpy)}
     assert len(points) > 4
@@ -97,7 +102,7 @@ def test_data_that_is_not_finite_is_multiplied_by_what_there_is(dtype: DType, va
 @pytest.mark.parametrize("divisor", [1, 3, 4])
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 2), (0, 1), (2, 9), (7, 9)])
 @pytest.mark.parametrize("offset", [0, 5, 8])
-def test_a_guard_of_a_quotient_limits_what_is_divided(divisor: int, low: int, high: int, offset: int) -> None:
+def test_guard_of_a_quotient_limits_the_dividend(divisor: int, low: int, high: int, offset: int) -> None:
     k = Var("k", 16)
     quotient = as_index(k) + offset if divisor == 1 else Index(0, ((FloorDiv(as_index(k) + offset, divisor), 1),))
     wanted = [n for n in range(16) if low <= (n + offset) // divisor < high]

@@ -1,5 +1,6 @@
-"""Every legal point of every group computes what the group means: generated kernels run and are compared with the
-interpreter.
+"""Every legal point of every group computes the reference.
+
+Generated kernels run and are compared with the interpreter.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _run(
 
 
 def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> None:
-    """Assert that a point computes what the group means."""
+    """Assert that a point computes its group."""
     function = emit(extract(lower(group, schedule, {}, target)), device.target.dialect)
     inputs = arrays(group, 1)
     found = _run(device, function, group, inputs)

@@ -1,5 +1,7 @@
-"""Divisions by one number share its reciprocal, and round as divisions do: signs of zeros, infinities, NaN, subnormal
-numbers and both ends of every type included.
+"""Reciprocal division.
+
+Divisions by one number share its reciprocal and round as divisions do. Signs of zeros, infinities, NaN, subnormal
+numbers and both limits of every type are included.
 """
 
 from __future__ import annotations
@@ -35,13 +37,19 @@ def numbers(dtype: DType, count: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def same(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return where numbers are the same, signs of zeros included; any NaN is as good as another."""
+    """Return the mask of equal numbers, signs of zeros included.
+
+    Any NaN equals another.
+    """
     equal = (found == expected) & (np.signbit(found) == np.signbit(expected))
     return np.asarray(equal | np.isnan(found) & np.isnan(expected))
 
 
 def division(dtype: DType, floor: bool = False) -> FusedGroup:
-    """Return the group of rows that are each divided by a number, and of the whole numbers below the quotients."""
+    """Return the group of rows divided by a number each.
+
+    A second result has the floors of the quotients.
+    """
     make = builder()
     x, t = make.input(ROWS, COLUMNS, dtype=dtype), make.input(ROWS, 1, dtype=dtype)
     y = make.node("div", x, t)
@@ -68,14 +76,14 @@ def test_quotients_round_as_divisions_do(dtype: DType, target: str) -> None:
             shared += "quotient" in function.source
             (found,) = _run(_device(target), function, group, inputs).values()
             with np.errstate(all="ignore"):
-                near = abs(found - expected) <= step  # the remainder of what is small has no room for all its digits
+                near = abs(found - expected) <= step  # the remainder of a small number has no room for all its digits
                 near |= abs(found - exact) <= middle
             wrong = ~(same(found, expected) | near)
             assert not wrong.any(), [(x[n], t[n[0]], found[n]) for n in zip(*np.where(wrong), strict=True)][:5]
     assert shared
 
 
-def test_only_numbers_that_share_their_divisor_share_its_reciprocal() -> None:
+def test_only_numbers_with_one_divisor_share_its_reciprocal() -> None:
     group = division(DType.F32)
     space = make_space(group, GPU)
     points = [p for s in space.structures for p in legal_points(space, s, 1, 32)]
@@ -85,7 +93,7 @@ def test_only_numbers_that_share_their_divisor_share_its_reciprocal() -> None:
     assert not any("cuts_quotient" in text for text, tile in zip(texts, found, strict=True) if np.prod(tile) < 4)
 
 
-def test_only_what_is_rounded_at_once_needs_no_remainder() -> None:
+def test_values_rounded_at_once_need_no_remainder() -> None:
     def helpers(dtype: DType, floor: bool) -> set[str]:
         group = division(dtype, floor)
         space = make_space(group, GPU)

@@ -1,5 +1,7 @@
-"""Arrays that stand for registers are addressed by numbers that the compiler knows: a loop that is not unrolled whole
-counts no element of an array that outlives one of its turns, which would be kept in memory.
+"""Register arrays are addressed by numbers that the compiler knows.
+
+A loop that is not unrolled whole indexes no element of an array that outlives one of its iterations, which would be
+kept in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from ..search_space.groups import conv
 from .cases import chains, pairs, points
 
 GPU = find_target("cuda:sm_90")
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 _LOOP = re.compile(r"for \(int (\w+) = 0; \w+ < (\d+); \+\+\w+\) \{")
 _KIND = r"(?:float|double|int|unsigned|long|short|bool|__half2?|__nv_bfloat162?|\w+_t)"
 _ARRAY = re.compile(rf"^(?:const )?{_KIND} (\w+)\[\d+\]")
@@ -35,7 +37,10 @@ _UNROLL = re.compile(r"#pragma unroll(?: (\d+))?$")
 
 
 def kept_in_memory(source: str) -> Iterator[str]:
-    """Yield the lines of a kernel that address an array of registers by the variable of a loop that stays a loop."""
+    """Yield lines that index a register array by a loop variable.
+
+    The loop remains a loop.
+    """
     loops: list[str | None] = []  # of each open brace the variable of its loop, where that stays one
     arrays: dict[str, int] = {}  # of each array how many braces were open where it was declared
     asked: int | None = None  # how often the loop below is to be unrolled, 0: whole; None: nothing was asked
@@ -66,7 +71,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert not list(kept_in_memory("{\nfor (int r = 0; r < 2; ++r) {\nfloat x1[8];\nx1[0] = p[r];\n}\n}"))
 
 
-@settings(max_examples=examples(40, 600), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(40, 600), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_keep_their_registers(data: st.DataObject) -> None:
     group = data.draw(st.one_of(chains(), pairs()))
@@ -78,7 +83,7 @@ def test_points_keep_their_registers(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("factor", [2, 3])
 @pytest.mark.parametrize("name", ["resize_linear", "conv_transpose", "average_pool"])
-def test_sums_with_weights_along_each_axis_are_one_scope(name: str, factor: int) -> None:
+def test_weighted_sums_along_each_axis_are_one_scope(name: str, factor: int) -> None:
     size = 128 * factor
     lines = {
         "resize_linear": op("y", "resize_linear", "x", sizes=(16, 64, size, size)),
@@ -90,8 +95,11 @@ def test_sums_with_weights_along_each_axis_are_one_scope(name: str, factor: int)
         assert not list(kept_in_memory(kernel.source)), kernel.source
 
 
-def test_a_window_that_is_too_long_to_hold_is_none() -> None:
-    """Seven taps along the columns read what eight rows do, 147 elements, in a loop that is not unrolled whole."""
+def test_window_too_long_for_registers_is_none() -> None:
+    """Seven taps along the columns read the results of eight rows.
+
+    These are 147 elements, in a loop that is not unrolled whole.
+    """
     group = conv(64, 3, 64, 224, r=7, stride=2, pad=3)
     (segment,) = group.segments
     n, k, h, w = segment.axes

@@ -1,5 +1,7 @@
-"""What arrives at places that data names: combined as NumPy does, for every element type and reduction, with a result
-that does not depend on the order of arrival, and with the work of what arrives, not of all pairs.
+"""Deterministic scatter: updates at positions from data combine as in NumPy.
+
+The result does not depend on the order of arrival, for every element type and reduction. The work is that of the
+updates, not of all pairs.
 """
 
 from __future__ import annotations
@@ -55,12 +57,12 @@ def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def numbered_rows(monkeypatch: pytest.MonkeyPatch, no_comparisons: None) -> None:
-    """Let few rows, or many, take the way of few rows of a large tensor."""
+    """Let updates take the path of few rows of a large tensor."""
     monkeypatch.setattr(scatters, "FEWER", -(1 << 40))
 
 
 def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:
-    """Values over the whole range of an integer type, or of very different magnitudes."""
+    """Return values over an integer type's range, or of different magnitudes."""
     rng = np.random.default_rng(seed)
     if dtype.is_int:
         whole = np.frombuffer(rng.bytes(count * width * dtype.size), dtype.numpy)
@@ -76,8 +78,10 @@ def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "
     return found
 
 
-def combined(how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], updates: np.ndarray[Any, Any]) -> Any:
-    """What NumPy makes of it, in float64; integers wrap."""
+def combine_numpy(
+    how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], updates: np.ndarray[Any, Any]
+) -> Any:
+    """Return NumPy's result in float64; integers wrap."""
     result = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
     inside = (places >= -len(x)) & (places < len(x))
     with np.errstate(all="ignore"):
@@ -85,8 +89,11 @@ def combined(how: str, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], up
     return result
 
 
-def allowed(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
-    """Rounding of the result; sums in any order of NumPy's own float64, products of every factor, besides."""
+def allowed_error(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
+    """Return the rounding of the result.
+
+    Sums add that of NumPy's own float64 in any order, products that of every factor.
+    """
     if not dtype.is_float:
         return 0.0
     terms = len(updates) if how in ("add", "mul") else 0
@@ -118,7 +125,7 @@ def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
     plan = cuts.build(graph("scatter_nd", x, ids, updates, reduction=how, **attributes), target=target)
     found = plan.run({"x0": x, "x1": ids, "x2": updates})["y0"]
     with np.errstate(all="ignore"):
-        expected = combined(how, x, places, updates)
+        expected = combine_numpy(how, x, places, updates)
         rounded = expected.astype(dtype.numpy)
         wrong = np.abs(np.subtract(found.astype(expected.dtype), expected)) if dtype.is_float else found != rounded
     same = (found == rounded) | (np.isnan(rounded) & np.isnan(found)) if dtype.is_float else ~wrong
@@ -126,7 +133,7 @@ def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
         same = same | (np.abs(expected) > 1e30) | ~np.isfinite(found) | (np.abs(expected) < 1e-30)
     if dtype is DType.F16 and how == "mul":
         same = same | ~np.isfinite(found) | (np.abs(expected) < 1e-4)
-    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed(how, dtype, expected, updates))), (
+    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed_error(how, dtype, expected, updates))), (
         found,
         expected,
     )
@@ -142,7 +149,7 @@ def test_the_reference_combines_as_numpy(case: Any) -> None:
 @pytest.mark.usefixtures("no_comparisons")
 @given(CASES)
 @settings(max_examples=examples(8, 100))
-def test_kernels_combine_as_numpy_and_leave_out_what_names_no_place(case: Any) -> None:
+def test_kernels_combine_as_numpy_and_skip_invalid_positions(case: Any) -> None:
     check(case, "opencl", 2)
 
 
@@ -163,12 +170,12 @@ def test_atomic_operations_combine_as_numpy(how: str, dtype: DType) -> None:
     x, ids = values[:3], np.array([[0], [2], [2], [-3], [1], [2], [5]])
     plan = cuts.build(graph("scatter_nd", x, ids, values, reduction=how, atomic=True), target="opencl")
     found = plan.run({"x0": x, "x1": ids, "x2": values})["y0"]
-    np.testing.assert_array_equal(found, combined(how, x, ids[:, 0], values).astype(dtype.numpy))
+    np.testing.assert_array_equal(found, combine_numpy(how, x, ids[:, 0], values).astype(dtype.numpy))
 
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", [DType.F16, DType.F32, DType.F64])
-def test_sums_do_not_depend_on_the_order_of_arrival_and_round_once(dtype: DType) -> None:
+def test_sums_are_order_independent_and_round_once(dtype: DType) -> None:
     count, rows = 3000, 40
     rng = np.random.default_rng(0)
     updates, ids = updates_of(dtype, count, 2, 5), rng.integers(0, rows, (count, 1))
@@ -200,16 +207,16 @@ def test_the_work_is_that_of_updates_and_elements() -> None:
         assert program_costs(settled).flops < 60 * (rows + updates)
 
 
-@pytest.mark.parametrize(("updates", "apart"), [(3999, False), (4000, True)])
-def test_units_are_computed_once_where_many_terms_arrive(updates: int, apart: bool) -> None:
+@pytest.mark.parametrize(("updates", "separate"), [(3999, False), (4000, True)])
+def test_units_are_computed_once_where_many_terms_arrive(updates: int, separate: bool) -> None:
     operands = [TensorType(DType.F32, (500,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     targets = [s.target for s in scatters.settle_scatters(program).statements]
-    assert any(t.endswith(".unit") for t in targets) == apart
+    assert any(t.endswith(".unit") for t in targets) == separate
 
 
 def test_magnitudes_arrive_as_integers_on_cuda() -> None:
-    """The bits of what is not negative are in its order, a NaN behind all numbers."""
+    """Non-negative numbers are ordered as their bits, NaN after all numbers."""
     x, ids, updates = np.zeros((500, 8), np.float32), np.zeros((4000, 1), np.int64), np.zeros((4000, 8), np.float32)
     model = graph("scatter_nd", x, ids, updates, reduction="add")
     found = compile_graph(model, Registry.builtin(), find_target("cuda:sm_90"), CompileOptions(), emit)
@@ -217,7 +224,7 @@ def test_magnitudes_arrive_as_integers_on_cuda() -> None:
     assert any("__float2ll_rz" in kernel.source for kernel in found.kernels)
 
 
-def test_what_takes_the_place_of_a_scatter_computes_the_same() -> None:
+def test_scatter_replacement_computes_the_same() -> None:
     operands = [TensorType(DType.F64, (4, 2)), TensorType(DType.I64, (30, 1)), TensorType(DType.F64, (30, 2))]
     rng = np.random.default_rng(0)
     inputs = {
@@ -233,18 +240,18 @@ def test_what_takes_the_place_of_a_scatter_computes_the_same() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
 
 
-#: What sends rows to a tensor, and how many places each integer may name.
-SENT = {
+#: Operations that send rows to a tensor, and how many places each integer may name.
+SCATTERS = {
     "two integers a row": ("scatter_nd", [(4, 3, 2), (9, 2), (9, 2)], {"reduction": "add"}, (4, 3)),
     "rows of a middle axis": ("gather_grad", [(2, 3, 2, 3), (3, 2)], {"axis": 1, "size": 5}, (5,)),
     "elements of each column": ("scatter_elements", [(6, 3), (4, 3), (4, 3)], {"reduction": "add"}, (6,)),
 }
 
 
-@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("name", SCATTERS)
 @pytest.mark.parametrize("index", [DType.I32, DType.I64])
 def test_rows_that_are_numbered_are_those_that_arrive(name: str, index: DType, numbered_rows: None) -> None:
-    op, shapes, attributes, places = SENT[name]
+    op, shapes, attributes, places = SCATTERS[name]
     rng = np.random.default_rng(0)
     at = len(shapes) - (1 if op == "gather_grad" else 2)
     types = [TensorType(index if n == at else DType.F32, shape) for n, shape in enumerate(shapes)]
@@ -261,8 +268,11 @@ def test_rows_that_are_numbered_are_those_that_arrive(name: str, index: DType, n
     )
 
 
-def test_few_rows_of_a_large_table_cost_what_is_written() -> None:
-    """The gradient of a lookup writes the table once, and has integers for the rows that arrive."""
+def test_few_rows_of_large_table_cost_their_writes() -> None:
+    """The gradient of a lookup writes the table once.
+
+    It has integers for the rows that arrive.
+    """
     operands = [TensorType(DType.F32, (64, 16)), TensorType(DType.I64, (64,))]
     program = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100_000}).program
     settled = scatters.settle_scatters(program)
@@ -273,10 +283,10 @@ def test_few_rows_of_a_large_table_cost_what_is_written() -> None:
 
 
 @pytest.mark.parametrize(("picks", "compared"), [(1, True), (3, True), (9, False)])
-def test_an_element_that_has_few_terms_looks_for_them(picks: int, compared: bool) -> None:
-    """The gradient of a value that each row picks, as of a cross entropy: one statement, that fuses with what reads it.
+def test_element_with_few_terms_looks_for_them(picks: int, compared: bool) -> None:
+    """Gradient of a value that each row picks.
 
-    Places may be negative, or twice the same.
+    A cross entropy has one. It is one statement that fuses with its reader. Positions may be negative, or repeated.
     """
     rng = np.random.default_rng(0)
     operands = [TensorType(DType.F32, (300, 500)), TensorType(DType.I64, (300, picks))]
@@ -294,7 +304,10 @@ def test_an_element_that_has_few_terms_looks_for_them(picks: int, compared: bool
 
 
 def test_a_diagonal_is_written_where_both_places_agree() -> None:
-    """Both dims run along one axis: each is asked for once, not both at each element."""
+    """Both dims run along one axis.
+
+    Each is compared once, not both at each element.
+    """
     text = 'op t "t" { in x: f32[N], ids: i64[N] out y: f32[N, N, 3] scatter sum y[n, n, ids[n]] = x[n] for n < N }'
     program = (
         Registry.builtin()
@@ -338,21 +351,21 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_scatter_that_has_no_meaning_is_an_error(case: tuple[str, str]) -> None:
+def test_meaningless_scatter_is_an_error(case: tuple[str, str]) -> None:
     kind, line = case
     text = f'op t "t" {{ type B: bool in x: f32[N], ids: i64[N] attr d: dtype out y: d[N] {line} for n < N }}'
     with pytest.raises(CutsError, match=WRONG[case]):
-        _instantiated(text, {"d": DType(kind)})
+        _instantiate(text, {"d": DType(kind)})
 
 
-def _instantiated(text: str, attributes: Any) -> object:
+def _instantiate(text: str, attributes: Any) -> object:
     registry = Registry.builtin().extend(Source("t.cuts", text))
     return registry["t"].instantiate([TensorType(DType.F32, (4,)), TensorType(DType.I64, (4,))], attributes)
 
 
 @needs_opencl
 @pytest.mark.parametrize("compared", [True, False])
-def test_an_axis_of_one_element_is_asked_for_its_only_place(compared: bool, request: pytest.FixtureRequest) -> None:
+def test_axis_of_one_element_is_compared_once(compared: bool, request: pytest.FixtureRequest) -> None:
     if not compared:
         request.getfixturevalue("no_comparisons")
     types = {"dy": TensorType(DType.F32, (5,)), "i": TensorType(DType.I64, (5,)), "dx": TensorType(DType.F32, (1,))}
@@ -379,7 +392,7 @@ def test_the_gradient_of_a_lookup_is_a_scatter() -> None:
     assert program_costs(settled).flops < 60 * 2 * (rows + picks)
 
 
-def test_kernels_that_add_to_memory_are_printed_and_read_back() -> None:
+def test_atomic_kernels_are_printed_and_read_back() -> None:
     operands = (np.zeros((40, 2), np.float32), np.zeros((2000, 1), np.int64), np.zeros((2000, 2), np.float32))
     work = Compilation(
         Registry.builtin(),
@@ -400,15 +413,21 @@ def test_kernels_that_add_to_memory_are_printed_and_read_back() -> None:
 @pytest.mark.parametrize("dialect", [CUDA, OPENCL], ids=lambda d: d.name)
 @pytest.mark.parametrize("dtype", [d for d in DType if d.is_float])
 @pytest.mark.parametrize("into", ["max", "min"])
-def test_extremes_of_floats_are_those_of_every_other_kernel(into: str, dtype: DType, dialect: Dialect) -> None:
-    """Whether something changes, the table's function says: as an integer a NaN whose sign bit is set is the least."""
+def test_float_extremes_equal_those_of_other_kernels(into: str, dtype: DType, dialect: Dialect) -> None:
+    """The table's function decides about changes.
+
+    As an integer a NaN whose sign bit is set is the least.
+    """
     text, _ = combining_helpers([f"cuts_into_{into}_{dtype.value}"], dialect)
     assert call_text(COMBINERS[into].fn, ("a", "v"), dtype, dialect) in text
 
 
 @needs_opencl
-def test_places_that_are_computed_are_in_memory_before_anything_is_scattered_there(no_comparisons: None) -> None:
-    """The gradient of a cross entropy with an ignored class: a kernel computed the places and scattered to them."""
+def test_computed_positions_are_stored_before_the_scatter(no_comparisons: None) -> None:
+    """Gradient of a cross entropy with an ignored class.
+
+    A kernel computed the positions and scattered to them.
+    """
     nodes = (
         Node("n0", "abs", ("at",), ("places",)),
         Node("n1", "neg", ("dy",), ("moved",)),

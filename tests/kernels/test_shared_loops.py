@@ -1,4 +1,7 @@
-"""Reductions over one row that do not wait for each other: one loop serves them, and the row is loaded once."""
+"""Independent reductions over one row share one loop.
+
+The row is loaded once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ ROWS, COLUMNS = 4, 96
 
 
 def sums() -> FusedGroup:
-    """A sum, a sum of products and a sum that needs the first: what a norm's gradient is made of."""
+    """Return two sums and one that needs the first.
+
+    A norm's gradient is made of these.
+    """
     i, r = Var("i", ROWS), Var("r", COLUMNS)
     x, dy = at("x", i, r), at("dy", i, r)
     first = Reduction("a", (r,), "sum", x)
@@ -39,7 +45,7 @@ def points(group: FusedGroup) -> Schedule:
     return Schedule((SegmentSchedule((TileDim(segment.axes, 2, 1),), (loop,) * 3, lanes=8, row_vector=4),))
 
 
-def test_sums_that_need_nothing_of_each_other_share_a_loop() -> None:
+def test_independent_sums_share_a_loop() -> None:
     group = sums()
     assert may_share(group.segments[0]) == (False, True, False)
     kernel = lower(group, points(group), {}, H200)

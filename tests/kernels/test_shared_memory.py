@@ -1,5 +1,6 @@
-"""The layout of shared memory in the text of kernels: what is declared is what was counted, and no two buffers overlap,
-for every type.
+"""Layout of shared memory in the text of kernels.
+
+Declared buffers are the counted ones, and no two overlap, for every type.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ BYTES = {
     "int": 4,
     "unsigned int": 4, "short": 2, "unsigned short": 2, "char": 1, "signed char": 1, "unsigned char": 1,
 }  # fmt: skip
-#: What OpenCL emulates atoms in is no buffer that lowering counts.
+#: OpenCL's buffer for emulated matrix instructions is none that lowering counts.
 OWN = re.compile(r"(?:__shared__ __align__\(16\)|__local) ([a-z ]+?) ((?!atom_scratch)\w+?)(?:_bits)?\[(\d+)\]")
 PART = re.compile(r"([a-z ]+?)\* const (\w+) = reinterpret_cast<([a-z ]+)\*>\(pool \+ (\d+)\);")
 
 
 @frozen
 class Place:
-    """Where a buffer lies: in the pool from a byte on, or on its own."""
+    """Position of a buffer.
+
+    In the pool from a byte on, or on its own.
+    """
 
     name: str
     start: int
@@ -51,7 +55,10 @@ class Place:
 
 
 def places(function: KernelFunction, kernel: Kernel) -> list[Place]:
-    """Read the layout off a kernel's text; `elements` of parts of the pool are those that lowering counted."""
+    """Read the layout from a kernel's text.
+
+    `elements` of parts of the pool are those that lowering counted.
+    """
     elements = {b.name: b.elements for b in kernel.shared}
     found = [Place(name, 0, int(count) * BYTES[kind]) for kind, name, count in OWN.findall(function.source)]
     for kind, name, other, offset in PART.findall(function.source):
@@ -113,7 +120,7 @@ def test_scratch_of_lanes_holds_what_was_counted(dtype: DType, dialect: str) -> 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("dtype", [DType.F16, DType.F32], ids=str)
-def test_a_tensor_shared_by_segments_holds_what_was_counted(dtype: DType, dialect: str) -> None:
+def test_tensor_shared_by_segments_holds_counted_elements(dtype: DType, dialect: str) -> None:
     make = builder()
     first = make.node("conv", make.input(1, 4, 12, 12, dtype=dtype), make.input(6, 4, 3, 3, dtype=dtype))
     last = make.node("conv", first, make.input(3, 6, 3, 3, dtype=dtype))
@@ -127,7 +134,7 @@ def test_a_tensor_shared_by_segments_holds_what_was_counted(dtype: DType, dialec
 
 @needs_toolchain
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
-def test_a_machine_without_asynchronous_copies_is_asked_for_none(dtype: DType) -> None:
+def test_machine_without_asynchronous_copies_gets_none(dtype: DType) -> None:
     target = find_target("cuda:rtx2080")
     group = product_of(dtype, 64, 48, 40)
     structures = [s for s in make_space(group, target).structures if any(p.stages_any for p in s.segments)]

@@ -1,5 +1,6 @@
-"""Splitting a reduction in two kernels keeps what it computes, and pays where there are too few results to fill a
-machine.
+"""Split-K in two kernels keeps the results.
+
+It pays where there are too few results to fill a machine.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 @st.composite
@@ -63,7 +64,7 @@ def splits(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup, FusedGroup]:
 @settings(
     max_examples=examples(25, 1500),
     deadline=None,
-    suppress_health_check=_SLOW,
+    suppress_health_check=_SUPPRESSED_CHECKS,
 )
 @given(splits())
 def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup, FusedGroup]) -> None:
@@ -77,7 +78,7 @@ def test_the_halves_compute_what_the_group_does(case: tuple[FusedGroup, FusedGro
         np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_reduction_is_not_split_where_its_lanes_write_a_row() -> None:
+def test_reduction_whose_lanes_write_a_row_stays_whole() -> None:
     """As many lanes as there are parts would write it."""
     types = {"x": TensorType(DType.F32, (64, 1 << 18)), "y": TensorType(DType.F32, (64, 1 << 18))}
     node = Node("n", "log_softmax", ("x",), ("y",), {"axis": 1})
@@ -90,8 +91,11 @@ def test_a_reduction_is_not_split_where_its_lanes_write_a_row() -> None:
     assert all(candidates(form, GPU) for form in alone)
 
 
-def test_the_halves_of_any_operation_read_nothing_that_is_not_there() -> None:
-    """Parts of unequal lengths: what lies behind the last is not looked up, be it in a condition or as a place."""
+def test_split_halves_read_only_existing_elements() -> None:
+    """Parts of unequal lengths.
+
+    Elements beyond the last are not looked up, neither in a condition nor as a position.
+    """
     seen = 0
     for use in (*DIFFERENTIABLE, *FLAT):
         bench = bench_of([use])
@@ -118,7 +122,7 @@ def slicings(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup]:
     return group, verify_group(sliced)
 
 
-@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(slicings())
 def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup]) -> None:
     group, sliced = case
@@ -129,7 +133,7 @@ def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=12, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_of_slices(device: str, data: st.DataObject) -> None:
     _, group = data.draw(slicings())
@@ -139,7 +143,7 @@ def test_points_of_slices(device: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=18, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=18, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_points_of_the_halves(device: str, data: st.DataObject) -> None:
     half = data.draw(st.sampled_from((1, 2)))
@@ -172,7 +176,7 @@ def test_few_results_are_split_and_many_are_not() -> None:
 @pytest.mark.parametrize(
     ("size", "batch", "asked", "parts"),
     [
-        (112, 16, 64, (16, 4)),  # not 64 of 112 rows, of which eight would be empty
+        (112, 16, 64, (16, 4)),  # not 64 of 112 rows: eight of them would be empty
         (112, 16, 1024, (16, 56)),
         (56, 16, 128, (16, 8)),
         (35, 32, 64, (32, 2)),  # one row short
@@ -191,8 +195,11 @@ def test_parts_of_images_and_rows(size: int, batch: int, asked: int, parts: tupl
     assert len(shape) == len(parts) + 2
 
 
-def test_a_filter_gradient_of_few_images_has_parts_for_every_processor() -> None:
-    """Of 16 images and 864 results: parts of images alone would leave half of the machine idle."""
+def test_small_filter_gradient_has_parts_for_every_processor() -> None:
+    """Of 16 images and 864 results.
+
+    Parts of images alone would leave half of the machine idle.
+    """
     shape = read_convolution("3x224 32x3x3 /2 +1")[0]
     group = group_of(gradient_case(convolution_case(shape, 16), 1, "wgrad"))
     assert group is not None
@@ -201,7 +208,7 @@ def test_a_filter_gradient_of_few_images_has_parts_for_every_processor() -> None
     assert Splitting(modelled, modelled, GPU).best(group)[0] < modelled.cost(group) / 2
 
 
-def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:
+def test_slices_replace_slower_timed_kernels() -> None:
     modelled, small = Modelled(GPU), convolution(1, 64, 56)
     splitting = Splitting(modelled, modelled, GPU)
     sliced = splitting.slicings(small)
@@ -219,11 +226,11 @@ def test_slices_take_the_place_of_what_was_timed_and_is_slower() -> None:
     timed = evolve(splitting, evaluator=Times(), timed=lambda form: True)
     assert timed.best(small) == (1e-9, Division(slices=number))
     assert timed.kernels(small) == (fast,)
-    doubtful = evolve(timed, timed=lambda form: form == fast)  # what it replaces was never timed
+    doubtful = evolve(timed, timed=lambda form: form == fast)  # the replaced kernel was never timed
     assert doubtful.division(small).slices == 1
 
 
-def test_sums_of_columns_are_split_where_their_rows_are_short() -> None:
+def test_column_sums_with_short_rows_are_split() -> None:
     def total(rows: int, columns: int, axis: int) -> FusedGroup:
         make = builder()
         value = make.node("reduce_sum", make.input(rows, columns), axes=(axis,), keepdims=False)
@@ -239,7 +246,7 @@ GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 
 
 def long_product() -> Graph:
-    """Return a product of matrices with few results and a long sum, and two functions behind it."""
+    """Return a product with few results, a long sum and two functions."""
     shapes = {"a": (5, 4096), "b": (4096, 6), "c": (6,), "y": (5, 6), "z": (5, 6), "u": (5, 6)}
     nodes = (
         Node("m", "matmul", ("a", "b"), ("y",)),
@@ -264,8 +271,8 @@ def test_a_compiled_graph_with_a_split_reduction() -> None:
     assert all(np.array_equal(plan.run(inputs)["u"], plan.run(inputs)["u"]) for _ in range(3))
 
 
-def test_what_takes_much_longer_by_the_model_is_no_contender() -> None:
-    """A clock says whether few outputs of a long sum are divided where the model sees little between the two ways."""
+def test_much_longer_modelled_time_is_no_contender() -> None:
+    """A clock decides about split-K where the cost model sees little difference."""
     modelled = Modelled(GPU)
     splitting = Splitting(modelled, modelled, GPU)
     clear, close = convolution(1, 512, 7), convolution(1, 64, 56)
@@ -275,8 +282,8 @@ def test_what_takes_much_longer_by_the_model_is_no_contender() -> None:
     assert close in splitting.contenders(close)
 
 
-def test_what_was_learned_of_parts_is_found_again_where_they_are_launched() -> None:
-    """Parts that were measured to decide how a group is divided are not searched for anew under other names."""
+def test_measured_parts_are_found_again_in_launches() -> None:
+    """Measured parts of a group are not searched again."""
 
     asked: list[FusedGroup] = []
     launched: list[FusedGroup] = []
@@ -295,8 +302,11 @@ def test_what_was_learned_of_parts_is_found_again_where_they_are_launched() -> N
     assert {*map(form_key, launched)} <= {*map(form_key, asked)}
 
 
-def test_pieces_of_one_tensor_have_workspaces_of_their_own() -> None:
-    """Parts of several may be computed in one launch, before any are added up."""
+def test_pieces_of_one_tensor_have_own_workspaces() -> None:
+    """Parts of several reductions may be computed in one launch.
+
+    No part is added up earlier.
+    """
     types = {
         name: TensorType(DType.F32, shape)
         for name, shape in {"x": (1, 32, 9, 9), "w": (32, 4, 4, 3), "y": (1, 4, 20, 19)}.items()
@@ -313,7 +323,7 @@ def test_pieces_of_one_tensor_have_workspaces_of_their_own() -> None:
     before, after = parted[0::2], parted[1::2]
     spaces = [group.outputs[0] for group in before]
     assert len({*spaces}) == len(spaces) == len(pieces)
-    for group, behind, space, parts in zip(before, after, spaces, divisions, strict=False):
-        assert space in behind.inputs
+    for group, later, space, parts in zip(before, after, spaces, divisions, strict=False):
+        assert space in later.inputs
         assert known.programs.types[space] == group.form.tensors[group.form.outputs[0]]
         assert known.programs.types[space].shape[0] == parts

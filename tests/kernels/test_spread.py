@@ -1,4 +1,7 @@
-"""Copies are spread among the steps of products: each is there once, in the part of the loop that its group commits."""
+"""Interleaved copies among the steps of products.
+
+Each is there once, in the part of the loop that its group commits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def body(kernel: Kernel) -> tuple[Item, ...]:
 
 
 def ahead(kind: DType, shape: tuple[int, int, int, int]) -> tuple[Kernel, Kernel]:
-    """Return a product's kernel whose fragments are loaded ahead, for a block and for a thread."""
+    """Return a product's kernel with prefetched fragments.
+
+    There is one for a block and one for a thread.
+    """
     group = product(kind, "", shape, (False, False))
     schedule = next(c.schedule for c in choose(group, GPU, count=40) if _in_steps(c.schedule))
     block = lower(group, schedule, {}, GPU)
@@ -30,8 +36,8 @@ def ahead(kind: DType, shape: tuple[int, int, int, int]) -> tuple[Kernel, Kernel
 
 
 def _in_steps(schedule: Schedule) -> bool:
-    """Whether a warp loads fragments ahead, multiplies a chunk in several steps before it meets the others, and chunks
-    are left to copy by then.
+    """Return true where a warp prefetches fragments and multiplies a K block in several steps before it meets the
+    others, with copies left by then.
     """
     (segment,) = schedule.segments
     (loop,) = segment.reductions

@@ -1,5 +1,6 @@
-"""Constant tables fold into scalar graphs with the textbook operation counts,
-and every legal point of what is left is right.
+"""Constant tables fold into scalar graphs with the textbook operation counts.
+
+Every legal point of the result is right.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), 
               ("winograd_filter", {"tile": 4}), ("winograd_output", {"tile": 2}),
               ("winograd_output", {"tile": 4})]  # fmt: skip
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, width: int = 1) -> FusedGroup:
@@ -50,7 +51,7 @@ def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, wi
 
 
 def counts(group: FusedGroup) -> Counter[str]:
-    """Return the scalar operations of one thread, at a point where it computes one tile."""
+    """Return the scalar operations of one thread with one tile."""
     target = find_target("cuda:sm_90")
     schedule = choose(group, target)[0].schedule
     kernel = extract(lower(group, schedule, {}, target))
@@ -74,9 +75,10 @@ def test_transforms_have_the_textbook_counts(op: str, tile: int, additions: int,
 
 
 @pytest.mark.parametrize(("tile", "most"), [(4, 16), (8, 56), (16, 168)])
-def test_a_matrix_of_cosines_becomes_a_fast_fourier_transform(tile: int, most: int) -> None:
-    """Columns of a two-dimensional transform are complex ones of `tile` points:
-    at most 5 n log2 n, here what split radix takes.
+def test_cosine_matrix_becomes_a_fast_fourier_transform(tile: int, most: int) -> None:
+    """Columns of a two-dimensional transform are complex ones of `tile` points.
+
+    They take at most 5 n log2 n operations, here those of split radix.
     """
     text = """
 op complex_dft "n complex points" {
@@ -114,7 +116,7 @@ def test_folding_keeps_the_value(data: st.DataObject) -> None:
 @settings(
     max_examples=examples(8, 400),
     deadline=None,
-    suppress_health_check=_SLOW,
+    suppress_health_check=_SUPPRESSED_CHECKS,
 )
 @given(st.data())
 def test_points_of_transforms(device: str, data: st.DataObject) -> None:
@@ -134,9 +136,9 @@ def test_source_is_text() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=15, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
-def test_a_table_indexed_by_other_threads_is_an_array_of_the_kernel(device: str, data: st.DataObject) -> None:
+def test_table_indexed_by_threads_is_a_kernel_array(device: str, data: st.DataObject) -> None:
     text = """
 op spread "neighbours, weighted by place" {
   type T: float

@@ -1,5 +1,7 @@
-"""Products of what several products leave, in one kernel: legal points compute the reference, whether the tile between
-them comes whole or in parts, for every type, length and side that is added up along.
+"""Products of several products' results in one kernel.
+
+Legal points compute the reference, with the tile between them whole or in parts, for every type, length and reduced
+side.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from .cases import arrays, points
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:h200")
-SMALL = evolve(SMALL_GPU, MAX_thread=64, MAX_shared=32768)
+SMALL_TARGET = evolve(SMALL_GPU, MAX_thread=64, MAX_shared=32768)
 
 ALONG_ROWS = """
 op tiles "products of what is made of two products, along its rows" {
@@ -87,7 +89,10 @@ op tiles "products of what is made of two products, of rows in groups along thei
 
 
 def tiles(text: str, shape: tuple[int, ...], dtype: DType = DType.F32, groups: int = 0) -> FusedGroup:
-    """Return the two segments of a declaration over (batch, rows, columns, width, other width)."""
+    """Return the two segments of a declaration.
+
+    Its axes are (batch, rows, columns, width, other width).
+    """
     b, m, n, e, f = shape
     a = groups or b
     shapes = {"q": (b, m, e), "k": (a, n, e), "g": (b, m, f), "v": (a, n, f), "m": (b, m), "d": (b, m)}
@@ -118,8 +123,11 @@ CASES: dict[str, FusedGroup] = {
 
 
 def points_of(group: FusedGroup, parts: bool, count: int) -> list[Schedule]:
-    """Return legal points whose tile comes whole, or in parts, among random ones of the thinned space."""
-    space, found = make_space(group, SMALL, coarse=True), []
+    """Return legal points with the tile whole, or in parts.
+
+    They are among random ones of the thinned space.
+    """
+    space, found = make_space(group, SMALL_TARGET, coarse=True), []
     for structure in space.structures:
         numbers = np.random.default_rng(5).integers(0, structure.size, size=1 << 14)
         columns = columns_at(structure, numbers)
@@ -127,7 +135,7 @@ def points_of(group: FusedGroup, parts: bool, count: int) -> list[Schedule]:
         legal = evaluate(space, structure, columns, 0, numbers).legal & ((part > 0) == parts)
         for n in np.flatnonzero(legal)[:count]:
             values = {name: int(np.broadcast_to(column, numbers.shape)[n]) for name, column in columns.items()}
-            found.append(schedule_of(group, structure, values, SMALL.warp_size))
+            found.append(schedule_of(group, structure, values, SMALL_TARGET.warp_size))
     return found
 
 
@@ -140,9 +148,9 @@ def test_points_compute_the_reference(name: str, parts: bool) -> None:
     points = points_of(group, parts, 1)
     assert points
     for schedule in points[:4]:
-        assert check_schedule(group, schedule, SMALL) == []
-        assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
-        check(_device("opencl"), SMALL, group, schedule)
+        assert check_schedule(group, schedule, SMALL_TARGET) == []
+        assert check_barriers(lower(group, schedule, {}, SMALL_TARGET)) == ()
+        check(_device("opencl"), SMALL_TARGET, group, schedule)
 
 
 @needs_cuda
@@ -153,8 +161,8 @@ def test_first_points_compute_the_reference_on_a_gpu(name: str) -> None:
 
 
 @st.composite
-def tiled(draw: st.DrawFn) -> FusedGroup:
-    """Draw the sides of a tile, what is added up, types and groups."""
+def tiled_groups(draw: st.DrawFn) -> FusedGroup:
+    """Draw the sides of a tile, the sum, types and groups."""
     text = draw(st.sampled_from([ALONG_ROWS, ALONG_COLUMNS, IN_GROUPS]))
     b, m, n, e = (draw(st.integers(2, most)) for most in (3, 90, 90, 9))
     dtype = draw(st.sampled_from([DType.F32, DType.F16, DType.BF16]))
@@ -165,12 +173,12 @@ def tiled(draw: st.DrawFn) -> FusedGroup:
 @settings(max_examples=examples(8, 400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_point_computes_the_reference(data: st.DataObject) -> None:
-    group = data.draw(tiled())
-    schedule = data.draw(points(group, SMALL))
+    group = data.draw(tiled_groups())
+    schedule = data.draw(points(group, SMALL_TARGET))
     assume(schedule is not None)
-    assert check_schedule(group, schedule, SMALL) == []
-    assert check_barriers(lower(group, schedule, {}, SMALL)) == ()
-    check(_device("opencl"), SMALL, group, schedule)
+    assert check_schedule(group, schedule, SMALL_TARGET) == []
+    assert check_barriers(lower(group, schedule, {}, SMALL_TARGET)) == ()
+    check(_device("opencl"), SMALL_TARGET, group, schedule)
 
 
 @pytest.mark.parametrize("name", ["rows, odd", "columns, odd", "one group, odd"])

@@ -1,5 +1,7 @@
-"""What a product leaves for the windows behind it: its halo is fetched by whole rows, what lies beyond its ends is left
-with it, planes lie in different banks, and what results take besides sums is asked for first.
+"""Windows over a product's results in one kernel.
+
+The halo is fetched by whole rows, elements beyond its ends are left out, planes lie in different banks, and the
+epilogue's operands are loaded first.
 """
 
 from __future__ import annotations
@@ -52,16 +54,19 @@ def group() -> FusedGroup:
 
 
 def point(made: FusedGroup, rows: int = 4, columns: int = 8, stages: int = 2) -> Schedule:
-    """Sixteen channels of a few rows and columns: a box with a halo of one, whose pixels are no power of two."""
+    """Return a point of sixteen channels of a few rows and columns.
+
+    It is a box with a halo of one, whose pixels are no power of two.
+    """
     first, last = made.segments
     box = (rows + 2, columns + 2)
     n, c, h, w = first.axes
     tiles = (TileDim((n,), 1, 1), TileDim((c,), 16, 8, 4), TileDim((h,), box[0], 2), TileDim((w,), box[1], 2, 2))
     loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 24),), (Staging(0), Staging(1)), stages)
     d, i, j = last.axes
-    behind = (TileDim((d,), 16, 1), TileDim((i,), rows, min(rows, 4)), TileDim((j,), columns, 2, 2))
+    consumer_tiles = (TileDim((d,), 16, 1), TileDim((i,), rows, min(rows, 4)), TileDim((j,), columns, 2, 2))
     window = ReductionSchedule(tuple(ReduceDim((v,), 3) for v in last.reductions[0].reduce), (), 1)
-    return Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (window,))))
+    return Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(consumer_tiles, (window,))))
 
 
 def source_of(schedule: Schedule) -> str:
@@ -75,7 +80,10 @@ def test_the_point_is_one() -> None:
 
 
 def test_threads_step_from_plane_to_plane() -> None:
-    """A plane of 6x10 pixels has 60 of 64 threads: what is added from copy to copy is a constant."""
+    """A plane of 6x10 pixels has 60 of 64 threads.
+
+    The step from copy to copy is a constant.
+    """
     copies = re.findall(r"cuts_copy4\(&\w+\[([^]]*)\], &p\d\[([^]]*)\]", source_of(point(group())))
     assert copies
     for place, address in copies:
@@ -98,7 +106,7 @@ def test_results_find_what_they_take_in_registers() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns", "plane"), [(4, 8, 60), (2, 14, 68), (2, 8, 44)])
-def test_planes_are_odd_multiples_of_16_bytes_apart(rows: int, columns: int, plane: int) -> None:
+def test_planes_lie_odd_multiples_of_16_bytes(rows: int, columns: int, plane: int) -> None:
     pitches, elements = passed_pitches(group(), "u", (1, 16, rows + 2, columns + 2))
     assert pitches == (16 * plane, plane, columns + 2, 1) and elements == 16 * plane and plane // 4 % 2
 
@@ -149,7 +157,7 @@ group {
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8"])
-def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there(dtype: str) -> None:
+def test_tile_beyond_unit_axis_leaves_read_values(dtype: str) -> None:
     made = parse_ir(BEYOND.replace("f32[", f"{dtype}["))
     assert isinstance(made, FusedGroup)
     first, last = made.segments
@@ -157,8 +165,8 @@ def test_a_tile_beyond_an_axis_of_one_element_leaves_what_reads_find_there(dtype
     tiles = (TileDim((n,), 1, 1), TileDim((c,), 4, 4), TileDim((h,), 2, 1), TileDim((w,), 4, 4, 2))
     loop = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 1),), (), 1)
     o, i, j = last.axes
-    behind = (TileDim((o,), 1, 1), TileDim((i,), 2, 1), TileDim((j,), 1, 1))
+    consumer_tiles = (TileDim((o,), 1, 1), TileDim((i,), 2, 1), TileDim((j,), 1, 1))
     sums = ReductionSchedule(tuple(ReduceDim((v,), v.extent) for v in last.reductions[0].reduce), (), 1)
-    schedule = Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(behind, (sums,))))
+    schedule = Schedule((SegmentSchedule(tiles, (loop,)), SegmentSchedule(consumer_tiles, (sums,))))
     assert check_schedule(made, schedule, SMALL_GPU) == []
     check(_device("opencl"), SMALL_GPU, made, schedule)

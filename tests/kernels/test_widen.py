@@ -1,4 +1,7 @@
-"""Neighbouring accesses of a thread become vectors where they are aligned and in range together."""
+"""Neighbouring aligned accesses of a thread become vectors.
+
+They must be in range together.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ T = Var("t", 8)
 
 
 def output_transform(width: int) -> FusedGroup:
-    """Return Winograd's output transform of 4 x 4 tiles to results of some width."""
+    """Return Winograd's output transform of 4 x 4 tiles.
+
+    Results have a given width.
+    """
     make = builder()
     tiles = -(-width // 4)
     value = make.node("winograd_output", make.input(6, 6, 2, 1, 2, tiles), sizes=(8, width))
@@ -39,14 +45,20 @@ def output_transform(width: int) -> FusedGroup:
 
 
 def input_transform(width: int, pad: int = 1) -> FusedGroup:
-    """Return Winograd's input transform to 4 x 4 tiles of a padded input of some width."""
+    """Return Winograd's input transform of a padded input.
+
+    Tiles are 4 x 4.
+    """
     make = builder()
     value = make.node("winograd_input", make.input(1, 2, 8, width), tile=4, pads=(pad, pad, pad, pad))
     return whole(make.programs(), value)
 
 
 def rows_transform(count: int) -> FusedGroup:
-    """Return a transform of rows of four, some of whose results are elements as they are, stored along the rows."""
+    """Return a transform of rows of four, stored along the rows.
+
+    Some of its results are elements as they are.
+    """
     text = """op rows "rows of four, transformed" {
       type T: float
       in x: T[N, 4]
@@ -60,7 +72,7 @@ def rows_transform(count: int) -> FusedGroup:
 
 
 def widths(group: FusedGroup) -> Counter[tuple[str, int]]:
-    """Count the stores and the vector loads of the model's choice by how many elements they move."""
+    """Count stores and vector loads of the model's choice by width."""
     kernel = extract(lower(group, choose(group, GPU)[0].schedule, {}, GPU))
     found: Counter[tuple[str, int]] = Counter()
     for node in post_order(r for phase in phases(kernel.items) for r in phase.roots):
@@ -132,8 +144,11 @@ def test_guards_hold_together_or_nothing_is_merged() -> None:
 
 
 @needs_opencl
-def test_elements_of_vectors_are_stored_as_vectors_of_another_direction() -> None:
-    """Each row is loaded at once; four rows' first elements, which nothing is done with, are stored at once."""
+def test_vector_elements_are_stored_in_other_direction() -> None:
+    """Each row is loaded at once.
+
+    First elements of four rows, which nothing changes, are stored at once.
+    """
     group = rows_transform(64)
     for structure in (space := make_space(group, SPACES["opencl"])).structures:
         for schedule in legal_points(space, structure, 1, 256):

@@ -1,5 +1,7 @@
-"""What neighbouring outputs of a filter load in common: a window over all taps, or over the inner ones where all are
-more than a thread holds, or none. The model counts as many.
+"""Shared loads of neighbouring outputs of a filter.
+
+A window covers all taps, or the inner ones where all are more than a thread holds, or none. The cost model counts as
+many.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ CASES = [(3, 1, 2, 4), (5, 2, 4, 4), (5, 2, 2, 2), (3, 2, 8, 4)]
 
 @pytest.mark.parametrize("outputs", [32, 29])  # 29 are no whole number of any thread's outputs
 @pytest.mark.parametrize(("taps", "stride", "rows", "columns"), CASES)
-def test_each_element_is_loaded_once_where_a_thread_holds_all(
+def test_each_element_is_loaded_once_in_registers(
     taps: int, stride: int, rows: int, columns: int, outputs: int
 ) -> None:
     make = builder()
@@ -66,7 +68,10 @@ def loads(group: FusedGroup, schedule: Schedule, tensor: str) -> int:
 @pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (2, 2), (2, 3), (5, 2)])
 @pytest.mark.parametrize("pad", [0, 1])
 def test_what_only_missing_outputs_read_is_not_loaded(taps: int, stride: int, outputs: int, pad: int) -> None:
-    """Two images of four outputs a thread, of which the last are behind the end."""
+    """Two images of four outputs a thread.
+
+    The last are beyond the end.
+    """
     make = builder()
     value = make.node(
         "max_pool", make.input(2, 1, 1, (outputs - 1) * stride + taps - 2 * pad), kernel_shape=(1, taps),

@@ -1,5 +1,6 @@
-"""Random plans of kernels without a text: tensors lie anywhere in few buffers, loops move them; and what launches do to
-bytes, one by one.
+"""Random plans of kernels without a text.
+
+Launches change bytes one by one. Tensors lie anywhere in few buffers, and loops move them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ TARGET = find_target("opencl")
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Draw a plan of up to 10 steps over up to 5 buffers, with up to two loops; its buffers share memory as the order
-    of steps allows.
+    """Draw a plan of up to 10 steps and two loops.
+
+    It has up to 5 buffers. Its buffers share memory as the order of steps allows.
     """
     count = draw(st.integers(1, 10))
     loops = draw(_loops(count))
@@ -43,7 +45,7 @@ def plans(draw: st.DrawFn) -> Plan:
     inputs, outputs = ((draw(st.sampled_from(names)),) for _ in range(2))
     plan = Plan("drawn", TARGET, inputs, outputs, types, storages, {}, ({},) * count, 0, {}, tuple(kernels),
                 tuple(steps), binaries=(None,) * count, loops=loops)  # fmt: skip
-    return placed(plan)
+    return share_buffers(plan)
 
 
 @st.composite
@@ -64,8 +66,8 @@ def _tensor(draw: st.DrawFn, turns: int) -> tuple[TensorType, Storage]:
     return TensorType(dtype, shape), evolve(storage, offset=storage.offset - min(0, *storage.ends))
 
 
-def placed(plan: Plan) -> Plan:
-    """Return a plan whose buffers share memory as the order of its steps allows."""
+def share_buffers(plan: Plan) -> Plan:
+    """Return a plan whose buffers share memory in step order."""
     sizes: dict[tuple[str, int, str], int] = {}
     for tensor, storage in plan.storages.items():
         key = "tensor", 0, storage.buffer
@@ -77,7 +79,10 @@ def placed(plan: Plan) -> Plan:
 
 
 def bytes_of(plan: Plan, tensor: str, turn: int = 0) -> list[tuple[str, int]]:
-    """Return the bytes of a tensor, each by its buffer and its number there, in the order of elements."""
+    """Return the bytes of a tensor in the order of elements.
+
+    Each is its buffer and its number there.
+    """
     storage, type_ = plan.storages[tensor], plan.types[tensor]
     size, found = type_.dtype.size, []
     for place in product(*map(range, type_.shape)):
@@ -87,17 +92,17 @@ def bytes_of(plan: Plan, tensor: str, turn: int = 0) -> list[tuple[str, int]]:
 
 
 def touched(plan: Plan, step: int, turn: int) -> list[tuple[bool, list[tuple[str, int]]]]:
-    """Return for each argument of a launch whether it is written, and its bytes."""
+    """Return the bytes of each argument, and whether it is written."""
     arguments = plan.kernels[plan.steps[step].kernel].arguments
     names = plan.steps[step].tensors
     return [(a.written, bytes_of(plan, t, turn)) for a, t in zip(arguments, names, strict=True) if not a.table]
 
 
 def outcome(plan: Plan, order: Sequence[int], begins: Mapping[str, int], known: Mapping[int, set[object]]) -> list[int]:
-    """Return what the bytes of the outputs are when launches run in an order, where buffers begin at these places.
+    """Return the output bytes of launches in an order.
 
-    What a launch writes depends on all that it reads, and it reads what it writes; `known` are the bytes that some
-    launch before each, or whoever gives the inputs, has written.
+    Buffers begin at given positions. Written bytes depend on all bytes that the launch reads, and it reads the bytes
+    that it writes. `known` are the bytes that some launch before each, or the inputs, have written.
     """
     launches = list(plan.launches())
     memory: dict[int, int] = {}
@@ -115,7 +120,10 @@ def outcome(plan: Plan, order: Sequence[int], begins: Mapping[str, int], known: 
 
 
 def known_bytes(plan: Plan) -> dict[int, set[object]]:
-    """Return the bytes that are written before each launch, and before the end, in the order of the plan."""
+    """Return the bytes written before each launch and before the end.
+
+    Launches run in the order of the plan.
+    """
     known: set[object] = {place for tensor in plan.inputs for place in bytes_of(plan, tensor)}
     found: dict[int, set[object]] = {}
     for number, launch in enumerate(plan.launches()):

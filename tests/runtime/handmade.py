@@ -1,5 +1,6 @@
-"""A compiled graph written by hand, in OpenCL C and in CUDA, and what it computes: the runtime is tested without the
-passes.
+"""Compiled graph written by hand, and its results.
+
+It is in OpenCL C and in CUDA. The runtime is tested without the passes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ def f32(*shape: int) -> TensorType:
 
 
 def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: str, **fields: Any) -> KernelFunction:
-    """Return a kernel of one thread per element; `body` sees `i`, and each parameter as if it began at its tensor."""
+    """Return a kernel of one thread per element.
+
+    `body` sees `i`, and each parameter as if it began at its tensor.
+    """
     if dialect == "opencl":
-        params = ", ".join(f"__global {t}* {p}, int {p}_base" for p, t in _typed(parameters))
+        params = ", ".join(f"__global {t}* {p}, int {p}_base" for p, t in _typed_parameters(parameters))
         moves = " ".join(f"{p} += {p}_base;" for p, _ in parameters)
         head, index = f"__kernel void {name}({params})", "get_global_id(0)"
     else:
-        params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed(parameters))
+        params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed_parameters(parameters))
         moves, head, index = "", f'extern "C" __global__ void {name}({params})', "blockIdx.x * blockDim.x + threadIdx.x"
     source = f"{head} {{ {moves} int i = {index}; {body} }}\n"
     arguments = tuple(
@@ -40,13 +44,14 @@ def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: st
     return KernelFunction(name, dialect, source, (ROWS, 1, 1), (COLUMNS, 1, 1), arguments, **fields)
 
 
-def _typed(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
+def _typed_parameters(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
     return [(p, "int" if p.startswith("t") else "float") for p, _ in parameters]
 
 
 def example(dialect: str = "opencl", x: str = "x", y: str = "y") -> tuple[CompiledGraph, Graph]:
-    """Return `y = concat(2 * (x + 3 * w), 2 * x)` along the columns, with a table, a shared kernel and parts of one
-    buffer.
+    """Return a concatenation of two sums along the columns.
+
+    It is `y = concat(2 * (x + 3 * w), 2 * x)`. It has a table, a shared kernel and parts of one buffer.
     """
     add = kernel(
         dialect,

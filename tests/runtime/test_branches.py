@@ -1,4 +1,7 @@
-"""Plans in branches on a device that takes launches in any order that is right: they compute what a chain computes."""
+"""Concurrent launches on a device that takes them in any legal order.
+
+They compute the same as a launch sequence.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ USES = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 
 
 class AnyOrder(OpenCLDevice):
-    """A device that launches branches in another order each time, all of which are right; or in the one given."""
+    """Device that launches branches in another legal order each time.
+
+    A test may give the order.
+    """
 
     order: Sequence[int] = ()
     recorded = 0
@@ -49,7 +55,10 @@ class AnyOrder(OpenCLDevice):
 
 
 def check(plan: Plan, inputs: Mapping[str, Any], times: int = 3) -> Plan | None:
-    """Assert that the plan in branches leaves the same bits in any order; return it."""
+    """Assert that branches leave the same bits in any order.
+
+    Returns the plan in branches.
+    """
     branched = in_branches(plan)
     if branched is None:
         return None
@@ -64,7 +73,7 @@ def check(plan: Plan, inputs: Mapping[str, Any], times: int = 3) -> Plan | None:
 
 @needs_opencl
 @pytest.mark.parametrize("first", range(3))
-def test_any_operations_compute_in_branches_what_they_do_in_a_chain(first: int) -> None:
+def test_any_operations_in_branches_equal_the_sequence(first: int) -> None:
     """Recurrences, concatenations, views, scatters and tables among them, in one plan."""
     bench = bench_of([use for use in USES[first::6] if use.op in ("lstm", "gru", "concat") or use in USES[first::12]])
     made = build_graph(bench.graph, bench.spec, TARGET, CompileOptions())
@@ -76,13 +85,16 @@ def test_any_operations_compute_in_branches_what_they_do_in_a_chain(first: int) 
 @needs_opencl
 @settings(max_examples=examples(3, 200), deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(graphs(), st.sampled_from(("fusion", "no-fusion")))
-def test_random_graphs_compute_in_branches_what_they_do_in_a_chain(drawn: Graph, mode: Any) -> None:
+def test_random_graphs_in_branches_equal_the_sequence(drawn: Graph, mode: Any) -> None:
     made = build_graph(drawn, load_spec([]), TARGET, CompileOptions(mode))
     check(made.plan, made.random_inputs(1))
 
 
 def two_branches() -> Graph:
-    """A value, two things of it in parts of one buffer, and a sum over both."""
+    """Return a value, two results of it, and their sum.
+
+    The results are in parts of one buffer.
+    """
     return graph(
         {"x": (8, 12), "w": (12, 12)},
         op("h", "relu", "x"),
@@ -96,7 +108,10 @@ def two_branches() -> Graph:
 
 @needs_opencl
 def test_each_edge_is_needed() -> None:
-    """The check has teeth: launches in an order that breaks one edge compute something else."""
+    """The check can fail.
+
+    Launches in an order that breaks one edge compute another result.
+    """
     made = build_graph(two_branches(), load_spec([]), TARGET, CompileOptions("no-fusion"))
     branched = check(made.plan, made.random_inputs(1))
     assert branched is not None
@@ -113,7 +128,7 @@ def test_each_edge_is_needed() -> None:
 
 
 def without(waits: Waits, former: int, number: int) -> list[int]:
-    """Return an order in which everything follows what it waits for, but one launch another."""
+    """Return an order that respects all dependencies but one."""
     count = len(waits.direct)
     front = [n for n in range(count) if waits.before[number] >> n & 1 and not waits.before[n] >> former & 1]
     order = [*(n for n in front if n != former), number, former]
@@ -121,7 +136,7 @@ def without(waits: Waits, former: int, number: int) -> list[int]:
 
 
 @needs_opencl
-def test_other_devices_launch_a_plan_in_branches_in_its_order(tmp_path: Path) -> None:
+def test_other_devices_launch_branches_in_plan_order(tmp_path: Path) -> None:
     plan = example_plan()
     branched = in_branches(plan)
     assert branched is not None

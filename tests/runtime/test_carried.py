@@ -1,4 +1,4 @@
-"""Outputs that become inputs: moved in an order in which none is written over before it was moved."""
+"""Outputs that become inputs: each is moved before it is overwritten."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 @st.composite
 def moves(draw: st.DrawFn) -> list[CarriedMove]:
-    """Moves of up to six bytes each, to places that lie apart, from places that lie apart, anywhere in 40 bytes."""
+    """Draw moves with disjoint sources and targets.
 
-    def apart(sizes: list[int]) -> list[int]:
+    Each has up to six of 40 bytes.
+    """
+
+    def disjoint_offsets(sizes: list[int]) -> list[int]:
         order, places, end = draw(st.permutations(range(len(sizes)))), [0] * len(sizes), 0
         for n in order:
             places[n] = end + draw(st.integers(0, 3))
@@ -20,7 +23,7 @@ def moves(draw: st.DrawFn) -> list[CarriedMove]:
         return places
 
     sizes = draw(st.lists(st.integers(0, 6), max_size=5))
-    return [CarriedMove(*each) for each in zip(apart(sizes), apart(sizes), sizes, strict=True)]
+    return [CarriedMove(*each) for each in zip(disjoint_offsets(sizes), disjoint_offsets(sizes), sizes, strict=True)]
 
 
 @given(moves())

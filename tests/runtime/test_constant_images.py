@@ -1,4 +1,7 @@
-"""Constants that plans share on a device: equal bytes have one block, and released ones are found there."""
+"""Constants that plans share on a device.
+
+Equal bytes have one block, and released ones are found there.
+"""
 
 from __future__ import annotations
 

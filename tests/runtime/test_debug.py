@@ -1,5 +1,6 @@
-"""Debug mode: an index from data that is out of range is an error that says which; without it nothing leaves its
-tensor.
+"""Debug mode.
+
+An index from data that is out of range is an error that names it. Without it no access leaves its tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def ints(*values: Any) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def named(*operands: np.ndarray) -> dict[str, np.ndarray]:
+def named_inputs(*operands: np.ndarray) -> dict[str, np.ndarray]:
     return {f"x{n}": x for n, x in enumerate(operands)}
 
 
@@ -65,25 +66,25 @@ WRONG: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], str]] = {
 
 @needs_opencl
 @pytest.mark.parametrize("op", WRONG)
-def test_an_index_out_of_range_is_an_error_in_debug_mode(op: str) -> None:
+def test_out_of_range_index_fails_in_debug_mode(op: str) -> None:
     operands, attributes, message = WRONG[op]
     made = graph(op, *operands, **attributes)
     plan = cuts.build(made, target="opencl", debug=True)
     with pytest.raises(cuts.CutsError, match=rf"node 'node' \({op}\): .*{message}; correct the integers"):
-        plan.run(named(*operands))
+        plan.run(named_inputs(*operands))
     with pytest.raises(cuts.CutsError, match=message):  # the reference checks always
-        plan.reference(named(*operands))
-    cuts.build(made, target="opencl").run(named(*operands))  # without checks it computes something
+        plan.reference(named_inputs(*operands))
+    cuts.build(made, target="opencl").run(named_inputs(*operands))  # without checks it computes something
 
 
 @needs_opencl
-def test_without_checks_the_nearest_element_is_read_and_nothing_is_written() -> None:
+def test_without_checks_nearest_element_is_read() -> None:
     x, ids = f(5, 3), ints(9, -9)
     plan = cuts.build(graph("gather", x, ids), target="opencl")
-    np.testing.assert_array_equal(plan.run(named(x, ids))["y0"], x[[4, 0]])
+    np.testing.assert_array_equal(plan.run(named_inputs(x, ids))["y0"], x[[4, 0]])
     operands = (x, ints([9], [-9]), f(2, 3))
     np.testing.assert_array_equal(
-        cuts.build(graph("scatter_nd", *operands), target="opencl").run(named(*operands))["y0"], x
+        cuts.build(graph("scatter_nd", *operands), target="opencl").run(named_inputs(*operands))["y0"], x
     )
 
 
@@ -93,15 +94,15 @@ PLAN: list[cuts.CompiledPlan] = []
 @needs_opencl
 @given(st.lists(st.integers(-7, 6), min_size=4, max_size=4))
 @settings(max_examples=30)
-def test_there_is_an_error_exactly_where_numpy_has_one(ids: list[int]) -> None:
+def test_errors_are_exactly_those_of_numpy(ids: list[int]) -> None:
     if not PLAN:
         PLAN.append(cuts.build(graph("gather", f(5, 3), ints(0, 0, 0, 0)), target="opencl", debug=True))
     wrong = [(n, value) for n, value in enumerate(ids) if not -5 <= value < 5]
     if not wrong:
-        np.testing.assert_array_equal(PLAN[0].run(named(f(5, 3), ints(*ids)))["y0"], f(5, 3)[ids])
+        np.testing.assert_array_equal(PLAN[0].run(named_inputs(f(5, 3), ints(*ids)))["y0"], f(5, 3)[ids])
         return
     with pytest.raises(cuts.CutsError, match=rf"found {wrong[0][1]} at \[{wrong[0][0]}\]"):
-        PLAN[0].run(named(f(5, 3), ints(*ids)))
+        PLAN[0].run(named_inputs(f(5, 3), ints(*ids)))
 
 
 @needs_opencl
@@ -110,12 +111,12 @@ def test_a_saved_plan_keeps_its_checks(tmp_path: Any) -> None:
     cuts.build(graph("gather", x, ids), target="opencl", debug=True).save(tmp_path / "p")
     plan = cuts.load(tmp_path / "p")
     with pytest.raises(cuts.CutsError, match=r"found 7 at \[1\]"):
-        plan.run(named(x, ids))
-    assert list(plan.run(named(x, ints(0, 4)))) == ["y0"]
+        plan.run(named_inputs(x, ids))
+    assert list(plan.run(named_inputs(x, ints(0, 4)))) == ["y0"]
 
 
 @needs_opencl
-def test_constant_indices_are_checked_when_the_plan_is_made() -> None:
+def test_constant_indices_are_checked_at_compile_time() -> None:
     made = graph("gather", f(5, 3), ints(0, 7))
     fixed = cuts.Graph(made.name, ("x0",), made.outputs, made.types, made.nodes, {"x1": ints(0, 7)})
     with pytest.raises(cuts.CutsError, match=r"found 7 at \[1\]"):

@@ -1,4 +1,7 @@
-"""Running plans on PoCL: numbers, inputs of every kind, and complaints about wrong ones."""
+"""Plans on PoCL.
+
+Numbers, inputs of every kind, and errors for wrong ones.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def test_bad_inputs_are_named(session: Session, name: str) -> None:
 
 
 @needs_opencl
-def test_an_output_may_be_an_input_or_a_constant() -> None:
+def test_output_may_be_an_input_or_constant() -> None:
     plan = example_plan()
     plan = evolve(plan, steps=(), outputs=("x", "w"), groups=())
     x = random_x()
@@ -94,7 +97,7 @@ def values(array: Any) -> np.ndarray[Any, Any]:
 
 @needs_opencl
 def test_outputs_on_the_device_belong_to_the_caller() -> None:
-    """A later run writes neither over them nor over one another's, until nobody refers to them any more."""
+    """A later run overwrites no result that is still referenced."""
     session = Session(example_plan())
     runs = [session.run({"x": random_x(seed)}, on_device=True) for seed in range(3)]
     for seed, found in enumerate(runs):
@@ -117,7 +120,7 @@ def test_strided_inputs_share_their_buffer() -> None:
 
 
 @needs_opencl
-def test_a_strided_input_leaves_the_rest_of_its_buffer_alone() -> None:
+def test_strided_input_leaves_rest_of_its_buffer() -> None:
     left, right = random_x(1), random_x(2)
     constants = {**example_plan().constants, "right": right}
     plan = evolve(example_plan(), inputs=("left",), constants=constants, outputs=("y",), steps=(), groups=())

@@ -1,4 +1,4 @@
-"""Plans that run over memory of somebody else: what they compute, what they touch, and how their memory is laid out."""
+"""External buffers: results, touched memory, and memory layout of plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .handmade import COLUMNS, ROWS, example, example_plan, expected, kernel, ra
 from .test_waits import some_order
 
 #: Bytes of no tensor around each block, all of a value that no kernel writes.
-ZONE, UNTOUCHED = 64, 0xA5
+ZONE, GUARD_BYTE = 64, 0xA5
 
 
 class Arena:
@@ -34,8 +34,11 @@ class Arena:
         self.blocks: list[tuple[Any, int, int]] = []
 
     def new(self, nbytes: int, values: Any = None) -> int:
-        """Return the address of a new block, of zeros or of the bytes of an array."""
-        whole = np.full(nbytes + 3 * ZONE, UNTOUCHED, np.uint8)
+        """Return the address of a new block.
+
+        It holds zeros or the bytes of an array.
+        """
+        whole = np.full(nbytes + 3 * ZONE, GUARD_BYTE, np.uint8)
         start = ZONE + -(whole.ctypes.data + ZONE) % ZONE
         whole[start : start + nbytes] = 0 if values is None else np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         self.blocks.append((whole, start, nbytes))
@@ -45,13 +48,16 @@ class Arena:
         """Return the bytes of the block at an address."""
         return next(w[s : s + n] for w, s, n in self.blocks if int(w.ctypes.data) + s == address)
 
-    def untouched(self) -> bool:
-        """Whether nothing was written around any block."""
-        return all(np.all(w[:s] == UNTOUCHED) and np.all(w[s + n :] == UNTOUCHED) for w, s, n in self.blocks)
+    def is_untouched(self) -> bool:
+        """Return true where no byte around any block was written."""
+        return all(np.all(w[:s] == GUARD_BYTE) and np.all(w[s + n :] == GUARD_BYTE) for w, s, n in self.blocks)
 
 
 def run(plan: Plan, chains: Chains, inputs: dict[str, Any], held: tuple[str, ...] = (), times: int = 2) -> Any:
-    """Run a plan in place, over other memory each time, and return what the last run computed."""
+    """Run a plan over external buffers, other memory each time.
+
+    Returns the results of the last run.
+    """
     arena = Arena()
     session = InPlaceSession(plan, chains, held, arena.new)
     layout = session.layout
@@ -69,7 +75,7 @@ def run(plan: Plan, chains: Chains, inputs: dict[str, Any], held: tuple[str, ...
         for name, address in zip((*layout.held, *layout.moving), (*fixed[2:], *given), strict=True):
             same = arena.bytes_at(address) == np.ascontiguousarray(inputs[name]).reshape(-1).view(np.uint8)
             assert np.all(same), f"input {name} was written to"
-        assert arena.untouched()
+        assert arena.is_untouched()
     return found
 
 
@@ -83,7 +89,7 @@ USES = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 
 
 class AnyOrder:
-    """Chains whose launches run in an order in which each follows what it waits for, and not in that of the plan."""
+    """Launch sequences in an order that respects dependencies, other than the plan's."""
 
     waits = True
 
@@ -100,7 +106,7 @@ class AnyOrder:
 @needs_opencl
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("branched", [False, True])
-def test_any_operations_compute_in_place_what_they_do_in_an_arena(first: int, branched: bool) -> None:
+def test_external_buffers_give_the_results_of_an_arena(first: int, branched: bool) -> None:
     """Recurrences, concatenations, views, scatters and tables among them, in one plan."""
     bench = bench_of([use for use in USES[first::6] if use.op in ("lstm", "gru", "concat") or use in USES[first::12]])
     made = build_graph(bench.graph, bench.spec, find_target("opencl"), CompileOptions())
@@ -120,13 +126,13 @@ def test_parts_of_one_buffer_are_found_in_it(held: tuple[str, ...]) -> None:
     assert all(np.allclose(found[name], value, atol=1e-5) for name, value in expected(x).items())
 
 
-def test_only_the_first_output_of_a_block_is_its_owner() -> None:
+def test_only_first_output_of_a_block_owns_it() -> None:
     layout = layout_of(example_plan())
     assert [(outlet.name, outlet.owned) for outlet in layout.outlets] == [("y", True), ("left", False)]
     assert layout.sizes[layout.fresh[0]] == ROWS * 2 * COLUMNS * 4
 
 
-def test_inputs_and_outputs_take_no_memory_of_the_plan() -> None:
+def test_inputs_and_outputs_take_no_plan_memory() -> None:
     plan = example_plan()
     layout = layout_of(plan)
     constants, scratch = layout.sizes[:2]
@@ -136,7 +142,7 @@ def test_inputs_and_outputs_take_no_memory_of_the_plan() -> None:
 
 
 @needs_opencl
-def test_an_input_that_a_kernel_writes_to_is_copied_first() -> None:
+def test_input_written_by_a_kernel_is_copied_first() -> None:
     compiled, graph = example()
     clear = kernel("opencl", "k_clear", [("a", True)], "a[i] = 0.0f;")
     steps = (*compiled.steps, Step(2, ("x",)))
@@ -149,8 +155,11 @@ def test_an_input_that_a_kernel_writes_to_is_copied_first() -> None:
     assert graph.inputs == ("x",)
 
 
-def test_what_routines_of_libraries_touch_stays_where_it_is() -> None:
-    """They are bound for good: what moves is copied to and from a place of ours, what a model holds is not."""
+def test_memory_of_library_routines_does_not_move() -> None:
+    """Constants are bound once.
+
+    Moving tensors are copied to and from own memory, a model's tensors are not.
+    """
     compiled, _ = example("cuda")
     routine = evolve(compiled.kernels[1], dialect="library")
     plan = make_plan(evolve(compiled, kernels=(compiled.kernels[0], routine)), find_target("cuda:sm_90"))
@@ -175,7 +184,7 @@ def test_outputs_may_be_inputs() -> None:
 
 @pytest.mark.parametrize("branched", [False, True])
 def test_a_gpu_runs_the_same_chain(branched: bool) -> None:
-    """On a driver in Python, so that what is recorded, set and launched is looked at here too."""
+    """A driver in Python shows the recorded and launched calls."""
     import ctypes
 
     def at(address: int, count: int) -> Any:

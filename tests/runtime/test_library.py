@@ -1,4 +1,7 @@
-"""The library's calls: what they take, what they say of what they do not, and how a plan introduces itself."""
+"""Calls of the package.
+
+Accepted arguments, errors for others, and a plan's description.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def test_a_module_needs_example_inputs() -> None:
         cuts.build(torch.nn.ReLU(), (torch.ones(2),), "reference", shapes={"input": (3,)})
 
 
-def test_a_window_larger_than_its_image_is_warned_of() -> None:
+def test_window_larger_than_its_image_is_warned_about() -> None:
     types = {"x": f32(1, 1, 2, 2), "w": f32(1, 1, 3, 3), "y": f32(1, 1, 0, 0)}
     graph = Graph("small", ("x", "w"), ("y",), types, (Node("c", "conv", ("x", "w"), ("y",)),), {})
     with pytest.warns(

@@ -1,4 +1,4 @@
-"""The memory plan: what lives together never overlaps, and sharing never costs memory."""
+"""Memory plan: live buffers never overlap, and sharing never costs memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_arena_holds_every_buffer_aligned(case: tuple[dict[int, int], dict[int, 
 
 
 @given(buffers())
-def test_arena_is_between_the_busiest_step_and_the_sum(case: tuple[dict[int, int], dict[int, Lifetime]]) -> None:
+def test_arena_is_between_busiest_step_and_sum(case: tuple[dict[int, int], dict[int, Lifetime]]) -> None:
     sizes, lifetimes = case
     _, arena = place_buffers(sizes, lifetimes)
     busiest = max(

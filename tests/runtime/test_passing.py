@@ -1,4 +1,4 @@
-"""Which tensors pass through the cache, and how a device is told."""
+"""Tensors that pass through the cache, and the device's L2 policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cuts.runtime.plan import Plan
 
 
 def plan_of(batch: int, hidden: int) -> Plan:
-    """A network of three products, the last two of which share their weights."""
+    """Return a network of three products; the last two share their weights."""
     rng = np.random.default_rng(0)
     weights = {n: rng.random(shape, np.float32) for n, shape in {"w": (64, hidden), "u": (hidden, hidden)}.items()}
     shapes = {"x": (batch, 64), **dict.fromkeys("hky", (batch, hidden))} | {n: w.shape for n, w in weights.items()}
@@ -34,7 +34,7 @@ def plan_of(batch: int, hidden: int) -> Plan:
     return build(graph, target="opencl", mode="no-fusion").plan
 
 
-def test_what_passes_is_written_by_nothing_and_read_by_one_launch() -> None:
+def test_cache_tensors_are_never_written_and_read_once() -> None:
     plan = plan_of(2, 96)
     found = passing_tensors(plan)
     assert found, "the first product has weights of its own"
@@ -50,7 +50,7 @@ def test_what_passes_is_written_by_nothing_and_read_by_one_launch() -> None:
     assert 96 * 96 * 4 not in sizes, "the other one's are read by two"
 
 
-def test_what_does_not_fit_beside_the_rest_does_not_pass() -> None:
+def test_tensor_that_does_not_fit_is_not_cached() -> None:
     plan = plan_of(2, 96)
     number, (tensor, nbytes) = max(passing_tensors(plan).items(), key=lambda item: item[1][1])
     room = sum(plan.types[t].nbytes for t in plan.steps[number].tensors if t in plan.types)
@@ -68,7 +68,7 @@ def test_calls_in_place_say_which_argument_passes() -> None:
 
 
 class Bindings:
-    """A driver that keeps what attributes are set to."""
+    """Driver that keeps the attributes that are set."""
 
     CUaccessPolicyWindow = CUstreamAttrValue = CUkernelNodeAttrValue = SimpleNamespace
     CUaccessProperty = SimpleNamespace(CU_ACCESS_PROPERTY_STREAMING="streaming", CU_ACCESS_PROPERTY_NORMAL="normal")
@@ -96,7 +96,7 @@ class Bindings:
 @pytest.mark.parametrize(
     ("most", "set_"), [(0, []), (100, [(7, 512, 100), (7, 0, 0)]), (900, [(7, 512, 300), (7, 0, 0)])]
 )
-def test_a_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[int, int, int]]) -> None:
+def test_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[int, int, int]]) -> None:
     bindings = Bindings(most)
     with passing.passing_on(7, 512, 300):
         pass
@@ -107,7 +107,7 @@ def test_a_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[
             _ = 1 / 0
     finally:
         RECORDING.reset(token)
-    assert bindings.set == set_, "and none behind, whatever happened"
+    assert bindings.set == set_, "and none afterwards, on every path"
 
 
 def test_a_node_has_a_window_of_its_own() -> None:

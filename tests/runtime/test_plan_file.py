@@ -1,4 +1,7 @@
-"""The folder form of a plan: it comes back whole, and damage of any kind is one clear error."""
+"""Folder form of a plan.
+
+It comes back whole, and any damage is one clear error.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     assert again.model.specs == {"my.cuts": "op mine"}
 
 
-def test_weights_of_equal_bytes_keep_their_shapes_and_types() -> None:
+def test_weights_of_equal_bytes_keep_shapes_and_types() -> None:
     weights = Weights({})
     arrays = [np.zeros(shape, kind) for shape, kind in (((4,), np.int32), ((2, 2), np.int32), ((4,), np.float32))]
     keys = [weights.add(array) for array in arrays]
@@ -51,7 +54,7 @@ def test_weights_of_equal_bytes_keep_their_shapes_and_types() -> None:
         assert (weights.arrays[key].shape, weights.arrays[key].dtype) == (array.shape, array.dtype)
 
 
-def test_names_full_of_code_round_trip_and_name_no_file(tmp_path: Path) -> None:
+def test_names_full_of_code_round_trip_safely(tmp_path: Path) -> None:
     plan = example_plan(x=NASTY, y="../../etc")
     save_plan(plan, tmp_path / "p")
     assert load_plan(tmp_path / "p") == plan
@@ -98,7 +101,7 @@ def edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], obje
 
 
 def link_weights(folder: Path) -> None:
-    """Put the weights outside the plan, behind a link."""
+    """Put the weights outside the plan, through a link."""
     (folder / "weights.safetensors").rename(folder.with_name("w"))
     (folder / "weights.safetensors").symlink_to(folder.with_name("w"))
 
@@ -126,7 +129,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", ["../w", "/w", "kernels/../../w"])
 def test_files_outside_of_a_plan_are_not_read(tmp_path: Path, name: str) -> None:
-    """Even where a digest says that they are what the plan means."""
+    """A matching digest of the weights does not help."""
     (tmp_path / "w").write_bytes(b"1")
     (tmp_path / "p" / "kernels").mkdir(parents=True)
     with pytest.raises(PlanError, match="outside the plan"):

@@ -1,4 +1,7 @@
-"""Pages of reports: what is drawn, that texts are escaped, and that the page's script runs in a browser."""
+"""Pages of reports.
+
+Drawn figures, escaped texts, and a script that runs in a browser.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ GPU = find_target("cuda:h200")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def compiled() -> CompiledGraph:
-    """Return a product with neighbours that are merged, and a softmax that stays apart."""
+def compile_example() -> CompiledGraph:
+    """Return a product with merged neighbours, and a softmax that stays unfused."""
     nodes = (
         op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"),
         op("d", "softmax", "c"), op("e", "add", "d", "x"),
@@ -41,7 +44,7 @@ def compiled() -> CompiledGraph:
 
 
 def plan() -> Plan:
-    return make_plan(compiled(), GPU, name="a <plan> & its name")
+    return make_plan(compile_example(), GPU, name="a <plan> & its name")
 
 
 def page(made: Plan) -> str:
@@ -84,8 +87,8 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
     assert any(arcs(made))
 
 
-def test_neighbours_that_stayed_apart_are_told_with_both_numbers_or_a_reason() -> None:
-    merges: list[dict[str, Any]] = [m for group in compiled().groups for m in group["merges"]]  # type: ignore[attr-defined]
+def test_unfused_neighbours_show_both_times_or_a_reason() -> None:
+    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]  # type: ignore[attr-defined]
     assert merges
     for merge in merges:
         if merge["together"] is None:
@@ -94,8 +97,8 @@ def test_neighbours_that_stayed_apart_are_told_with_both_numbers_or_a_reason() -
             assert merge["together"]["seconds"] >= merge["apart"]["seconds"]
 
 
-def test_a_merged_group_tells_what_its_operations_take_by_themselves() -> None:
-    for group in compiled().groups:
+def test_merged_group_shows_times_of_its_operations() -> None:
+    for group in compile_example().groups:
         several = len(group["ops"]) > 1  # type: ignore[arg-type]
         assert ("parts" in group) == several
 
@@ -114,8 +117,11 @@ def test_times_of_launches_take_the_place_of_estimates() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open a page in")
-def test_the_script_of_a_page_runs_in_a_browser(tmp_path: Path) -> None:
-    """Every row is pointed at and clicked, a filter typed, each table sorted both ways; errors are left on the root."""
+def test_page_script_runs_in_a_browser(tmp_path: Path) -> None:
+    """The script handles every click, filter and sort.
+
+    Every row is pointed at and clicked, a filter typed, each table sorted both ways. Errors are left on the root.
+    """
     use = """
     for (const row of document.querySelectorAll(".launch")) { row.dispatchEvent(new Event("mouseenter")); row.click(); }
     const filter = document.querySelector("input[type=search]");

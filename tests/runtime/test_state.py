@@ -1,4 +1,7 @@
-"""State of a plan: kept between runs, read, set and reset; sessions, threads and folders."""
+"""State of a plan.
+
+Kept between runs, read, set and reset; sessions, threads and folders.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ TARGETS = ["reference", pytest.param("opencl", marks=_KERNELS)]
 
 
 def running_sum(size: int = 4) -> Graph:
-    """Return a graph that adds its input to a sum, and returns twice the sum."""
+    """Return a graph that adds its input to a sum.
+
+    It returns twice the sum.
+    """
     type_ = TensorType(DType.F32, (size,))
     nodes = (Node("add", "add", ("sum", "x"), ("sum.next",)), Node("double", "add", ("sum.next", "sum.next"), ("y",)))
     types = dict.fromkeys(("x", "sum", "sum.next", "y"), type_)
@@ -167,7 +173,7 @@ def test_the_text_of_a_graph_has_its_state() -> None:
         graph_to_json(running_sum())
 
 
-def test_state_has_an_input_and_an_output_of_its_own() -> None:
+def test_state_has_its_own_input_and_output() -> None:
     graph = running_sum()
     for tensor, message in (
         (StateTensor("y", "sum.next", ONES), "expected an input of its own, found 'y'"),
@@ -189,7 +195,7 @@ def test_training_carries_state() -> None:
 
 
 def with_state(plan: Plan, given: str, found: str) -> Plan:
-    """Return a plan in which an output is the next value of an input."""
+    """Return a plan with an output as an input's next value."""
     assert plan.model is not None
     interface = Interface({"kept": StateTensor(given, found, random_x(1))})
     return evolve(plan, model=evolve(plan.model, graph=evolve(plan.model.graph, interface=interface)))

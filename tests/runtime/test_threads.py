@@ -1,4 +1,7 @@
-"""One plan in several threads: every result is its caller's, and stays so."""
+"""One plan in several threads.
+
+Every result is its caller's, and stays so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ THREADS, RUNS = 4, 100
 
 
 def wrong_results(run: Any) -> int:
-    """Call `run` from several threads, keep all results, and count those that are not what their inputs give."""
+    """Call `run` from several threads and count wrong results."""
 
     def work(thread: int) -> list[tuple[int, Any]]:
         return [(seed, run({"x": random_x(seed)})) for seed in range(thread * RUNS, (thread + 1) * RUNS)]

@@ -1,4 +1,7 @@
-"""A constant that kernels read only through views is part of the plan, and keeps its memory."""
+"""Constants that kernels read only through views belong to the plan.
+
+They keep their memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from cuts.tests.needs import needs_opencl
 
 
 @needs_opencl
-def test_a_recurrence_begins_with_the_constant_it_is_given() -> None:
+def test_recurrence_begins_with_its_given_constant() -> None:
     rng = np.random.default_rng(0)
     shapes = {"x": (1, 1, 256), "w": (2, 32, 256), "r": (2, 32, 8), "b": (2, 64), "h": (2, 1, 8), "c": (2, 1, 8)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) / 10 for name, shape in shapes.items()}

@@ -1,4 +1,7 @@
-"""What launches wait for: exactly what touches the same bytes, and enough that any order of it computes the same."""
+"""Hazards of launches: exactly the launches on the same bytes.
+
+Any order that respects them computes the same.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from .drawn_plans import known_bytes, outcome, plans, touched
 from .handmade import example_plan
 
 
-def conflicting(plan: Plan, *, apart: bool) -> list[int]:
+def conflicting(plan: Plan, *, separate_buffers: bool) -> list[int]:
     """Return which launches end before each, byte by byte."""
-    begins = {name: (name if apart else place.offset) for name, place in plan.buffers.items()}
+    begins = {name: (name if separate_buffers else place.offset) for name, place in plan.buffers.items()}
     each = []
     for launch in plan.launches():
-        bytes_ = [(w, {(begins[b], n) if apart else begins[b] + n for b, n in ns}) for w, ns in touched(plan, *launch)]
+        bytes_ = [
+            (w, {(begins[b], n) if separate_buffers else begins[b] + n for b, n in ns})
+            for w, ns in touched(plan, *launch)
+        ]
         each.append((set().union(*(ns for _, ns in bytes_)), set().union(*(ns for w, ns in bytes_ if w))))
     before: list[int] = []
     for number, (all_, written) in enumerate(each):
@@ -35,8 +41,8 @@ def conflicting(plan: Plan, *, apart: bool) -> list[int]:
 
 
 @given(plans(), st.booleans())
-def test_launches_wait_for_those_that_touch_the_same_bytes_and_no_others(plan: Plan, apart: bool) -> None:
-    assert list(waits_of(plan, apart).before) == conflicting(plan, apart=apart)
+def test_launches_wait_for_same_byte_launches_only(plan: Plan, separate_buffers: bool) -> None:
+    assert list(waits_of(plan, separate_buffers).before) == conflicting(plan, separate_buffers=separate_buffers)
 
 
 @given(plans())
@@ -50,7 +56,7 @@ def test_what_is_waited_for_is_said_once(plan: Plan) -> None:
 
 
 @given(plans(), st.integers(0, 2**16))
-def test_any_order_in_which_nobody_is_waited_for_computes_the_same(plan: Plan, seed: int) -> None:
+def test_any_legal_order_computes_the_same(plan: Plan, seed: int) -> None:
     known = known_bytes(plan)
     alone = {name: number << 12 for number, name in enumerate(plan.buffers)}
     wanted = outcome(plan, range(plan.launch_count), alone, known)
@@ -73,7 +79,7 @@ def test_branches_share_no_memory_that_makes_launches_wait(plan: Plan) -> None:
 
 
 def some_order(waits: Waits, chance: Random) -> list[int]:
-    """Return some order in which everything follows what it waits for."""
+    """Return some order that respects all dependencies."""
     left, order, done = list(range(len(waits.direct))), list[int](), set[int]()
     while left:
         ready = [number for number in left if done.issuperset(waits.direct[number])]
@@ -84,7 +90,7 @@ def some_order(waits: Waits, chance: Random) -> list[int]:
     return order
 
 
-def test_whoever_writes_parts_of_a_concatenation_does_not_wait() -> None:
+def test_writers_of_concatenation_parts_do_not_wait() -> None:
     assert waits_of(example_plan()).direct == ((), (0,), ())
 
 
@@ -95,7 +101,7 @@ def test_routines_of_libraries_follow_one_another() -> None:
 
 
 def test_an_order_without_an_edge_computes_something_else() -> None:
-    """What keeps orders the same is the edges: each of these has teeth."""
+    """Every edge is needed to keep orders equal."""
     plan = example_plan()
     known, begins = known_bytes(plan), {name: number << 12 for number, name in enumerate(plan.buffers)}
     results = {order: outcome(plan, order, begins, known) for order in permutations(range(3))}
@@ -104,14 +110,14 @@ def test_an_order_without_an_edge_computes_something_else() -> None:
     assert all(results[order] != results[right[0]] for order in set(results) - set(right))
 
 
-def test_the_longest_way_through_launches_is_what_they_take_side_by_side() -> None:
+def test_longest_path_is_the_time_of_concurrent_launches() -> None:
     waits = Waits(((), (0,), (), (2,)), (0, 1, 0, 4))
     assert waits.longest([1.0, 2.0, 4.0, 1.0]) == 5.0
     assert not waits.chained
     assert Waits(((), (0,)), (0, 1)).chained
 
 
-def test_buffers_of_two_branches_are_apart_though_the_order_of_steps_would_let_them_share() -> None:
+def test_buffers_of_two_branches_do_not_share_memory() -> None:
     plan = example_plan()
     lives = branch_lives(plan, waits_of(plan, apart=True))
     assert set(lives) == {("tensor", 0, name) for name in plan.buffers} | {("table", 0, "t")}

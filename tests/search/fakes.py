@@ -1,4 +1,7 @@
-"""A bench without a device: a cost function says what every kernel takes, and tables say which kernels fail and how."""
+"""Bench without a device.
+
+A cost function gives the time of every kernel, and tables say which kernels fail and how.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from cuts.search.resources import Resources
 from cuts.search.strategies import ProposingFactory
 from cuts.search.tuner import Tuner
 
-#: What jobs were answered before, by method and arguments: tests search the same few spaces again and again.
+#: Earlier answers to jobs, by method and arguments: tests search the same few spaces again and again.
 _ANSWERS: dict[tuple[str, bytes], Any] = {}
 
 OPENCL = find_target("opencl")
@@ -60,8 +63,9 @@ def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> Problem:
 
 
 def answer_of(job: Job) -> Any:
-    """Return what a worker answers, which its arguments alone decide; where it runs a compiler, or says how
-    this version writes a kernel, that is asked anew.
+    """Return a worker's answer, by its arguments alone.
+
+    Jobs that run a compiler, or that depend on this version's text of a kernel, are done anew.
     """
     if job.method == "source" or (job.method == "build" and job.arguments[0].target.dialect == "cuda"):
         return getattr(ProposingFactory(), job.method)(*job.arguments)
@@ -73,7 +77,10 @@ def answer_of(job: Job) -> Any:
 
 
 class Inline:
-    """A builder that does every job when it is asked for results, in order of priority; `built` counts candidates."""
+    """Builder that does jobs on request, in order of priority.
+
+    `built` counts candidates.
+    """
 
     def __init__(self, refuse: Callable[[KernelFunction], Built | None] = lambda kernel: None) -> None:
         self.queue: list[Job] = []
@@ -109,8 +116,9 @@ class Inline:
 
 
 class FakeBench:
-    """A bench that looks times up: `cost` returns the seconds of a kernel, `verdicts` what becomes of some of them by
-    name.
+    """Bench that looks times up.
+
+    `cost` returns the seconds of a kernel, `verdicts` the outcome of some of them by name.
     """
 
     def __init__(
@@ -144,12 +152,12 @@ class FakeBench:
 
 
 def uncompiled(kernel: KernelFunction, arch: str, timeout: float) -> Cubin:
-    """Stand for the CUDA compiler where nothing is run: what it says is that nothing spills."""
+    """Replace the CUDA compiler where nothing is run: nothing spills."""
     return Cubin(kernel.source.encode())
 
 
 class Clock(Resources):
-    """Resources whose time goes on by a second with every kernel that is timed, and with nothing else."""
+    """Resources whose time advances by a second with every timed kernel only."""
 
     def __init__(
         self, database: Database, builder: Callable[[], Inline], bench: FakeBench, budget: float | None
@@ -158,7 +166,10 @@ class Clock(Resources):
 
 
 def by_threads(kernel: KernelFunction) -> float:
-    """A cost with one optimum: 16 threads a block, and a grid that is not small."""
+    """Cost with one optimum.
+
+    16 threads a block, and a grid that is not small.
+    """
     return 1e-3 * (1 + abs(kernel.block[0] - 16) + 4.0 / kernel.grid[0])
 
 

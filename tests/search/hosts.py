@@ -1,4 +1,7 @@
-"""Simulated hosts that search, on made-up devices: some are lost over a problem, some lie about times."""
+"""Simulated hosts that search, on made-up devices.
+
+Some are lost over a task, some report wrong times.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def made_up(unit: SearchUnit) -> UnitResult:
 
 
 class Hosts:
-    """Simulated hosts; each unit is `lost` with a chance, or its place tells `lies` about every time."""
+    """Simulated hosts.
+
+    Each unit is `lost` with a chance, or its host tells `lies` about every time.
+    """
 
     def __init__(self, places: int, lost: float = 0.0, lies: Sequence[int] = (), seed: int = 0) -> None:
         self.names = [f"host {k}" for k in range(places)]

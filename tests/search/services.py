@@ -24,13 +24,16 @@ class Slow:
         os.kill(os.getpid(), signal.SIGSEGV)
 
     def faults(self, times: int) -> int:
-        """Return how many pages come anew while twenty megabytes are asked for and freed again and again."""
+        """Return the number of new pages of repeated allocations.
+
+        Twenty megabytes are allocated and freed.
+        """
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(times):
             [b"x" * (1 << 16) for _ in range(320)]
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    def imported(self) -> tuple[int, int]:
+    def process_ids(self) -> tuple[int, int]:
         """Return which process this is, and which made it."""
         return os.getpid(), os.getppid()
 
@@ -39,7 +42,7 @@ class Multiplying:
     """Multiplies matrices."""
 
     def product(self) -> tuple[float, int]:
-        """Return an element of a product, and how many threads the library has for it."""
+        """Return an element of a product, and the library's thread count."""
         import numpy as np
         from threadpoolctl import threadpool_info
 
@@ -65,7 +68,7 @@ class Broken:
 
 
 class Counting:
-    """Counts what was asked of one process."""
+    """Counter of the calls of one process."""
 
     def __init__(self) -> None:
         self.calls = 0

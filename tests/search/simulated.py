@@ -1,4 +1,7 @@
-"""A simulated GPU with workers and a clock of their own: jobs are done at once, but take simulated time."""
+"""Simulated GPU with workers and a clock of their own.
+
+Jobs are done at once, but take simulated time.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ SECONDS = {
 
 @define
 class FakeClock:
-    """Time that goes on when something is said to take time. `alarm` is called once `ring` seconds have passed."""
+    """Time that advances by declared durations.
+
+    `alarm` is called once `ring` seconds have passed.
+    """
 
     now: float = 0.0
     ring: float = float("inf")
@@ -63,13 +69,16 @@ class FakeClock:
             self.pass_by(moment - self.now)
 
     def running(self) -> AbstractContextManager[None]:
-        """Take no time for what this process does."""
+        """Take no time for this process's work."""
         return nullcontext()
 
 
 @define
 class SimulatedWorkers:
-    """Workers that take simulated time; those of `lost` methods never answer, and are given up behind a job's limit."""
+    """Workers that take simulated time.
+
+    Those of `lost` methods never answer, and are given up after a job's limit.
+    """
 
     clock: FakeClock
     size: int = 4
@@ -82,7 +91,7 @@ class SimulatedWorkers:
 
     @free.default
     def _start(self) -> list[float]:
-        return [self.clock() + 2.0] * self.size  # what a process needs to import the package
+        return [self.clock() + 2.0] * self.size  # time in which a process imports the package
 
     @property
     def load(self) -> int:
@@ -94,7 +103,10 @@ class SimulatedWorkers:
         heapq.heappush(self.queue, (job.priority, next(self.numbers), self.clock(), job))
 
     def collect(self, timeout: float) -> list[Done]:
-        """Return what is done by now; let time go on to the next answer, but by no more than `timeout`."""
+        """Return finished jobs; let time advance to the next answer.
+
+        It advances by no more than `timeout`.
+        """
         end = self.clock() + (max(1e-6, timeout) if timeout else 0.0)  # a shorter one would leave the clock as it is
         while True:
             self._begin()
@@ -126,7 +138,7 @@ class SimulatedWorkers:
         return answer
 
     def drop(self, lasting: bool = False) -> list[Job]:
-        """Forget all jobs, but those that are lasting only where that is said."""
+        """Forget all jobs, lasting ones only on request."""
         lasts = [entry for entry in self.queue if entry[-1].lasting]
         self.queue = [] if lasting else lasts
         self.running = [entry for entry in self.running if entry[-1].job.lasting]
@@ -143,14 +155,14 @@ class SimulatedWorkers:
 
 @define
 class SimulatedGPU:
-    """A bench that takes simulated time: `cost` gives the seconds of a kernel."""
+    """Bench that takes simulated time: `cost` gives the seconds of a kernel."""
 
     clock: FakeClock
     cost: Callable[[KernelFunction], float]
     times: dict[str, float] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.clock.pass_by(3.0)  # what a driver needs to make a context
+        self.clock.pass_by(3.0)  # time in which a driver makes a context
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
         """Take note of nothing."""
@@ -178,7 +190,7 @@ class SimulatedGPU:
 
 
 def usual(kernel: KernelFunction) -> float:
-    """Return what any kernel takes unless a test says otherwise."""
+    """Return the time of any kernel, unless a test gives another."""
     return 1e-4
 
 
@@ -189,6 +201,9 @@ def session(
     cost: Callable[[KernelFunction], float] = usual,
     **slow: float,
 ) -> Resources:
-    """Return resources of a simulated machine; `slow` gives methods of workers other seconds."""
+    """Return resources of a simulated machine.
+
+    `slow` gives methods of workers other seconds.
+    """
     workers = lambda: SimulatedWorkers(clock, seconds={**SECONDS, **slow}, lost=lost)  # noqa: E731
     return Resources(Database(None), workers, lambda: SimulatedGPU(clock, cost), budget)

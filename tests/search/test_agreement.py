@@ -1,4 +1,7 @@
-"""Plans that may ship are compared by what they compute: one whose kernels are right, but not together, never ships."""
+"""Plan validation: plans that may ship are compared by their results.
+
+A plan whose kernels are right, but not together, never ships.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
-    """Return two branches of products that meet again; weights are inputs, or constants."""
+    """Return two branches of products that meet again.
+
+    Weights are inputs, or constants.
+    """
     square = TensorType(dtype, (SIZE, SIZE))
     nodes = (
         Node("left", "matmul", ("x", "w"), ("a",)),
@@ -66,7 +72,7 @@ def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
     return verify_graph(graph, SPEC.instances.infer)
 
 
-def compiled(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
+def compile_plan(graph: Graph, mode: Any = "mixed") -> CompiledPlan:
     return build_graph(graph, SPEC, OPENCL, CompileOptions(mode))
 
 
@@ -75,7 +81,10 @@ def plain(graph: Graph) -> CompiledPlan:
 
 
 def agreement(graph: Graph, made: list[CompiledPlan] | None = None, spare: bool = True) -> Agreement:
-    """Return what judges plans of a graph; plain plans that it makes are noted."""
+    """Return the validation of a graph's plans.
+
+    Plain plans that it makes are noted.
+    """
 
     def make() -> CompiledPlan:
         found = plain(graph)
@@ -99,8 +108,11 @@ def overlapping(plan: Plan) -> Plan:
     return evolve(plan, buffers=buffers)
 
 
-def shared(plan: Plan) -> Plan:
-    """Let two launches use one workspace, as if both results had one name."""
+def share_workspace(plan: Plan) -> Plan:
+    """Let two launches use one workspace.
+
+    Both results seem to have one name.
+    """
     renamed = {"b": "a"}
     return evolve(plan, steps=tuple(evolve(s, tensors=tuple(renamed.get(t, t) for t in s.tensors)) for s in plan.steps))
 
@@ -112,19 +124,19 @@ def wrong_constant(plan: Plan) -> Plan:
     return evolve(plan, kernels=tuple(kernels))
 
 
-FAULTS = [overlapping, shared, wrong_constant]
+FAULTS = [overlapping, share_workspace, wrong_constant]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("small", [True, False])
-def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
+def test_wrong_plan_loses_against_right_one_with_notice(
     fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
         large(monkeypatch)
     graph = network()
-    judge, right = agreement(graph), compiled(graph)
-    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    judge, right = agreement(graph), compile_plan(graph)
+    wrong = CompiledPlan(fault(compile_plan(graph, "no-fusion").plan))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert judge.trusted([right, wrong]) == [True, False]
@@ -138,13 +150,13 @@ def test_a_wrong_plan_loses_against_a_right_one_with_one_notice(
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("small", [True, False])
-def test_a_wrong_plan_without_a_rival_is_found_too(
+def test_wrong_plan_without_a_rival_is_found(
     fault: Callable[[Plan], Plan], small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
         large(monkeypatch)
     graph = network()
-    wrong = CompiledPlan(fault(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(fault(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="is dropped"):
         assert not agreement(graph).is_right(wrong)
 
@@ -155,15 +167,18 @@ def test_right_plans_agree_whatever_they_round(dtype: DType, constants: bool, mo
     graph, made = network(dtype, constants), list[CompiledPlan]()
     large(monkeypatch)
     judge = agreement(graph, made)
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     assert judge.trusted(plans) == [True, True]
-    assert not made, "nothing had to be told apart"
+    assert not made, "no plain plan was needed"
     assert judge.is_right(plans[0])
     assert len(made) == 1
 
 
 def unary(op: str, dtype: DType, size: int = 4099) -> Graph:
-    """Return an operation on what a product leaves, each a kernel of its own where nothing is fused."""
+    """Return an operation on a product's result.
+
+    Each is a kernel of its own where nothing is fused.
+    """
     types = {"x": TensorType(dtype, (size,)), "a": TensorType(dtype, (size,)), "y": TensorType(dtype, (size,))}
     nodes = (Node("square", "mul", ("x", "x"), ("a",)), Node("then", op, ("a",), ("y",)))
     return verify_graph(Graph(op, ("x",), ("y",), types, nodes), SPEC.instances.infer)
@@ -173,8 +188,8 @@ def unary(op: str, dtype: DType, size: int = 4099) -> Graph:
 def test_integers_are_exact(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     graph = unary("abs", dtype)
-    assert agreement(graph).trusted([compiled(graph), compiled(graph, "no-fusion")]) == [True, True]
-    plan = compiled(graph).plan
+    assert agreement(graph).trusted([compile_plan(graph), compile_plan(graph, "no-fusion")]) == [True, True]
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("] = ", "] = 1 + ")) for k in plan.kernels)
     wrong = CompiledPlan(evolve(plan, kernels=kernels))
     with pytest.warns(CutsWarning, match="tolerance 0"):
@@ -182,11 +197,11 @@ def test_integers_are_exact(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("way", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     found = {"y": np.array([1.0, way, 2.0], np.float32)}
     graph = unary("sqrt", DType.F32, 3)
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     outputs = iter([found, {"y": found["y"].copy()}])
     monkeypatch.setattr("cuts.compile.agreement._run_plan", lambda session, inputs: next(outputs))
     monkeypatch.setattr(Agreement, "_judged", lambda self, plan: False)
@@ -196,7 +211,10 @@ def test_what_is_no_number_in_both_agrees_and_in_one_differs(way: float, monkeyp
 
 
 def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of two nearly equal numbers is the greatest is rounding, and so is where a value is rounded to."""
+    """The greatest of two nearly equal numbers depends on rounding.
+
+    So does the place where a value is rounded.
+    """
     large(monkeypatch)
     types = {n: TensorType(DType.F32, (64, 64)) for n in "xabcy"}
     nodes = (
@@ -208,13 +226,13 @@ def test_where_the_function_itself_loses_digits_plans_agree(monkeypatch: pytest.
     types["big"] = TensorType(DType.F32, ())
     graph = Graph("steep", ("x",), ("y",), types, nodes, {"big": np.array(3e5, np.float32)})
     graph = verify_graph(graph, SPEC.instances.infer)
-    plan = compiled(graph).plan
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sin(", "1.000001f * sin(1.0000005f *")) for k in plan.kernels)
     assert agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
+def test_half_overflow_of_stored_values_decides_nothing(
     precision: PrecisionName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large(monkeypatch)
@@ -232,9 +250,9 @@ def test_what_outgrows_a_half_type_where_every_value_is_stored_tells_nothing(
     assert judge.trusted([plan, other]) == [True, True]
 
 
-def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_plan_ships_unseen_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, made = network(), list[CompiledPlan]()
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     large(monkeypatch)
     judge = agreement(graph, made, spare=False)
     assert judge.is_right(wrong)
@@ -244,23 +262,26 @@ def test_without_time_for_another_plan_a_large_one_ships_unseen(monkeypatch: pyt
     )
     assert not made
     with pytest.warns(CutsWarning, match="is dropped"):
-        assert agreement(graph, made, spare=False).trusted([wrong, compiled(graph)]) == [False, True], (
+        assert agreement(graph, made, spare=False).trusted([wrong, compile_plan(graph)]) == [False, True], (
             "suspicion is not"
         )
     assert len(made) == 1
 
 
-def test_a_right_plan_ships_where_operations_one_by_one_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of a plan that nobody measured were not checked either: where it can be asked, the reference decides."""
+def test_right_plan_ships_where_unfused_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of an unmeasured plan are unchecked too.
+
+    The reference decides where it can.
+    """
     monkeypatch.setattr("cuts.compile.agreement.SMALL", 0)
     graph = network()
     wrong = CompiledPlan(wrong_constant(plain(graph).plan))
     judge = Agreement(graph, SPEC, lambda: wrong, lambda: True)
     with pytest.warns(CutsWarning, match="of 'net' operations one by one differ from the reference: 'y'"):
-        assert judge.is_right(compiled(graph))
+        assert judge.is_right(compile_plan(graph))
 
 
-def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecidable_comparison_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
     large(monkeypatch)
 
@@ -268,13 +289,13 @@ def test_where_nothing_tells_which_plan_is_right_that_is_said(monkeypatch: pytes
         raise BackendError("no room")
 
     judge = Agreement(graph, SPEC, no_room, lambda: True)
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*no room"):
-        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
+        assert judge.trusted([wrong, compile_plan(graph)]) == [True, True]
     assert judge.is_right(wrong)
 
 
-def test_a_search_says_that_what_it_ships_was_not_compared(
+def test_search_reports_that_its_plan_was_not_compared(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     large(monkeypatch)
@@ -291,12 +312,12 @@ def test_a_search_says_that_what_it_ships_was_not_compared(
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_memory_that_is_not_there_costs_the_comparison_only(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_memory_costs_the_comparison_only(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*asked: object) -> None:
         raise MemoryError("Unable to allocate 3.00 GiB")
 
     graph = network()
-    plans = [compiled(graph), compiled(graph, "no-fusion")]
+    plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     if not small:
         large(monkeypatch)
     monkeypatch.setattr("cuts.compile.agreement.compare", none_left)
@@ -307,7 +328,7 @@ def test_memory_that_is_not_there_costs_the_comparison_only(small: bool, monkeyp
     assert judge.note(plans[0]).endswith("there is no memory for it: Unable to allocate 3.00 GiB")
 
 
-def test_where_memory_ends_while_it_is_asked_which_plan_is_right_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shortage_during_the_reference_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
     large(monkeypatch)
 
@@ -315,23 +336,23 @@ def test_where_memory_ends_while_it_is_asked_which_plan_is_right_that_is_said(mo
         raise MemoryError
 
     judge = Agreement(graph, SPEC, no_room, lambda: True)
-    wrong = CompiledPlan(shared(compiled(graph, "no-fusion").plan))
+    wrong = CompiledPlan(share_workspace(compile_plan(graph, "no-fusion").plan))
     with pytest.warns(CutsWarning, match="nothing tells which is right: 'y'.*; there is no memory for it$"):
-        assert judge.trusted([wrong, compiled(graph)]) == [True, True]
+        assert judge.trusted([wrong, compile_plan(graph)]) == [True, True]
 
 
-def test_plans_for_a_device_that_is_not_here_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*asked: object) -> None:
+def test_plans_for_absent_devices_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_missing(*asked: object) -> None:
         raise BackendError("no device")
 
-    monkeypatch.setattr("cuts.runtime.executor.open_device", gone)
+    monkeypatch.setattr("cuts.runtime.executor.open_device", raise_missing)
     graph, made = network(), list[CompiledPlan]()
-    assert agreement(graph, made).is_right(compiled(graph))
-    assert agreement(graph, made).trusted([compiled(graph), compiled(graph)]) == [True, True]
+    assert agreement(graph, made).is_right(compile_plan(graph))
+    assert agreement(graph, made).trusted([compile_plan(graph), compile_plan(graph)]) == [True, True]
     assert not made
 
 
-def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
+def test_plain_plan_has_a_kernel_for_each_operation() -> None:
     found = plain_plan(long_product(), SPEC, GPU_LIKE, CompileOptions())
     assert len(found.plan.steps) == 3
     divided = build_graph(long_product(), SPEC, GPU_LIKE, CompileOptions("no-fusion"))
@@ -339,7 +360,10 @@ def test_a_plain_plan_is_a_kernel_for_each_operation() -> None:
 
 
 def pieces() -> Graph:
-    """Return a convolution whose residues are pieces of one tensor, each a long sum."""
+    """Return a convolution whose residues are pieces of one tensor.
+
+    Each piece is a long sum.
+    """
     shapes = {"x": (1, 1024, 3, 3), "w": (1024, 4, 4, 3), "y": (1, 4, 8, 7)}
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
     node = Node("n", "conv_transpose", ("x", "w"), ("y",), {"strides": (2, 2)})
@@ -347,10 +371,8 @@ def pieces() -> Graph:
 
 
 @pytest.mark.parametrize("one_name", [False, True])
-def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
-    one_name: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a search shipped once: parts of several pieces, in one launch, before any were added up."""
+def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
     monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
@@ -366,15 +388,18 @@ def test_parts_in_one_workspace_are_found_where_they_are_launched_together(
 # ---- searches
 
 
-def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
-    """Return what a search on a made-up clock ships, where some of the plans that it makes are wrong."""
+def search_plan(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: pytest.MonkeyPatch) -> CompiledPlan:
+    """Return the plan that a search on a made-up clock ships.
 
-    def planted(*asked: Any) -> CompiledPlan:
+    Some of the plans that it makes are wrong.
+    """
+
+    def plant_fault(*asked: Any) -> CompiledPlan:
         made = plan_of(*asked)
         return CompiledPlan(wrong_constant(made.plan)) if fault(made) else made
 
     right = plain(graph)
-    monkeypatch.setattr("cuts.compile.driver.plan_of", planted)
+    monkeypatch.setattr("cuts.compile.driver.plan_of", plant_fault)
     monkeypatch.setattr("cuts.compile.driver.plain_plan", lambda *asked: right)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT)
     return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
@@ -382,26 +407,29 @@ def searched(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch: p
 
 def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
-    fused = len(searched(graph, lambda made: False, monkeypatch).plan.steps)
+    fused = len(search_plan(graph, lambda made: False, monkeypatch).plan.steps)
     with pytest.warns(CutsWarning, match="is dropped"):
-        found = searched(graph, lambda made: len(made.plan.steps) == fused, monkeypatch)
+        found = search_plan(graph, lambda made: len(made.plan.steps) == fused, monkeypatch)
     assert len(found.plan.steps) > fused
     assert all(result.ok for result in found.verify())
 
 
-def test_a_search_whose_every_plan_is_wrong_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_with_only_wrong_plans_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.warns(CutsWarning, match="is dropped"),
         pytest.raises(NumericsError, match="no plan of 'net' computes what its operations compute one by one"),
     ):
-        searched(network(), lambda made: True, monkeypatch)
+        search_plan(network(), lambda made: True, monkeypatch)
 
 
 # ---- inputs
 
 
 def deep(layers: int, dtype: DType = DType.F32) -> Graph:
-    """Return many products one after the other, whose weights are inputs that are transposed first."""
+    """Return a chain of many products.
+
+    Inputs are the weights, which are transposed first.
+    """
     size, nodes, inputs = 64, [], ["x"]
     for n in range(layers):
         inputs.append(f"w{n}")
@@ -420,7 +448,7 @@ def test_numbers_keep_their_size_through_many_products(dtype: DType) -> None:
     scales = input_scales(graph, SPEC.instances)
     assert scales["w7"] == 2.0**-3
     inputs = telling_inputs({n: graph.types[n] for n in graph.inputs}, scales, WAYS[0])
-    found = compiled(graph).run(inputs)["y39"].astype(np.float64)
+    found = compile_plan(graph).run(inputs)["y39"].astype(np.float64)
     assert 0.01 < np.sqrt(np.mean(found**2)) < 100.0
     assert tells({"y": found})
 
@@ -452,24 +480,24 @@ def test_inputs_are_drawn_until_outputs_tell_something(monkeypatch: pytest.Monke
     types = {n: TensorType(DType.F32, (5, 7)) for n in "xay"}
     nodes = (Node("log", "log", ("x",), ("a",)), Node("sum", "softmax", ("a",), ("y",), {"axis": 1}))
     graph = verify_graph(Graph("logs", ("x",), ("y",), types, nodes), SPEC.instances.infer)
-    inputs, (found,) = agreement(graph)._outputs([compiled(graph)])
+    inputs, (found,) = agreement(graph)._outputs([compile_plan(graph)])
     assert (inputs["x"] > 0).all()
     assert tells(found)
 
 
-def test_all_positive_numbers_and_variances_keep_their_size_through_many_products(
+def test_positive_numbers_and_variances_keep_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = deep(40)
     types, scales = {n: graph.types[n] for n in graph.inputs}, input_scales(graph, SPEC.instances)
-    found = compiled(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
+    found = compile_plan(graph).run(telling_inputs(types, scales, Drawing(inf)))["y39"]
     assert 0.01 < np.sqrt(np.mean(found.astype(np.float64) ** 2)) < 1e6
     drawn = telling_inputs(types | {"var": TensorType(DType.F32, (9,))}, scales, Drawing(1))
     assert (drawn["var"] > 0).all()
     assert (drawn["x"] < 0).any()
 
 
-def test_every_input_has_numbers_of_its_own_and_integers_are_in_range() -> None:
+def test_every_input_has_own_numbers_and_valid_integers() -> None:
     types = {f"x{n}": TensorType(DType.F32, (50,)) for n in range(9)} | {"i": TensorType(DType.I64, (50,))}
     inputs = telling_inputs(types, {}, WAYS[0])
     assert len({array.tobytes() for array in inputs.values()}) == len(types)
@@ -486,11 +514,11 @@ def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch:
     assert some(np.zeros((2, 3)), step).size == 6, "small ones are looked at whole"
 
 
-def test_a_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
     monkeypatch.setattr("cuts.compile.telling_inputs.MOST", 20_000)
     graph = unary("sqrt", DType.F32, 200_003)
-    plan = compiled(graph).plan
+    plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)
     with pytest.warns(CutsWarning, match="of every 11th element in order"):
         assert not agreement(graph).is_right(CompiledPlan(evolve(plan, kernels=kernels)))

@@ -1,4 +1,7 @@
-"""The audit over a made-up device: it finds what pruning lost and what the search missed, and accuses nobody else."""
+"""The audit over a made-up device.
+
+It finds losses of pruning and of the search, and reports nothing else.
+"""
 
 from __future__ import annotations
 
@@ -23,64 +26,65 @@ from cuts.search.tuner import Tuner
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
-SMALL = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
+SMALL_TASK = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
 
 
-def audited(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
+def run_audit(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
     tuner, problems = tuner_of(bench), [problem or problem_of()]
     (found,) = audits(tuner, problems, tuner.run(problems, settings), count, settings)
     return found
 
 
 def times_of(first: float, others: float) -> FakeBench:
-    """A bench on which the kernel that is checked first, which is the choice of a search for one, takes another time
-    than the others.
+    """Return a bench with another time for the first checked kernel.
+
+    That kernel is the choice of a search for one.
     """
     bench = FakeBench(lambda kernel: first if kernel.name == bench.checked[0] else others)
     return bench
 
 
 def test_a_winner_that_the_search_missed_is_found() -> None:
-    found = audited(FakeBench(by_threads))
+    found = run_audit(FakeBench(by_threads))
     assert found.missed
     assert found.best < found.chosen
     assert (found.timed, found.lost, found.pruned, found.unsound, found.exhaustive) == (30, 0, 0, 0, False)
 
 
-def test_a_faster_point_that_is_proven_slower_was_lost() -> None:
-    found = audited(times_of(2e-12, 1e-12))
+def test_faster_pruned_point_was_lost() -> None:
+    found = run_audit(times_of(2e-12, 1e-12))
     assert (found.pruned, found.lost, found.missed, found.unsound) == (30, 30, 0, 31)
     assert found.record()["best / chosen"] == 0.5
 
 
 def test_slower_points_are_proven_slower_in_silence() -> None:
-    found = audited(times_of(1e-12, 1.0))
+    found = run_audit(times_of(1e-12, 1.0))
     assert (found.pruned, found.faster, found.unsound) == (30, 0, 1)
 
 
 def test_equal_points_do_not_accuse_the_choice() -> None:
-    assert not audited(FakeBench(lambda kernel: 1e-3)).faster
+    assert not run_audit(FakeBench(lambda kernel: 1e-3)).faster
 
 
-def test_noise_that_does_not_last_accuses_nobody() -> None:
+def test_passing_noise_accuses_no_candidate() -> None:
     seen: dict[str, int] = {}
 
     def cost(kernel: KernelFunction) -> float:
         seen[kernel.name] = seen.get(kernel.name, 0) + 1
         return 0.9e-3 if seen[kernel.name] == 1 else 1e-3
 
-    assert not audited(FakeBench(cost), evolve(ONE, runs=1)).faster
+    assert not run_audit(FakeBench(cost), evolve(ONE, runs=1)).faster
 
 
 def test_wrong_points_are_no_winners() -> None:
     bench = FakeBench(by_threads, lambda kernel: Verdict("ok" if kernel.name == bench.checked[0] else "wrong"))
-    found = audited(bench)
+    found = run_audit(bench)
     assert (found.timed, found.faster) == (0, 0)
 
 
 def test_a_small_space_is_timed_whole() -> None:
-    found = audited(FakeBench(by_threads), count=5000, problem=SMALL)
-    legal = illegal_histogram(make_space(SMALL.form, OPENCL))["legal"]
+    found = run_audit(FakeBench(by_threads), count=5000, problem=SMALL_TASK)
+    legal = illegal_histogram(make_space(SMALL_TASK.form, OPENCL))["legal"]
     assert (found.exhaustive, found.exact, found.legal, found.timed) == (True, True, legal, legal - 1)
 
 
@@ -88,24 +92,24 @@ def drawn_texts(drawn: Drawn) -> list[str]:
     return [schedule_text(c.schedule) for c in drawn.candidates]
 
 
-def test_points_are_drawn_once_and_always_the_same_ones() -> None:
+def test_points_are_drawn_once_and_deterministic() -> None:
     large = problem_of()
     assert make_space(large.form, OPENCL).size > EXACT
-    for problem in (SMALL, large):
+    for problem in (SMALL_TASK, large):
         drawn = draw(problem, "bound", 40, seed=3)
         texts = drawn_texts(drawn)
         assert len(set(texts)) == len(texts) == 40 < drawn.legal <= drawn.points
         assert (
             texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
         )
-        assert (drawn.exact, drawn.whole) == (problem is SMALL, False)
+        assert (drawn.exact, drawn.whole) == (problem is SMALL_TASK, False)
 
 
 def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[Problem]]:
     return tuner_of(bench, builder), [problem_of(48), problem_of()]
 
 
-def test_points_of_the_next_problem_are_built_while_one_is_timed() -> None:
+def test_next_points_are_built_while_one_is_timed() -> None:
     builder = Inline()
     tuner, problems = two(FakeBench(by_threads), builder)
     found = audits(tuner, problems, tuner.run(problems, ONE), 30, ONE)
@@ -121,18 +125,21 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     tuner, problems = two(bench)
     choices = tuner.run(problems, ONE)
 
-    def interrupted(problem: Problem, *_: object) -> Timed:
+    def interrupt(problem: Problem, *_: object) -> Timed:
         if problem is problems[1]:
             raise KeyboardInterrupt
         return Timed((1e-3,) * 3)
 
-    bench.sample = interrupted  # type: ignore[method-assign, assignment]
+    bench.sample = interrupt  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
     assert tuner.resources.interrupted
 
 
-def test_points_of_a_space_that_was_cut_short_are_not_timed_again() -> None:
-    """A limit of time ends an audit anywhere; each call brings it forward, and what it finds is the same."""
+def test_points_of_cut_space_are_not_timed_again() -> None:
+    """A limit of time ends an audit anywhere.
+
+    Each call advances it, and its findings are the same.
+    """
     problem, kept, checks = problem_of(), KeptPoints(), list[int]()
     first = FakeBench(by_threads)
     choices = tuner_of(first).run([problem], ONE)
@@ -154,11 +161,11 @@ def test_points_of_a_space_that_was_cut_short_are_not_timed_again() -> None:
         found = audit(60.0)
     assert (found[0].timed, found[0].missed, found[0].best) == (wanted.timed, wanted.missed, wanted.best)
     assert len(checks) > 2
-    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # what may beat the choice is timed once more
+    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # contenders are timed once more
     assert not kept
 
 
-def test_what_beat_the_choice_by_an_earlier_clock_is_timed_again() -> None:
+def test_winner_by_an_earlier_clock_is_timed_again() -> None:
     """All that an earlier call timed then seemed faster."""
     problem, bench = problem_of(), FakeBench(lambda kernel: 1e-3)
     tuner = tuner_of(bench)
@@ -170,7 +177,7 @@ def test_what_beat_the_choice_by_an_earlier_clock_is_timed_again() -> None:
     assert (found.timed, found.faster) == (25, 0)
 
 
-def test_a_choice_that_does_not_run_again_is_passed_over() -> None:
+def test_choice_that_fails_to_run_is_skipped() -> None:
     bench = FakeBench(by_threads)
     tuner, problems = two(bench)
     choices = tuner.run(problems, ONE)

@@ -1,4 +1,7 @@
-"""The finished plan in branches competes with the same in a chain, where that may be faster and there is time."""
+"""The finished plan in branches competes with the launch sequence.
+
+It does so where it may be faster and time is left.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ from .simulated import FakeClock
 
 
 class Clocked(CompiledPlan):
-    """A plan whose steps take 1 ms each; as a whole 3 ms in a chain, and some others in branches."""
+    """Plan whose steps take 1 ms each.
+
+    As a whole it takes 3 ms in sequence, and another time in branches.
+    """
 
     branches = 2.0
     device = SimpleNamespace(branches=True)
@@ -43,7 +49,7 @@ class Clocked(CompiledPlan):
         return Timing((1e-3 * (self.branches if self.plan.branched else 3.0),))
 
 
-def chosen(
+def choose_form(
     monkeypatch: pytest.MonkeyPatch,
     *,
     branches: float = 2.0,
@@ -57,7 +63,10 @@ def chosen(
     answer: DecidedGraph | None = None,
     kept: list[DecidedGraph] | None = None,
 ) -> CompiledPlan:
-    """Return which plan ships where branches take so many milliseconds; what is `kept` of the graph is added."""
+    """Return the plan that ships for a time of branches in milliseconds.
+
+    The form that is `kept` of the graph is added.
+    """
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
     clock.pass_by(60.0 - left)
@@ -78,10 +87,10 @@ def chosen(
 
 
 @pytest.mark.parametrize(("branches", "wanted"), [(2.0, True), (2.98, False), (4.0, False)])
-def test_branches_ship_where_they_are_faster_as_a_whole(
+def test_branches_ship_where_the_whole_is_faster(
     branches: float, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen(monkeypatch, branches=branches).plan.branched == wanted
+    assert choose_form(monkeypatch, branches=branches).plan.branched == wanted
 
 
 @pytest.mark.parametrize(
@@ -89,35 +98,31 @@ def test_branches_ship_where_they_are_faster_as_a_whole(
     [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}, {"comparing": 59.0}],
     ids=lambda facts: next(iter(facts)),
 )
-def test_nothing_is_run_in_branches_without_time_device_or_memory(
-    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not chosen(monkeypatch, **facts).plan.branched
+def test_no_branches_without_time_device_or_memory(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not choose_form(monkeypatch, **facts).plan.branched
     assert True not in Clocked.opened
 
 
-def answered(branched: bool | None) -> DecidedGraph:
+def decisions_with(branched: bool | None) -> DecidedGraph:
     decisions = decisions_text(Decisions("", (), (), (), branched=branched))
     return DecidedGraph("key", "{}", "graph", decisions, (), 1.0, True)
 
 
-def noted(answer: DecidedGraph) -> bool | None:
+def noted_form(answer: DecidedGraph) -> bool | None:
     decisions = answer.read()
     assert decisions is not None
     return decisions.branched
 
 
 @pytest.mark.parametrize(("branches", "faster"), [(2.0, True), (4.0, False)])
-def test_in_what_form_a_plan_is_faster_is_noted_and_holds(
-    branches: float, faster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faster_form_of_a_plan_is_noted(branches: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[DecidedGraph] = []
-    chosen(monkeypatch, branches=branches, answer=answered(None), kept=kept)
-    assert [noted(answer) for answer in kept] == [faster]
+    choose_form(monkeypatch, branches=branches, answer=decisions_with(None), kept=kept)
+    assert [noted_form(answer) for answer in kept] == [faster]
     for facts in ({}, {"frozen": True}, {"left": 0.1}):
         again: list[DecidedGraph] = []
-        other = 6.0 - branches  # what a clock would say now
-        found = chosen(monkeypatch, branches=other, answer=kept[0], kept=again, **facts)
+        other = 6.0 - branches  # the time that a clock gives now
+        found = choose_form(monkeypatch, branches=other, answer=kept[0], kept=again, **facts)
         assert found.plan.branched == faster
         assert again == Clocked.opened == []
 
@@ -125,30 +130,30 @@ def test_in_what_form_a_plan_is_faster_is_noted_and_holds(
 @pytest.mark.parametrize("facts", [{"left": 0.1}, {"frozen": True}, {"able": False}, {"memory": 64}])
 def test_nothing_is_noted_where_no_clock_compared(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[DecidedGraph] = []
-    chosen(monkeypatch, answer=answered(None), kept=kept, **facts)
+    choose_form(monkeypatch, answer=decisions_with(None), kept=kept, **facts)
     assert kept == []
 
 
-def test_a_form_that_was_noted_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chosen(monkeypatch, answer=answered(True), memory=64).plan.branched
+def test_noted_form_respects_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not choose_form(monkeypatch, answer=decisions_with(True), memory=64).plan.branched
 
 
 def test_branches_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chosen(monkeypatch, right=False).plan.branched
+    assert not choose_form(monkeypatch, right=False).plan.branched
 
 
-def test_a_plan_that_is_nearly_a_chain_is_not_run_in_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearly_sequential_plan_does_not_use_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = example_plan("cuda")
     branched = in_branches(plan)
     assert branched is not None
     assert width(branched, [1.0, 1.0, 1.0]) == pytest.approx(2 / 3)
     assert width(branched, [1.0, 1.0, 0.1]) == pytest.approx(2 / 2.1)
     monkeypatch.setattr("cuts.compile.branches.WIDE", 0.5)
-    assert not chosen(monkeypatch, plan=plan).plan.branched
+    assert not choose_form(monkeypatch, plan=plan).plan.branched
     assert Clocked.opened == [False, False]
 
 
-def test_a_plan_of_before_there_were_branches_is_a_chain(tmp_path: Path) -> None:
+def test_plan_without_recorded_form_is_a_sequence(tmp_path: Path) -> None:
     save_plan(evolve(example_plan("cuda"), branched=True), tmp_path / "new")
     assert load_plan(tmp_path / "new").branched
     file = tmp_path / "new" / "plan.json"
@@ -159,7 +164,7 @@ def test_a_plan_of_before_there_were_branches_is_a_chain(tmp_path: Path) -> None
     assert not load_plan(tmp_path / "new").branched
 
 
-def test_it_is_said_of_a_plan_whether_it_is_in_branches() -> None:
+def test_plan_reports_whether_it_uses_branches() -> None:
     plan = example_plan("cuda")
     branched = in_branches(plan)
     assert branched is not None

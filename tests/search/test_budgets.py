@@ -1,4 +1,7 @@
-"""Budgets hold, on a simulated GPU with a clock of its own; an interrupt at any moment leaves the best plan so far."""
+"""Budgets hold, on a simulated GPU with a clock of its own.
+
+An interrupt at any moment leaves the best plan so far.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,15 @@ from .simulated import FakeClock, SimulatedGPU, SimulatedWorkers, session
 
 pytestmark = pytest.mark.long
 
-#: What a call may take beyond its budget.
+#: Seconds that a call may take beyond its budget.
 SLACK = 5.0
 SHORT = Settings(first=3, batch=2, most=6, prove=False)
-#: Searches of as many points as decide about groups: what was decided holds when kernels are chosen.
+#: Searches of as many points as decide about groups: their decisions hold when kernels are chosen.
 DECISIVE = evolve(SHORT, first=QUICK.first, batch=0, most=QUICK.most)
 
 
 def layers(length: int, sizes: int = 3) -> Graph:
-    """Return a chain of products of matrices of some sizes, each with a function of its elements behind it."""
+    """Return a chain of products of some sizes, with elementwise functions."""
     widths = [8 * (2 + n % sizes) for n in range(length + 1)]
     types = {"x": TensorType(DType.F32, (24, widths[0]))}
     nodes, value = [], "x"
@@ -69,7 +72,7 @@ def layers(length: int, sizes: int = 3) -> Graph:
 
 @frozen
 class Tuned:
-    """What a simulated tuning call gave, the seconds that it took, and what it worked with."""
+    """Result of a simulated tuning call, its seconds, and its resources."""
 
     found: CompiledGraph
     seconds: float
@@ -77,14 +80,14 @@ class Tuned:
     clock: FakeClock
 
 
-def tuned(
+def tune_graph(
     graph: Graph,
     seconds: float | None,
     lost: frozenset[str] = frozenset(),
     stop_at: float = float("inf"),
     **slow: float,
 ) -> Tuned:
-    """Tune a graph on a simulated machine; somebody interrupts at a time."""
+    """Tune a graph on a simulated machine, until an interrupt."""
     clock = FakeClock(ring=stop_at)
     budget = Budget.of(seconds, clock)
     clock.alarm = budget.stop
@@ -96,7 +99,10 @@ def tuned(
 
 @pytest.fixture
 def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
-    """Return what lets the work of this process take simulated time, as that on a graph of many hundred nodes does."""
+    """Return a switch that lets this process's work take simulated time.
+
+    The time is that of a graph of many hundred nodes.
+    """
 
     def slow(clock: FakeClock, times: float = 1.0) -> None:
         for owner, name, seconds in (
@@ -107,32 +113,32 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
         ):
             whole = getattr(owner, name)
 
-            def charged(*asked: object, whole: Callable[..., object] = whole, seconds: float = seconds) -> object:
+            def charge(*asked: object, whole: Callable[..., object] = whole, seconds: float = seconds) -> object:
                 clock.pass_by(times * seconds)
                 return whole(*asked)
 
-            monkeypatch.setattr(owner, name, charged)
+            monkeypatch.setattr(owner, name, charge)
 
     return slow
 
 
 @pytest.mark.parametrize("seconds", [0.001, 4.0, 20.0])
 def test_a_budget_of_any_length_is_kept(seconds: float) -> None:
-    run = tuned(layers(4), seconds)
+    run = tune_graph(layers(4), seconds)
     assert run.seconds <= seconds + SLACK
     assert run.found.steps
 
 
 @pytest.mark.parametrize("build", [5.0, 1e6])
-def test_a_slow_compiler_costs_no_more_than_the_budget(build: float) -> None:
-    run = tuned(layers(4), 20.0, build=build)
+def test_slow_compiler_costs_no_more_than_the_budget(build: float) -> None:
+    run = tune_graph(layers(4), 20.0, build=build)
     assert run.seconds <= 20.0 + SLACK
     assert not run.found.complete
 
 
 @pytest.mark.parametrize("method", ["rank", "refer", "build"])
-def test_workers_that_are_lost_cost_no_more_than_the_budget(method: str) -> None:
-    run = tuned(layers(4), 20.0, lost=frozenset([method]))
+def test_lost_workers_cost_no_more_than_the_budget(method: str) -> None:
+    run = tune_graph(layers(4), 20.0, lost=frozenset([method]))
     assert run.seconds <= 20.0 + SLACK
     assert run.found.steps
 
@@ -153,8 +159,9 @@ def test_a_huge_graph_keeps_its_budget(
 
 
 def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
-    """Return what plans take without measurements and with longer and longer budgets, where a kernel's time is drawn by
-    lot and has nothing to do with what the model says.
+    """Return the times of plans without measurements and with growing budgets.
+
+    A kernel's time is drawn at random, independent of the cost model.
     """
     graph, taken = layers(6), []
 
@@ -174,8 +181,9 @@ def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
 
 
 def test_a_longer_budget_gives_no_slower_plan(slow_host: Callable[..., None]) -> None:
-    """Whatever kernels take, plans are those without measurements, or faster. A longer search tries other points, too,
-    so that by lot one of many may end above a shorter one.
+    """For any kernel times, plans are those without measurements, or faster.
+
+    A longer search tries other points, too, so that at random one of many may end above a shorter one.
     """
     rises: list[float] = []
     gains: list[float] = []
@@ -191,8 +199,9 @@ def test_a_longer_budget_gives_no_slower_plan(slow_host: Callable[..., None]) ->
 
 @pytest.mark.parametrize("seconds", [8.0, 14.0, 40.0])
 def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven of eight points spill registers, the model's first choices among them. What was still being compiled when
-    time ended has told nobody.
+    """Seven of eight points spill registers, the model's first choices among them.
+
+    Unfinished compilations at the end have no result.
     """
     refused: set[tuple[str, str]] = set()
     answer, collect = SimulatedWorkers._answer, SimulatedWorkers.collect
@@ -211,19 +220,17 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
 
     monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
     monkeypatch.setattr(SimulatedWorkers, "collect", heard)
-    run = tuned(layers(4), seconds)
+    run = tune_graph(layers(4), seconds)
     chosen = zip(run.selector.problems, run.selector.choices, strict=True)
     assert refused
     assert not {(p.key, schedule_text(c.candidate.schedule)) for p, c in chosen} & refused
 
 
 @pytest.mark.parametrize("check", [4.0, 6.0])
-def test_whatever_time_cuts_short_the_kernels_that_take_longest_are_measured(
-    check: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is so slow that it sees few of the kernels."""
     monkeypatch.setattr(SimulatedGPU, "check", lambda self, problem, built: self.clock.pass_by(check) or Verdict("ok"))
-    run = tuned(layers(24, 12), 40.0)
+    run = tune_graph(layers(24, 12), 40.0)
     assert run.seconds <= 40.0 + SLACK
     chosen = list(zip(run.selector.problems, run.selector.choices, strict=True))
     weights = sorted((p.uses * c.candidate.score, c.seconds is not None) for p, c in chosen)
@@ -231,21 +238,21 @@ def test_whatever_time_cuts_short_the_kernels_that_take_longest_are_measured(
     assert all(seen for _, seen in weights[-3:])
 
 
-def test_what_ends_the_choice_of_algorithms_leaves_time_for_that_of_groups() -> None:
-    run = tuned(layers(4), 30.0, plan=100.0)
+def test_choice_of_algorithms_leaves_time_for_groups() -> None:
+    run = tune_graph(layers(4), 30.0, plan=100.0)
     assert run.selector._measured
 
 
-def test_groups_that_the_model_found_ahead_are_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no time is left behind them, they are the plan, whole."""
+def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels without remaining time are the whole plan."""
     alone, find = [], stages.partition
 
-    def found(partitioner: Any, mode: Any) -> Any:
+    def fail_partition(partitioner: Any, mode: Any) -> Any:
         if partitioner.evaluator.evaluator is not selector:
             alone.append(partitioner)
         return find(partitioner, mode)
 
-    monkeypatch.setattr(stages, "partition", found)
+    monkeypatch.setattr(stages, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
@@ -254,7 +261,7 @@ def test_groups_that_the_model_found_ahead_are_not_looked_for_again(monkeypatch:
     assert len(alone) == 1
 
 
-def test_what_another_plan_takes_is_kept_back_until_it_is_made() -> None:
+def test_time_for_another_plan_is_reserved_until_made() -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
@@ -265,8 +272,8 @@ def test_what_another_plan_takes_is_kept_back_until_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("moment", [0.0, 2.5, 5.5, 6.5, 7.5, 9.0, 12.0, 20.0])
-def test_an_interrupt_at_any_moment_leaves_the_best_plan_so_far(moment: float) -> None:
-    run = tuned(layers(4), None, stop_at=moment)
+def test_interrupt_at_any_moment_leaves_best_plan(moment: float) -> None:
+    run = tune_graph(layers(4), None, stop_at=moment)
     assert run.seconds <= moment + SLACK
     assert run.selector.tuner.resources.interrupted == (run.clock.ring == float("inf"))
     bench = run.selector.tuner.resources._bench
@@ -278,7 +285,7 @@ def test_an_interrupt_at_any_moment_leaves_the_best_plan_so_far(moment: float) -
     assert run.found.steps
 
 
-def test_time_that_is_kept_back_is_a_small_part_of_short_budgets() -> None:
+def test_reserved_time_is_small_for_short_budgets() -> None:
     clock = FakeClock()
     budget = Budget.of(4.0, clock)
     assert budget.left() == pytest.approx(3.6)
@@ -292,7 +299,7 @@ def test_time_that_is_kept_back_is_a_small_part_of_short_budgets() -> None:
     assert budget.overdue()
 
 
-def test_what_is_known_to_be_needed_at_the_end_is_kept_back() -> None:
+def test_known_final_work_is_reserved() -> None:
     budget = Budget.of(80.0, FakeClock())
     for needed, kept in ((1.0, 2.0), (13.0, 13.0), (50.0, 50.0), (100.0, 80.0)):
         budget.needed = needed
@@ -300,7 +307,7 @@ def test_what_is_known_to_be_needed_at_the_end_is_kept_back() -> None:
     assert Budget.of(None, FakeClock()).kept_back == 0.0
 
 
-def test_kernels_that_take_long_to_be_lowered_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, lower = FakeClock(), stages.lower
 
     def slow(*asked: Any) -> Any:
@@ -318,7 +325,7 @@ def test_kernels_that_take_long_to_be_lowered_keep_the_budget(monkeypatch: pytes
     assert clock() <= 40.0 + GRACE
 
 
-def test_a_stopped_budget_is_over_at_once_and_overdue_soon() -> None:
+def test_stopped_budget_is_over_and_soon_overdue() -> None:
     clock = FakeClock()
     budget = Budget.of(None, clock)
     clock.pass_by(7.0)
@@ -328,7 +335,7 @@ def test_a_stopped_budget_is_over_at_once_and_overdue_soon() -> None:
     assert budget.overdue()
 
 
-def test_what_comes_before_and_behind_the_passes_is_timed_too() -> None:
+def test_work_around_the_passes_is_timed_too() -> None:
     budget = Budget.of(60.0)
     build(layers(1), target="opencl", options=CompileOptions(begun=budget))
     assert {"import", "partition", "schedule", "kernels"} <= set(budget.spent)
@@ -339,12 +346,12 @@ def test_statements_of_a_graph_are_written_once(monkeypatch: pytest.MonkeyPatch)
     written = []
     write = rewrites.build_programs
     monkeypatch.setattr(rewrites, "build_programs", lambda graph, *more: written.append(graph) or write(graph, *more))
-    tuned(layers(2), 20.0)
+    tune_graph(layers(2), 20.0)
     assert len(written) == len({id(graph) for graph in written})
 
 
-def test_launches_are_put_together_no_longer_than_a_budget_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a training step of Inception-v3 this took 19 s, behind all that was measured."""
+def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work after the measurements of Inception-v3's step took 19 s."""
     clock, target = FakeClock(), find_target("cuda:h200")
     types, nodes = {}, []
     for n in range(40):
@@ -375,7 +382,7 @@ def test_stages_are_timed_and_add_up() -> None:
     assert budget.spent == {"partition": 3.0}
 
 
-def test_a_model_that_used_its_part_of_the_budget_says_what_it_said_and_no_more(slow_host: Callable[..., None]) -> None:
+def test_model_with_spent_budget_repeats_known_costs_only(slow_host: Callable[..., None]) -> None:
     clock = FakeClock()
     slow_host(clock, 11.0)
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
@@ -389,7 +396,7 @@ def test_a_model_that_used_its_part_of_the_budget_says_what_it_said_and_no_more(
     assert limited.expired
 
 
-def test_the_plan_that_there_is_without_a_budget_is_the_models_until_that_is_overdue() -> None:
+def test_plan_without_a_budget_is_available_until_overdue() -> None:
     clock = FakeClock()
     limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
     with limited.unbudgeted():
@@ -402,7 +409,7 @@ def test_the_plan_that_there_is_without_a_budget_is_the_models_until_that_is_ove
         assert len(limited.costs) == asked
 
 
-def test_however_late_it_is_the_first_plan_gets_a_moment_and_no_other_does() -> None:
+def test_only_the_first_plan_gets_extra_time() -> None:
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
     limited = Limited(Modelled(OPENCL), budget)
@@ -422,7 +429,7 @@ def test_however_late_it_is_the_first_plan_gets_a_moment_and_no_other_does() -> 
         assert limited.late(), "who interrupts wants what there is"
 
 
-def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_the_work() -> None:
+def test_second_keyboard_interrupt_ends_the_work() -> None:
     budget = Budget.of(None)
     usual = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -437,7 +444,7 @@ def test_the_first_interrupt_from_the_keyboard_ends_the_budget_and_the_second_th
         signal.signal(signal.SIGINT, usual)
 
 
-def test_a_program_that_handles_interrupts_itself_is_left_alone() -> None:
+def test_program_with_own_interrupt_handler_keeps_it() -> None:
     own = lambda number, frame: None  # noqa: E731
     usual = signal.signal(signal.SIGINT, own)
     try:
@@ -447,7 +454,7 @@ def test_a_program_that_handles_interrupts_itself_is_left_alone() -> None:
         signal.signal(signal.SIGINT, usual)
 
 
-def test_a_child_is_not_waited_for_once_time_is_over() -> None:
+def test_child_is_not_awaited_after_the_deadline() -> None:
     child = Child("cuts.tests.search.services:Slow")
     assert child.call(60.0, "nap", 0.0) == 0.0
     end = time.monotonic() + 0.5
@@ -459,18 +466,21 @@ def test_a_child_is_not_waited_for_once_time_is_over() -> None:
     child.close()
 
 
-def test_what_is_left_of_a_budget_goes_to_the_kernels_that_lose_most() -> None:
-    """A search of few kernels ended behind half of its budget, whatever there was to be gained."""
+def test_remaining_budget_goes_to_largest_losses() -> None:
+    """Searches of few kernels ended after half of the budget.
+
+    They left gains unused.
+    """
     target = evolve(OPENCL, on_host=False)
 
     def search(deeper: int, seconds: float) -> MeasuredSelector:
         clock = FakeClock()
-        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + drawn(kernel)))
+        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
         selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, deeper=deeper))
         compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
         return selector
 
-    def drawn(kernel: KernelFunction) -> float:
+    def random_seconds(kernel: KernelFunction) -> float:
         return zlib.crc32(b"once" + kernel.source.encode()) / 2**32
 
     ended, deeper = search(0, 60.0), search(1, 60.0)
@@ -481,8 +491,11 @@ def test_what_is_left_of_a_budget_goes_to_the_kernels_that_lose_most() -> None:
     assert search(1, ended.budget.elapsed).budget.elapsed <= ended.budget.elapsed + SLACK
 
 
-def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_build() -> None:
-    """A search that goes on alone would leave most workers without work, and take a round for every three points."""
+def test_few_searches_propose_points_for_all_workers() -> None:
+    """A lone search would leave most workers idle.
+
+    It would have a round for every three points.
+    """
 
     def batches(number: int, budget: Budget) -> list[int]:
         resources = session(budget, FakeClock())
@@ -501,9 +514,12 @@ def test_few_searches_in_limited_time_propose_as_many_points_as_workers_can_buil
     assert batches(0, Budget.of(None, FakeClock())) == [3, 3, 3, 3]
 
 
-def test_what_a_budget_has_no_time_to_search_for_is_run_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that never ran was never checked: the last points of others are left out for it."""
-    found = tuned(layers(60, 60), 30.0)
+def test_unsearched_kernels_run_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that never ran was never checked.
+
+    The last points of others are left out for it.
+    """
+    found = tune_graph(layers(60, 60), 30.0)
     assert not found.selector.complete
     assert all(choice.seconds is not None for choice in found.selector.choices)
     assert found.seconds <= 30.0 + SLACK
@@ -514,7 +530,7 @@ def test_what_a_budget_has_no_time_to_search_for_is_run_at_least(monkeypatch: py
 @pytest.mark.parametrize(
     ("unseen", "left", "must"), [(10, 0.6, False), (10, 0.4, True), (500, 4.0, True), (500, 16.0, False)]
 )
-def test_a_search_ends_where_the_rest_is_needed_to_run_what_never_ran(unseen: int, left: float, must: bool) -> None:
+def test_search_ends_to_run_kernels_never_run(unseen: int, left: float, must: bool) -> None:
     clock = FakeClock()
     budget = Budget.of(100.0, clock)
     resources = session(budget, clock)

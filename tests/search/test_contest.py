@@ -33,17 +33,18 @@ def no_gain(kernel: KernelFunction) -> float:
     return (1.98 if "tanh(" in kernel.source and " p2" in kernel.source else 1.0) * 1e-3
 
 
-def timed(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
-    """Return what is kept of a known plan that shipped: the same decisions, with what its kernels take now."""
+def with_current_times(known: DecidedGraph, selector: MeasuredSelector) -> DecidedGraph:
+    """Return the record of a known plan that shipped.
+
+    It has the same decisions, with its kernels' current times.
+    """
     return evolve(known, seconds=selector.seconds)
 
 
 @pytest.mark.parametrize(("before", "kept"), [(0.98, True), (0.995, False), (1.02, False), (None, False)])
-def test_what_was_known_ships_where_the_whole_of_what_a_search_found_is_slower(
-    before: float | None, kept: bool
-) -> None:
+def test_known_plan_ships_where_the_search_is_slower(before: float | None, kept: bool) -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(1), elsewhere, slow_when_fused)
     known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
     here.keep_answer(known)
     asked = []
@@ -54,21 +55,21 @@ def test_what_was_known_ships_where_the_whole_of_what_a_search_found_is_slower(
 
     found, selector = tuned(chain(1), here, even, wholes=wholes)
     assert [len(each.compiled.steps) for each in asked[0]] == [1, 2]
-    assert (kernels(found) == kernels(apart)) == kept
+    assert (kernels(found) == kernels(unfused)) == kept
     assert len(selector.problems) == len(found.kernels)
-    assert (here.answers()[0] == timed(known, selector)) == kept
+    assert (here.answers()[0] == with_current_times(known, selector)) == kept
 
 
-@pytest.mark.parametrize(("apart", "launches"), [(0.9, 2), (1.1, 1)])
-def test_a_plan_that_fuses_nothing_ships_where_its_whole_is_faster(apart: float, launches: int) -> None:
+@pytest.mark.parametrize(("unfused", "launches"), [(0.9, 2), (1.1, 1)])
+def test_unfused_plan_ships_where_it_is_faster(unfused: float, launches: int) -> None:
     database = Database(None)
-    found, _ = tuned(chain(1), database, no_gain, wholes=lambda first, second: (1.0, apart))
+    found, _ = tuned(chain(1), database, no_gain, wholes=lambda first, second: (1.0, unfused))
     assert len(found.steps) == launches
     again, _ = tuned(chain(1), database, no_gain)
     assert kernels(again) == kernels(found)
 
 
-def test_plans_that_are_far_from_each_other_are_not_run() -> None:
+def test_plans_with_very_different_times_are_not_run() -> None:
     def never(first: Rival, second: Rival) -> None:
         raise AssertionError("sums tell")
 
@@ -77,7 +78,10 @@ def test_plans_that_are_far_from_each_other_are_not_run() -> None:
 
 
 def rival(seconds: float, *kernels: float | None) -> Rival:
-    """A plan of kernels that took some seconds, or were never timed, with a sum that is partly guessed then."""
+    """Return a plan of kernels with some seconds, or without times.
+
+    Its sum is then partly guessed.
+    """
     candidate: Any = None
     choices = tuple(TunedChoice(candidate, each) for each in kernels)
     compiled: Any = None
@@ -96,7 +100,10 @@ def rival(seconds: float, *kernels: float | None) -> Rival:
 def test_what_was_timed_ships_before_what_is_guessed(
     wholes: tuple[float, float] | None, found: Rival, wanted: str
 ) -> None:
-    """A short search behind a longer one has kernels that no clock saw: their sum is no reason to give up a plan."""
+    """A short search after a longer one has kernels without a time.
+
+    Their sum is no reason to give up a plan.
+    """
     known = rival(1.0, 0.5, 0.5)
     assert better(found, known, lambda first, second: wholes, 0.01) is {"known": known, "found": found}[wanted]
     assert better(rival(0.9, None), rival(0.8, None), by_sums, 0.01).seconds == 0.8, "both are guessed"
@@ -153,9 +160,7 @@ class _Judge:
         ((0.9, 1.0), (False, False), 0),
     ],
 )
-def test_routines_of_libraries_ship_unless_the_plan_without_them_is_faster(
-    times: tuple[float, ...], right: tuple[bool, ...], place: int
-) -> None:
+def test_library_routines_ship_unless_slower(times: tuple[float, ...], right: tuple[bool, ...], place: int) -> None:
     _, selector = tuned(chain(1), Database(None), even)
     plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
     judge: Any = _Judge(*right)
@@ -174,7 +179,7 @@ def test_wholes_that_were_timed_are_not_timed_again(second: float, place: int) -
     assert calling_or_not(others, selector, judge) is others[1 - place], "it is another pair"
 
 
-def test_a_plan_whose_routines_cannot_be_bound_does_not_ship() -> None:
+def test_plan_with_unbindable_routines_does_not_ship() -> None:
     _, selector = tuned(chain(1), Database(None), even)
     plans: list[Any] = [_Shut(name="a"), _Timed(*3 * [1.0], name="b")]
     judge: Any = _Judge()
@@ -197,7 +202,7 @@ def test_two_plans_are_timed_in_turns() -> None:
 
 
 @pytest.mark.parametrize(("left", "runs"), [(10.0, 10), (1.0, 4), (0.1, 3)])
-def test_as_many_runs_are_timed_as_the_budget_has_time_for(left: float, runs: int) -> None:
+def test_number_of_timed_runs_fits_the_budget(left: float, runs: int) -> None:
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     clock.pass_by(20.0 - left)
@@ -207,29 +212,29 @@ def test_as_many_runs_are_timed_as_the_budget_has_time_for(left: float, runs: in
 
 
 @pytest.mark.parametrize(("budget", "order"), [(1.0, [True, False]), (1e4, [False, True])])
-def test_where_time_is_short_a_known_plan_is_made_before_the_search(budget: float, order: list[bool]) -> None:
+def test_known_plan_is_built_first_in_short_time(budget: float, order: list[bool]) -> None:
     here = Database(None)
     tuned(chain(1), here, slow_when_fused)
     known = evolve(here.answers()[0], finished=False, seconds=0.9e-3)
     here.keep_answer(known)
-    told = []
+    has_decisions = []
     choose = MeasuredSelector.choose
 
     def noting(self: MeasuredSelector, *asked: Any) -> Any:
-        told.append(self.decisions is not None)
+        has_decisions.append(self.decisions is not None)
         return choose(self, *asked)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasuredSelector, "choose", noting)
         found, selector = tuned(chain(1), here, even, budget=budget)
-    assert list(dict.fromkeys(told)) == order
+    assert list(dict.fromkeys(has_decisions)) == order
     assert len(found.steps) == 2
     assert len(selector.problems) == len(found.kernels)
     kept = here.answers()[0]
     assert (kept.decisions, kept.seconds) == (known.decisions, selector.seconds)
 
 
-def test_a_known_plan_that_is_wrong_is_forgotten_and_searched_for_again() -> None:
+def test_wrong_known_plan_is_forgotten_and_searched_again() -> None:
     elsewhere, here, asked = Database(None), Database(None), list[int]()
     tuned(chain(1), elsewhere, slow_when_fused)
     (known,) = elsewhere.answers()
@@ -249,19 +254,19 @@ def test_a_known_plan_that_is_wrong_is_forgotten_and_searched_for_again() -> Non
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_what_was_known_ships_where_what_a_search_found_is_wrong(faster: bool) -> None:
+def test_known_plan_ships_where_the_search_is_wrong(faster: bool) -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(1), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(1), elsewhere, slow_when_fused)
     known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
     here.keep_answer(known)
     wholes = lambda first, second: (1.0, 2.0) if faster else (1.0, 0.5)  # noqa: E731
     found, selector = tuned(chain(1), here, even, wholes=wholes, is_right=lambda rival: len(rival.compiled.steps) == 2)
-    assert kernels(found) == kernels(apart)
+    assert kernels(found) == kernels(unfused)
     assert len(selector.problems) == len(found.kernels)
-    assert here.answers()[0] == timed(known, selector)
+    assert here.answers()[0] == with_current_times(known, selector)
 
 
-def test_what_nothing_is_fused_in_ships_where_all_else_is_wrong() -> None:
+def test_unfused_plan_ships_where_others_are_wrong() -> None:
     database = Database(None)
     found, selector = tuned(chain(1), database, even, is_right=lambda rival: len(rival.compiled.steps) == 2)
     assert len(found.steps) == len(selector.problems) == 2
@@ -269,7 +274,7 @@ def test_what_nothing_is_fused_in_ships_where_all_else_is_wrong() -> None:
     assert kernels(again) == kernels(found)
 
 
-def test_a_search_whose_every_plan_is_wrong_keeps_nothing() -> None:
+def test_search_with_only_wrong_plans_keeps_nothing() -> None:
     database = Database(None)
     with pytest.raises(NumericsError, match="no plan of 'chain' computes"):
         tuned(chain(1), database, even, is_right=lambda rival: False)

@@ -1,4 +1,4 @@
-"""The tuning database: what it keeps, who may share it, and what happens to a damaged one."""
+"""The tuning database: content, sharing, and damaged files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .fakes import MACHINE, OPENCL, problem_of
 PROBLEM = problem_of()
 
 
-def test_trials_of_every_outcome_are_kept_with_their_reason(tmp_path: Path) -> None:
+def test_measurements_of_every_outcome_keep_their_reason(tmp_path: Path) -> None:
     trials = [
         Trial(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n)
         for n, outcome in enumerate(OUTCOMES)
@@ -38,7 +38,7 @@ def test_a_later_result_replaces_an_earlier_one() -> None:
     assert [t.outcome for t in database.trials(PROBLEM)] == ["ok"]
 
 
-def test_only_finished_searches_have_a_winner_and_eviction_forgets_it() -> None:
+def test_only_finished_searches_have_a_winner() -> None:
     database = Database(None)
     database.register(PROBLEM)
     assert database.winner(PROBLEM) is None
@@ -48,7 +48,7 @@ def test_only_finished_searches_have_a_winner_and_eviction_forgets_it() -> None:
     assert database.winner(PROBLEM) is None
 
 
-def test_winners_of_other_machines_are_hints_and_only_hints() -> None:
+def test_winners_of_other_machines_are_only_hints() -> None:
     database, there = Database(None), problem_of(machine={"device": "another"})
     database.finish(there, Winner("s", 1e-3, 0.0))
     assert database.winner(PROBLEM) is None
@@ -57,7 +57,7 @@ def test_winners_of_other_machines_are_hints_and_only_hints() -> None:
     assert database.hints(problem_of(48)) == []
 
 
-def test_the_key_depends_on_work_layout_and_machine_but_not_on_names_for_people() -> None:
+def test_key_depends_on_work_layout_and_machine() -> None:
     def key(storages: dict[str, Storage], **other: object) -> str:
         return Problem(PROBLEM.form, storages, OPENCL, MACHINE, **other).key  # type: ignore[arg-type]
 
@@ -81,7 +81,7 @@ def test_a_key_is_explained_by_what_was_hashed() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"this is no database " * 100, b""])
-def test_a_damaged_file_is_set_aside_with_a_notice_and_a_new_one_begun(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_file_is_set_aside_with_a_notice(tmp_path: Path, damage: bytes) -> None:
     path, notices = tmp_path / "t.sqlite3", []
     path.write_bytes(damage)
     database = Database(path, notices.append)
@@ -103,14 +103,14 @@ def test_torn_pages_are_noticed(tmp_path: Path) -> None:
     assert notices
 
 
-def test_a_file_of_another_version_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_file_of_another_version_is_an_actionable_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "t")) as connection:
         connection.execute("pragma user_version = 99")
     with pytest.raises(BackendError, match=r"has format 99, this version reads 1; cuts cache clear"):
         Database(tmp_path / "t")
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_not_a_rebuild(tmp_path: Path) -> None:
+def test_unwritable_folder_is_an_error_not_a_rebuild(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="cannot open tuning database"):
         Database(tmp_path / "missing" / "t")
 
@@ -152,7 +152,7 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     assert [sorted(record["hashed"]) for record in explain(database, PROBLEM.key)] == [["damaged"]]
 
 
-def test_a_database_that_nobody_closed_is_closed_with_its_object(tmp_path: Path) -> None:
+def test_unclosed_database_closes_with_its_object(tmp_path: Path) -> None:
     database = Database(tmp_path / "t")
     connection = database._connection
     del database
@@ -161,11 +161,11 @@ def test_a_database_that_nobody_closed_is_closed_with_its_object(tmp_path: Path)
         connection.execute("select 1")
 
 
-def test_a_new_database_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
-    def opened(number: int) -> bool:
+def test_new_database_opens_in_many_processes_at_once(tmp_path: Path) -> None:
+    def open_database(number: int) -> bool:
         barrier.wait()
         return summary_of(Database(tmp_path / str(number // 6)))["problems"] == 0
 
     barrier = Barrier(6)
     with ThreadPoolExecutor(6) as threads:
-        assert all(threads.map(opened, range(120)))
+        assert all(threads.map(open_database, range(120)))

@@ -1,4 +1,7 @@
-"""Where a budget is left, the plan is decided again by longer searches, and never given up for a slower one."""
+"""Partition refinement: longer searches decide the plan again within the budget.
+
+A slower plan never replaces it.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ Cost = Callable[[KernelFunction], float]
 
 
 def lot(seed: int) -> Cost:
-    """Return times of kernels that have nothing to do with what the model says."""
+    """Return random times of kernels, independent of the cost model."""
     return lambda kernel: 1e-4 * 2 ** (zlib.crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
 
 
 @frozen
 class Tuned:
-    """What a simulated search gave, how often the passes ran, and what it worked with."""
+    """Result of a simulated search, its number of passes, and its resources."""
 
     found: CompiledGraph
     runs: int
@@ -48,7 +51,7 @@ class Tuned:
     taken: float
 
 
-def tuned(
+def tune_chain(
     seed: int,
     seconds: float,
     stop_at: float = float("inf"),
@@ -56,8 +59,9 @@ def tuned(
     known: Database | None = None,
     planning: float = 0.0,
 ) -> Tuned:
-    """Tune a chain of products on a simulated GPU where times are drawn by lot, with what a database knows; the passes
-    take so many seconds each time.
+    """Tune a chain of products on a simulated GPU.
+
+    Times are random, and a database may be known. The passes take so many seconds each time.
     """
     clock, cost, runs = FakeClock(ring=stop_at), lot(seed), []
     budget = Budget.of(seconds, clock)
@@ -80,17 +84,17 @@ def tuned(
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Tuned, Tuned]]:
-    """Searches that decide once, and beside them those that have a longer budget."""
+    """Return searches that decide once, each paired with a longer one."""
     found = []
     for seed in range(2, 5):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(known, "LONGER", ())
-            once = tuned(seed, 400.0)
-        found.append((once, tuned(seed, 400.0)))
+            once = tune_chain(seed, 400.0)
+        found.append((once, tune_chain(seed, 400.0)))
     return found
 
 
-def test_what_is_left_of_a_budget_decides_again_and_gives_no_slower_plan(pairs: list[tuple[Tuned, Tuned]]) -> None:
+def test_refinement_in_remaining_budget_gives_no_slower_plan(pairs: list[tuple[Tuned, Tuned]]) -> None:
     for once, again in pairs:
         assert once.runs == 1
         assert 1 < again.runs <= 1 + len(LONGER)
@@ -100,7 +104,7 @@ def test_what_is_left_of_a_budget_decides_again_and_gives_no_slower_plan(pairs: 
     assert any(again.taken < 0.99 * once.taken for once, again in pairs)
 
 
-def test_a_plan_that_was_decided_again_is_found_again(pairs: list[tuple[Tuned, Tuned]]) -> None:
+def test_refined_plan_is_found_again(pairs: list[tuple[Tuned, Tuned]]) -> None:
     for _, again in pairs:
         answer = next(iter(again.selector.tuner.resources.database.answers()))
         assert answer.finished
@@ -108,45 +112,46 @@ def test_a_plan_that_was_decided_again_is_found_again(pairs: list[tuple[Tuned, T
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_what_lost_as_a_whole_leaves_no_kernel_to_what_is_found_again(seed: int) -> None:
-    """Of the first, two kernels take longer by themselves than in the plan that was decided again and lost."""
-    shipped = tuned(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
+def test_lost_plan_leaves_no_kernel_in_the_record(seed: int) -> None:
+    """Two kernels take longer alone than in the lost refined plan."""
+    shipped = tune_chain(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
     assert shipped.runs > 1
-    again = tuned(seed, 400.0, known=shipped.selector.tuner.resources.database)
+    again = tune_chain(seed, 400.0, known=shipped.selector.tuner.resources.database)
     assert (again.runs, again.selector.budget.elapsed) == (1, 0.0)
     sources = ([each.found.kernels[step.kernel].source for step in each.found.steps] for each in (shipped, again))
     assert next(sources) == next(sources)
     assert again.selector.seconds == pytest.approx(shipped.selector.seconds)
 
 
-def test_where_too_little_is_left_nothing_is_decided_again(pairs: list[tuple[Tuned, Tuned]]) -> None:
+def test_too_little_time_allows_no_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
     once, _ = pairs[0]
-    assert tuned(2, 1.3 * once.selector.budget.elapsed).runs == 1
+    assert tune_chain(2, 1.3 * once.selector.budget.elapsed).runs == 1
 
 
-def test_nothing_is_decided_again_where_the_passes_alone_take_what_is_left(pairs: list[tuple[Tuned, Tuned]]) -> None:
-    """A step of DeepSpeech2's training, whose passes take most of its time, took 92 of 60 seconds."""
+def test_passes_that_need_remaining_time_prevent_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
+    """Passes of a training step of DeepSpeech2 take most of its time.
+
+    The search took 92 of 60 seconds.
+    """
     once, again = (pair.selector.budget.elapsed for pair in pairs[1])
-    long = tuned(3, once + 60.0 + 45.0, planning=60.0)
+    long = tune_chain(3, once + 60.0 + 45.0, planning=60.0)
     assert long.runs == 1
     assert long.selector.budget.elapsed <= once + 60.0 + SLACK
-    assert tuned(3, again + 60.0 + 80.0, planning=60.0).runs > 1
+    assert tune_chain(3, again + 60.0 + 80.0, planning=60.0).runs > 1
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_an_interrupt_while_it_is_decided_again_leaves_the_plan_that_there_was(
-    pairs: list[tuple[Tuned, Tuned]], part: float
-) -> None:
+def test_interrupted_refinement_leaves_the_earlier_plan(pairs: list[tuple[Tuned, Tuned]], part: float) -> None:
     once, again = pairs[0]
     first, last = once.selector.budget.elapsed, again.selector.budget.elapsed
     moment = first + part * (last - first)
-    stopped = tuned(2, 400.0, stop_at=moment)
+    stopped = tune_chain(2, 400.0, stop_at=moment)
     assert stopped.taken <= once.taken * (1 + SHORT.tie)
     assert stopped.selector.budget.elapsed <= moment + SLACK
 
 
 def test_longer_searches_are_compared_with_each_other_alone(pairs: list[tuple[Tuned, Tuned]]) -> None:
-    """Each group that is asked about has an estimate of its own for each length of search."""
+    """Each requested group has its own estimate for each length of search."""
     _, again = pairs[0]
     kept = again.selector.tuner.resources.database
     problem = again.selector.problems[0]
@@ -155,7 +160,7 @@ def test_longer_searches_are_compared_with_each_other_alone(pairs: list[tuple[Tu
     assert again.selector._quick is QUICK
 
 
-def test_shares_of_a_budget_may_be_those_of_what_is_left() -> None:
+def test_budget_shares_may_be_of_the_remainder() -> None:
     clock = FakeClock()
     budget = Budget.of(100.0, clock)
     clock.pass_by(50.0)

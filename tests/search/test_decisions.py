@@ -1,4 +1,7 @@
-"""What was decided about a graph is decided alike again, without a search, for other names and other weights."""
+"""Replay: decisions about a graph hold for other names and other weights.
+
+No search is needed.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,9 @@ def renamed(graph: Graph) -> Graph:
 
 
 def layer(size: int = 14, channels: int = 32, seed: int = 0) -> Graph:
-    """Return a convolution with weights that Winograd may take the place of, with a function behind it, and a product
-    with a long sum.
+    """Return a convolution, a function, and a product with a long sum.
+
+    The convolution has a Winograd algorithm.
     """
     rng = np.random.default_rng(seed)
     weights = rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
@@ -112,9 +116,10 @@ def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.fixture(params=["parts", "slices"])
-def changed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """Let a search find that an algorithm is better than each declaration that has some, and parts or slices than a
-    whole sum.
+def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Let a search prefer other algorithms, and split-K or slices.
+
+    Each declaration with algorithms gets another one.
     """
     whole, way = Splitting.best, str(request.param)
 
@@ -151,15 +156,13 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
     assert kernels(other) == kernels(before)
 
 
-def test_algorithms_and_divisions_are_taken_over_for_other_weights(
-    monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
+def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed_field: str) -> None:
     monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     database = Database(None)
     before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(getattr(group, changed) > 1 for group in decisions.groups)
+    assert any(getattr(group, changed_field) > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
     again, _ = tuned(layer(seed=1), database, no_device, GPU)
@@ -167,7 +170,7 @@ def test_algorithms_and_divisions_are_taken_over_for_other_weights(
 
 
 @pytest.mark.parametrize("otherwise", [False, True])
-def test_decisions_about_kernels_that_are_made_otherwise_today_are_hints(
+def test_decisions_about_rewritten_kernels_are_hints(
     otherwise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere, here = Database(None), Database(None)
@@ -193,7 +196,7 @@ def test_a_search_that_its_budget_ended_goes_on() -> None:
     assert database.answers()[0].finished
 
 
-def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
+def test_slower_plan_replaces_no_faster_one() -> None:
     database = Database(None)
     before, selector = tuned(chain(4), database, lambda kernel: 1e-3)
     kept = evolve(database.answers()[0], finished=False)
@@ -201,7 +204,7 @@ def test_a_slower_plan_takes_the_place_of_no_faster_one() -> None:
 
     class Lost(MeasuredSelector):
         def cost(self, group: object) -> float:
-            return 1.0  # whatever is merged seems to take as long
+            return 1.0  # every merge seems to take as long
 
     bench = FakeBench(lambda kernel: 1e-3)
     worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
@@ -218,13 +221,13 @@ def test_decisions_about_other_units_are_foreign() -> None:
     _, selector = tuned(chain(4), database, lambda kernel: 1e-3)
     assert selector.made is not None
     for units in ((), ("00000000",) * len(selector.made.units)):
-        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        told.decisions = evolve(selector.made, units=units)
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        replayed.decisions = evolve(selector.made, units=units)
         with pytest.raises(ForeignDecisionsError, match="other units"):
-            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
 
-def test_decisions_of_before_there_was_a_choice_of_layouts_keep_dims_in_the_order_of_the_graph() -> None:
+def test_records_without_layouts_keep_graph_order_of_dims() -> None:
     types = {value: TensorType(DType.F32, (8, 2, 5 - n, 5 - n)) for n, value in enumerate("xay")}
     nodes = tuple(Node(y, "max_pool", (x,), (y,), {"kernel_shape": (2, 2)}) for x, y in ("xa", "ay"))
     made, database = Graph("pools", ("x",), ("y",), types, nodes, {}), Database(None)
@@ -235,21 +238,21 @@ def test_decisions_of_before_there_was_a_choice_of_layouts_keep_dims_in_the_orde
     del old["ordered"]
     earlier = evolve(database.answers()[0], decisions=json.dumps(old)).read()
     assert earlier is not None and not earlier.ordered
-    told = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-    told.decisions = earlier
+    replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+    replayed.decisions = earlier
     with pytest.raises(ForeignDecisionsError):  # these were made about the other order
-        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, told)
+        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, replayed)
 
 
-def test_launches_in_an_order_that_cannot_run_are_foreign() -> None:
+def test_launches_in_an_impossible_order_are_foreign() -> None:
     database = Database(None)
     before, selector = tuned(chain(4), database, slow_when_fused)
     assert len(before.steps) > 1 and selector.made is not None
     for order in (selector.made.launches[::-1], (tuple(p for places in selector.made.launches for p in places),)):
-        told = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        told.decisions = evolve(selector.made, launches=order)
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+        replayed.decisions = evolve(selector.made, launches=order)
         with pytest.raises(ForeignDecisionsError, match="before it is computed"):
-            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, told)
+            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:
@@ -299,12 +302,12 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     assert not selector.borrowed
 
 
-def test_a_final_plan_is_searched_further_where_that_is_asked_for() -> None:
+def test_final_plan_is_searched_further_on_request() -> None:
     elsewhere, here = Database(None), Database(None)
-    apart, _ = tuned(chain(2), elsewhere, slow_when_fused)
+    unfused, _ = tuned(chain(2), elsewhere, slow_when_fused)
     here.keep_answer(elsewhere.answers()[0])
-    told, _ = tuned(chain(2), here, lambda kernel: 1e-3)
-    assert len(told.steps) == len(apart.steps) == 4
+    replayed, _ = tuned(chain(2), here, lambda kernel: 1e-3)
+    assert len(replayed.steps) == len(unfused.steps) == 4
     further, _ = tuned(chain(2), here, lambda kernel: 1e-3, further=True)
     assert len(further.steps) < 4
     assert len(tuned(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)

@@ -1,4 +1,7 @@
-"""Deeper searches: what is left of a budget, of programs of one kernel too, and in spaces that the model calls flat."""
+"""Deeper searches.
+
+Remaining budget, single-kernel programs, and spaces that the model calls flat.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,15 @@ BRIEF = Settings(first=3, batch=2, most=6, patience=1, prove=False, deeper=1)
 
 
 def flat(kernel: KernelFunction) -> float:
-    """A kernel that only moves data: a launch, and little that depends on how its elements are spread. Sixteen blocks
-    of 256 threads are best, each other doubling costs 2 %.
+    """Cost of a kernel that only moves data.
+
+    It is a launch, and little that depends on how its elements are spread. Sixteen blocks of 256 threads are best, each
+    other doubling costs 2 %.
     """
     return 5e-6 * (1 + 0.02 * abs(log2(prod(kernel.block)) - 8) + 0.02 * abs(log2(prod(kernel.grid)) - 4))
 
 
-def simulated(cost: object, seconds: float) -> Tuner:
+def simulated_tuner(cost: object, seconds: float) -> Tuner:
     clock = FakeClock()
     return Tuner(session(Budget.of(seconds, clock), clock, cost=cost))  # type: ignore[arg-type]
 
@@ -45,21 +50,22 @@ def elements(rows: int, columns: int, target: Target) -> Problem:
 
 
 @pytest.mark.long
-def test_a_deeper_search_finds_what_lies_far_from_the_models_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model tells hundreds of points apart by less than a thousandth, and its first ones, of one warp a block, lie
-    side by side in the corner that is 10 % slower.
+def test_deeper_search_finds_points_far_from_model_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost model separates hundreds of points by less than a thousandth.
+
+    Its first ones, of one warp a block, lie together in the corner that is 10 % slower.
     """
     monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
     problem = elements(64, 512, H200)
-    ended = simulated(flat, 120.0).run([problem], Settings(prove=False))
-    (found,) = tune_each([problem], simulated(flat, 120.0), Settings(prove=False))
+    ended = simulated_tuner(flat, 120.0).run([problem], Settings(prove=False))
+    (found,) = tune_each([problem], simulated_tuner(flat, 120.0), Settings(prove=False))
     assert ended[0].seconds is not None
     assert found.seconds is not None
     assert found.seconds <= ended[0].seconds
     assert found.seconds <= 1.03 * 5e-6
 
 
-def test_what_is_looked_at_lies_anywhere_but_where_a_bound_rules_it_out() -> None:
+def test_candidates_lie_anywhere_within_the_bound() -> None:
     problem = elements(64, 512, H200)
     ground = FullSpace(make_space(problem.form, problem.target))
     first = [ground.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
@@ -77,28 +83,28 @@ def test_what_is_looked_at_lies_anywhere_but_where_a_bound_rules_it_out() -> Non
     assert len(anywhere) > len(near) + 100
 
 
-def test_a_kernel_that_is_a_program_of_its_own_is_searched_deeper_however_short_it_is() -> None:
-    """Beside a kernel that takes two hundred times as long it loses nothing of their whole time."""
+def test_single_kernel_program_is_always_searched_deeper() -> None:
+    """A neighbour two hundred times as long hides all its loss."""
 
     def cost(kernel: KernelFunction) -> float:
         return flat(kernel) if len(kernel.arguments) == 2 else 1e-3
 
     problems = [evolve(problem_of(48), target=TARGET), elements(8, 64, TARGET)]
-    tuner = simulated(cost, 120.0)
+    tuner = simulated_tuner(cost, 120.0)
     choices = tuner.run(problems, BRIEF)
     found = dict(enumerate(choices))
     assert losing(problems, found) == [0]
     assert losing(problems, found, apart=True) == [0, 1]
-    together, apart = simulated(cost, 120.0), simulated(cost, 120.0)
+    together, separate = simulated_tuner(cost, 120.0), simulated_tuner(cost, 120.0)
     search_deeper(problems, dict(enumerate(together.run(problems, BRIEF))), together, BRIEF, 1.0)
-    tune_each(problems, apart, BRIEF)
+    tune_each(problems, separate, BRIEF)
     searched = [[task.problem.label for task in search.tasks] for search in together.statistics.searches]
     assert searched == [["matmul 48", "relu 8x64"], ["matmul 48"]]
-    searched = [[task.problem.label for task in search.tasks] for search in apart.statistics.searches]
+    searched = [[task.problem.label for task in search.tasks] for search in separate.statistics.searches]
     assert searched == [["matmul 48", "relu 8x64"]] * 2
 
 
-def test_a_deeper_search_is_as_patient_side_by_side_as_alone() -> None:
+def test_deeper_search_is_as_patient_in_parallel() -> None:
     deep, hasty = Settings().deepened(1), Settings()
     task = SearchTask(problem_of(8))
     for settings, narrow, wide in ((deep, 3 * (1 + deep.patience), 1 + deep.patience), (hasty, 3, 3)):
@@ -111,10 +117,10 @@ def test_a_deeper_search_is_as_patient_side_by_side_as_alone() -> None:
             assert count == rounds
 
 
-def test_few_runs_that_scatter_make_a_tie_and_many_do_not() -> None:
-    """Runs that scatter by 3 % either way say of a kernel that it is 2 % faster once there are enough of them."""
+def test_few_scattered_runs_make_a_tie() -> None:
+    """Enough runs with 3 % noise resolve a gain of 2 %."""
 
-    def chosen(runs: int) -> float:
+    def choose(runs: int) -> float:
         task = SearchTask(problem_of(8))
         space = FullSpace(make_space(task.problem.form, OPENCL))
         scored = [space.scored(point) for point in best_points(task.problem.form, OPENCL, "bound", 2)]
@@ -125,5 +131,5 @@ def test_few_runs_that_scatter_make_a_tie_and_many_do_not() -> None:
         assert winner is not None
         return winner.seconds
 
-    assert chosen(1) == 1.02e-5, "the model's first"
-    assert chosen(8) == 1e-5
+    assert choose(1) == 1.02e-5, "the model's first"
+    assert choose(8) == 1e-5

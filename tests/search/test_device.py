@@ -1,5 +1,6 @@
-"""Measurement in a child process, against PoCL: checking, crashes, hangs, and the whole way from a model to a tuned
-plan.
+"""Measurement in a child process, against PoCL.
+
+Checks, crashes, hangs, and the whole way from a model to a tuned plan.
 """
 
 from __future__ import annotations
@@ -81,12 +82,15 @@ def bench() -> Iterator[DeviceBench]:
     made.close()
 
 
-def built(problem: Problem, number: int = 0) -> Built:
+def build_candidate(problem: Problem, number: int = 0) -> Built:
     return Built(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
 
 
-def spoiled(made: Built, before: str, after: str = "") -> Built:
-    """The kernel with code before its body, and code that one block runs last."""
+def spoil(made: Built, before: str, after: str = "") -> Built:
+    """Return the kernel with code before and after its body.
+
+    One block runs the second code last.
+    """
     assert made.kernel is not None
     head, body = made.kernel.source.rsplit("const int blk", 1)
     body = body.rstrip().removesuffix("}")
@@ -94,7 +98,7 @@ def spoiled(made: Built, before: str, after: str = "") -> Built:
 
 
 def last_writes(element: int) -> str:
-    """Code by which the last block writes a wrong number after all its right ones."""
+    """Return code by which the last block overwrites a right number."""
     last = "get_group_id(0) == get_num_groups(0) - 1 && tid == 0"
     return f"barrier(CLK_GLOBAL_MEM_FENCE); if ({last}) p0[{element}] = 77.0f;"
 
@@ -115,10 +119,8 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("rows", "terms", "evaluated"), [(7, 40, 7), (90, 40, 80), (90, 900, 44), (90, 4000, 16), (5, 4000, 5)]
 )
-def test_no_element_is_evaluated_twice_and_of_long_sums_there_are_fewer(
-    rows: int, terms: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two thousand random instances of 64 channels are each of them thirty times."""
+def test_no_element_is_evaluated_twice(rows: int, terms: int, evaluated: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand random instances of 64 channels cover each thirty times."""
     form = group_of("reduce_sum", ((rows, terms),), {"axes": (1,), "keepdims": 0})
     x = np.random.default_rng(0).standard_normal((rows, terms)).astype(np.float32)
     for name, value in {"WHOLE": 0, "ENOUGH": 40_000, "LEAST": 16}.items():
@@ -137,7 +139,7 @@ def test_numbers_repeat_until_there_are_enough(count: int) -> None:
     np.testing.assert_array_equal(_repeated(values, count), np.resize(values, count))
 
 
-def test_memory_that_is_not_there_is_missed_before_anything_is_repeated() -> None:
+def test_missing_memory_is_reported_before_repetition() -> None:
     begun = time.process_time()
     with pytest.raises(MemoryError):
         _repeated(np.zeros(7, np.float32), 1 << 50)
@@ -145,12 +147,12 @@ def test_memory_that_is_not_there_is_missed_before_anything_is_repeated() -> Non
 
 
 @needs_opencl
-def test_where_memory_ends_while_a_candidate_is_compared_only_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shortage_costs_one_comparison_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*asked: object) -> None:
         raise MemoryError("Unable to allocate 3.00 GiB")
 
     device, problem = MeasuringDevice(OPENCL), problem_of()
-    kernel = built(problem).kernel
+    kernel = build_candidate(problem).kernel
     assert kernel is not None
     with monkeypatch.context() as patch:
         patch.setattr(MeasuringDevice, "_difference", none_left)
@@ -170,13 +172,13 @@ def test_a_simple_schedule_stages_nothing() -> None:
     assert not any(r.staging for s in schedule.segments for r in s.reductions)
 
 
-def test_a_small_space_is_proven_whole_and_a_large_one_by_a_sample() -> None:
+def test_small_space_is_proven_whole_large_by_sample() -> None:
     small, large = prove(Problem(group_of("relu", ((64,),)), {}, OPENCL, MACHINE), 1e-9), prove(problem_of(256), 1.0)
     assert (small.exact, small.share) == (True, 1.0)
     assert (large.exact, large.share) == (False, 0.0)
 
 
-#: What a softmax's gradient makes of rows: quotients that nearly cancel.
+#: A softmax's gradient by rows: quotients that nearly cancel.
 QUOTIENTS = """var i0 < 16, i1 < 1536, r0 < 128
 group {
   tensor t0: f32[16, 1536, 128]
@@ -196,8 +198,11 @@ group {
 
 
 @needs_opencl
-def test_numbers_that_problems_share_are_sent_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To draw and send them for each problem took 16 ms a problem, ten times as long as to check a kernel."""
+def test_numbers_shared_by_tasks_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random inputs are not drawn and sent for each task.
+
+    That took 16 ms a task, ten times as long as to check a kernel.
+    """
     sent: list[int] = []
     device = MeasuringDevice(OPENCL)
     upload = device.device.upload
@@ -211,7 +216,7 @@ def test_numbers_that_problems_share_are_sent_to_the_device_once(monkeypatch: py
     assert sorted(sent) == [*(each for each in sorted(sent) if each < 1 << 20), 4 * PERIOD]
 
 
-def test_right_results_are_alike_in_whatever_order_sums_are_taken() -> None:
+def test_right_results_agree_for_any_sum_order() -> None:
     problem = Problem(parse_ir(QUOTIENTS), {}, OPENCL, MACHINE)
     t0, t1, t2, t3 = (view(problem, t, array) for t, array in random_inputs(problem).items())
     products = t0 * t1
@@ -233,13 +238,13 @@ def test_tensors_of_indices_get_numbers_that_index_something() -> None:
 def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
     problem = problem_of(32)
     for number in range(2):
-        made = built(problem, number)
+        made = build_candidate(problem, number)
         assert bench.check(problem, made).outcome == "ok"
         assert len(bench.sample(problem, made, 3).samples) == 3
 
 
 @needs_opencl
-def test_a_launch_of_several_groups_is_checked_in_all_of_them_and_timed(bench: DeviceBench) -> None:
+def test_launch_of_several_groups_is_checked_and_timed(bench: DeviceBench) -> None:
     forms = [group_of(op, shapes, attributes) for op, shapes, attributes in CASES.values()]
     problem = Problem(joined([*forms, forms[-1]]), {}, OPENCL, MACHINE, "groups side by side")
     schedules = [simple_schedule(form, OPENCL) for form in forms]
@@ -255,10 +260,10 @@ def test_a_launch_of_several_groups_is_checked_in_all_of_them_and_timed(bench: D
 
 @needs_opencl
 @pytest.mark.parametrize(("error", "outcome"), [(RoutineError, "refused"), (BackendError, "failed")])
-def test_a_library_that_has_no_routine_leaves_the_device_sound(
+def test_missing_library_routine_leaves_the_device_sound(
     error: type[BackendError], outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed costs a GPU's process; what was refused launched nothing."""
+    """A failure costs a GPU's process; a refusal launched nothing."""
 
     def load(*given: object) -> Any:
         raise error("no strict fp32 plan\nfor this group")
@@ -271,13 +276,14 @@ def test_a_library_that_has_no_routine_leaves_the_device_sound(
 
 @needs_opencl
 @pytest.mark.parametrize("repeats", [1, 2, 3, 5, 2 * PLACES + 1])
-def test_a_small_problem_is_timed_on_equal_data_at_one_place_after_another(
-    repeats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """How kernels of 3.5 us compare depends on where their data lies, by more than what they differ in."""
+def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of data decide comparisons of kernels of 3.5 us.
+
+    It matters more than their difference.
+    """
     cold = evolve(OPENCL, warm_caches=False)
     device, problem = MeasuringDevice(OPENCL), evolve(problem_of(32), target=cold)
-    kernel = built(problem).kernel
+    kernel = build_candidate(problem).kernel
     assert kernel is not None
     assert device.check(problem.key, kernel, None, problem) == Verdict("ok")
     data = device._problems[problem.key]
@@ -285,12 +291,12 @@ def test_a_small_problem_is_timed_on_equal_data_at_one_place_after_another(
     ran: list[tuple[int, int]] = []
     time_of = device.device.time
 
-    def timed(run: Any, **given: Any) -> Any:
+    def fake_time(run: Any, **given: Any) -> Any:
         (place,) = (place for place, launch in loaded.launches.items() if launch is run)
         ran.append((place, given["repeats"]))
         return time_of(run, **{**given, "cold": False, "warm": ()})
 
-    monkeypatch.setattr(device.device, "time", timed)
+    monkeypatch.setattr(device.device, "time", fake_time)
     for _ in range(PLACES):
         samples = device.sample(problem.key, kernel.name, repeats)
         assert samples is not None and len(samples) == repeats
@@ -310,7 +316,7 @@ def test_a_small_problem_is_timed_on_equal_data_at_one_place_after_another(
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", DType)
-def test_small_data_is_the_same_at_all_places_whatever_it_is_of(dtype: DType) -> None:
+def test_small_data_is_equal_at_all_positions(dtype: DType) -> None:
     device, cold = MeasuringDevice(OPENCL), evolve(OPENCL, warm_caches=False)
     for shape in ((1, 1), (3, 5), (127, 131)):
         form = group_of("transpose", (shape,), {"perm": (1, 0)}, dtype)
@@ -339,17 +345,17 @@ def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPa
 
 
 @needs_opencl
-def test_large_groups_are_held_against_a_kernel_that_was_sampled(bench: DeviceBench) -> None:
+def test_large_groups_are_compared_with_sampled_kernel(bench: DeviceBench) -> None:
     problem = problem_of(192)
     assert evaluations(problem.form) > WHOLE
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     # One element of 36,864 is wrong: the sample most likely misses it, the comparison with the other kernel does not.
-    assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(36863))).outcome == "wrong"
+    assert bench.check(problem, spoil(build_candidate(problem, 1), "", last_writes(36863))).outcome == "wrong"
 
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
-def test_arrays_are_compared_on_the_device_without_missing_an_element(dtype: DType) -> None:
+def test_device_comparison_misses_no_element(dtype: DType) -> None:
     device = open_device(OPENCL)
     comparer = Comparer(device, OPENCL, dtype)
     array = np.random.default_rng(0).standard_normal(2 * BLOCK).astype(np.float32).astype(dtype.numpy)
@@ -365,118 +371,118 @@ def test_arrays_are_compared_on_the_device_without_missing_an_element(dtype: DTy
 
 
 @needs_opencl
-def test_what_is_not_computed_in_single_precision_is_compared_on_the_host() -> None:
+def test_other_precisions_are_compared_on_the_host() -> None:
     device = open_device(OPENCL)
     assert not Comparer(device, OPENCL, DType.F64).usable
     assert not Comparer(device, OPENCL, DType.I32).usable
 
 
 @needs_opencl
-def test_a_large_output_is_compared_on_the_device_and_its_tail_on_the_host(bench: DeviceBench) -> None:
+def test_tail_of_large_output_is_compared_on_host(bench: DeviceBench) -> None:
     problem = Problem(group_of("relu", ((1100, 1000),)), {}, OPENCL, MACHINE)
-    assert bench.check(problem, built(problem)).outcome == "ok"
-    assert bench.check(problem, built(problem, 1)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem, 1)).outcome == "ok"
     for index in (5, 1_099_999):
-        assert bench.check(problem, spoiled(built(problem, 1), "", last_writes(index))).outcome == "wrong"
+        assert bench.check(problem, spoil(build_candidate(problem, 1), "", last_writes(index))).outcome == "wrong"
 
 
 @needs_opencl
 def test_a_kernel_that_writes_nothing_is_wrong(bench: DeviceBench) -> None:
     problem = problem_of(24)
-    verdict = bench.check(problem, spoiled(built(problem), "if (get_global_id(0) >= 0) return;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem), "if (get_global_id(0) >= 0) return;"))
     assert (verdict.outcome, "expected" in verdict.message) == ("wrong", True)
 
 
 @needs_opencl
 def test_a_kernel_that_does_not_compile_has_failed(bench: DeviceBench) -> None:
     problem = problem_of(24)
-    verdict = bench.check(problem, spoiled(built(problem), "this is no C;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem), "this is no C;"))
     assert (verdict.outcome, "does not compile" in verdict.message) == ("failed", True)
 
 
 @needs_opencl
-def test_a_crash_costs_one_candidate_and_the_others_are_loaded_again(bench: DeviceBench) -> None:
+def test_crash_costs_one_candidate_and_reloads_others(bench: DeviceBench) -> None:
     problem = problem_of(40)
-    right = built(problem)
+    right = build_candidate(problem)
     assert bench.check(problem, right).outcome == "ok"
-    verdict = bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;"))
+    verdict = bench.check(problem, spoil(build_candidate(problem, 1), "*(volatile int *)8 = 1;"))
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
     assert len(bench.sample(problem, right, 2).samples) == 2
 
 
 @needs_opencl
-def test_a_problem_that_does_not_fit_the_device_fails_and_the_next_one_does_not(bench: DeviceBench) -> None:
+def test_task_too_large_for_the_device_fails_alone(bench: DeviceBench) -> None:
     small, large = problem_of(24), problem_of(24)
-    assert bench.check(small, built(small)).outcome == "ok"
+    assert bench.check(small, build_candidate(small)).outcome == "ok"
     (name, *_) = large.form.inputs
     huge = Problem(large.form, {name: Storage("b", 0, (1 << 44, 1))}, OPENCL, MACHINE)
-    assert bench.check(huge, built(small)).outcome == "failed"
-    assert bench.check(small, built(small)).outcome == "ok"
+    assert bench.check(huge, build_candidate(small)).outcome == "failed"
+    assert bench.check(small, build_candidate(small)).outcome == "ok"
 
 
 def test_without_a_device_the_error_says_so() -> None:
     bench = DeviceBench(OPENCL, service="cuts.tests.search.services:Broken")
     with pytest.raises(BackendError, match="no device of this kind"):
-        bench.check(problem_of(24), built(problem_of(24)))
+        bench.check(problem_of(24), build_candidate(problem_of(24)))
     bench.close()
 
 
 @needs_opencl
-def test_a_first_candidate_that_ends_the_process_costs_itself() -> None:
+def test_first_candidate_that_ends_the_process_fails_alone() -> None:
     bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
-    assert bench.check(problem, spoiled(built(problem, 1), "*(volatile int *)8 = 1;")).outcome == "failed"
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, spoil(build_candidate(problem, 1), "*(volatile int *)8 = 1;")).outcome == "failed"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     bench.close()
 
 
 @needs_opencl
-def test_a_candidate_is_checked_beside_what_else_is_asked_for() -> None:
+def test_candidate_is_checked_beside_other_requests() -> None:
     bench, one, other = DeviceBench(OPENCL, limit=60.0), problem_of(24), problem_of(32)
-    assert bench.check(one, built(one)).outcome == "ok"
-    bench.begin(other, built(other))
-    assert len(bench.sample(one, built(one), 2).samples) == 2
-    assert bench.check(one, built(one, 1)).outcome == "ok"
+    assert bench.check(one, build_candidate(one)).outcome == "ok"
+    bench.begin(other, build_candidate(other))
+    assert len(bench.sample(one, build_candidate(one), 2).samples) == 2
+    assert bench.check(one, build_candidate(one, 1)).outcome == "ok"
     assert bench.ended(0.0) == [(other.key, DeviceAnswer(Verdict("ok")))]
     assert bench.ended(0.0) == []
-    bench.begin(other, spoiled(built(other, 1), "*(volatile int *)8 = 1;"))
-    while not (told := bench.ended(0.1)):
+    bench.begin(other, spoil(build_candidate(other, 1), "*(volatile int *)8 = 1;"))
+    while not (arrived := bench.ended(0.1)):
         pass
-    ((key, measured),) = told
+    ((key, measured),) = arrived
     verdict = measured.verdict
     assert key == other.key
     assert (verdict.outcome, "signal SIG" in verdict.message) == ("failed", True)
-    assert bench.check(one, built(one)).outcome == "ok"
+    assert bench.check(one, build_candidate(one)).outcome == "ok"
     bench.close()
 
 
 @needs_opencl
-def test_candidates_are_timed_in_turns_beside_what_else_there_is_to_do() -> None:
-    """One that is hopeless no more than once, and what is not loaded not at all."""
+def test_candidates_are_timed_in_turns_with_other_work() -> None:
+    """A hopeless candidate runs once at most, an unloaded one never."""
     bench, problem = DeviceBench(OPENCL, limit=60.0), problem_of(24)
-    first, second = built(problem), built(problem, 1)
+    first, second = build_candidate(problem), build_candidate(problem, 1)
     assert first.kernel is not None
     assert second.kernel is not None
     names = first.kernel.name, second.kernel.name
 
-    def ended() -> DeviceAnswer:
-        while not (told := bench.ended(0.1)):
+    def wait_for_answer() -> DeviceAnswer:
+        while not (arrived := bench.ended(0.1)):
             pass
-        ((key, measured),) = told
+        ((key, measured),) = arrived
         assert key == problem.key
         assert measured.verdict == Verdict("ok")
         return measured
 
     bench.begin(problem, first, TimingTurns(names[:1], 3))
-    assert [len(samples or ()) for samples in ended().samples] == [3]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [3]
     bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2))
-    assert [len(samples or ()) for samples in ended().samples] == [2, 2, 2]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [2, 2, 2]
     bench.begin(problem, second, TimingTurns((names[1], names[0], names[1]), 2, 1e-12))
-    assert [len(samples or ()) for samples in ended().samples] == [2]
+    assert [len(samples or ()) for samples in wait_for_answer().samples] == [2]
     bench.begin(problem, None, TimingTurns((*names, "unknown"), 2))
-    assert [samples and len(samples) for samples in ended().samples] == [2, 2, None]
+    assert [samples and len(samples) for samples in wait_for_answer().samples] == [2, 2, None]
     bench._child.kill()
     bench.begin(problem, None, TimingTurns(names, 2))
-    loaded = [samples is not None for samples in ended().samples]
+    loaded = [samples is not None for samples in wait_for_answer().samples]
     assert loaded == [True, False], "a process that is new has loaded what others are held against"
     bench.close()
 
@@ -485,10 +491,10 @@ def test_candidates_are_timed_in_turns_beside_what_else_there_is_to_do() -> None
 def test_a_hang_is_stopped_by_the_watchdog() -> None:
     bench = DeviceBench(OPENCL, limit=1.5)
     problem = problem_of(40)
-    right = built(problem)
+    right = build_candidate(problem)
     assert bench.check(problem, right).outcome == "ok"
     start = time.monotonic()
-    hanging = spoiled(built(problem, 1), "volatile int forever = 1; while (forever) { }")
+    hanging = spoil(build_candidate(problem, 1), "volatile int forever = 1; while (forever) { }")
     assert bench.check(problem, hanging).outcome == "timeout"
     assert time.monotonic() - start < 6
     assert bench.check(problem, right).outcome == "ok"
@@ -496,16 +502,16 @@ def test_a_hang_is_stopped_by_the_watchdog() -> None:
 
 
 @needs_opencl
-def test_parts_of_a_larger_buffer_are_checked_where_they_lie(bench: DeviceBench) -> None:
+def test_parts_of_a_larger_buffer_are_checked_there(bench: DeviceBench) -> None:
     form = group_of("relu", ((6, 8),))
     (output,) = form.outputs
     problem = Problem(form, {output: Storage("b", 4, (20, 1))}, OPENCL, MACHINE)
-    assert bench.check(problem, built(problem)).outcome == "ok"
+    assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     dense = Problem(form, {}, OPENCL, MACHINE)
-    assert bench.check(problem, built(dense)).outcome == "wrong"
+    assert bench.check(problem, build_candidate(dense)).outcome == "wrong"
 
 
-def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() -> None:
+def test_slow_job_of_parallel_workers_costs_itself() -> None:
     workers = Workers(2, "cuts.tests.search.services:Slow")
     for name, seconds, limit in (
         ("a", 0.0, 60.0),
@@ -527,11 +533,11 @@ def test_workers_build_in_parallel_and_a_job_that_takes_too_long_costs_itself() 
     assert "exit code 3" in done["d"].error
 
 
-def test_what_was_dropped_under_way_is_not_done_again_where_it_is_asked_for_again() -> None:
+def test_dropped_running_job_is_reused_when_requested_again() -> None:
     workers, problem = Workers(1), problem_of(8)
     done = []
     for owner in ("dropped", "under way", "done"):
-        if owner == "done":  # it comes to its end for nobody
+        if owner == "done":  # its end is not awaited
             while any(slot.job is not None for slot in workers._slots):
                 workers.collect(0.1)
         workers.submit(Job(owner, "simple", (problem,)))
@@ -546,7 +552,7 @@ def test_what_was_dropped_under_way_is_not_done_again_where_it_is_asked_for_agai
     assert len({started for _, started in done}) == 1, "the worker was asked once"
 
 
-def test_a_service_that_cannot_start_answers_with_the_reason() -> None:
+def test_service_that_cannot_start_answers_with_the_reason() -> None:
     child = Child("cuts.tests.search.services:Broken")
     for _ in range(2):
         with pytest.raises(BackendError, match="no device of this kind"):
@@ -554,7 +560,7 @@ def test_a_service_that_cannot_start_answers_with_the_reason() -> None:
     child.close()
 
 
-def test_an_interrupt_from_the_keyboard_does_not_reach_a_child_even_while_it_imports(
+def test_keyboard_interrupt_does_not_reach_a_child(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     child = Child("cuts.tests.search.services:Slow")
@@ -584,7 +590,7 @@ def test_a_factory_refuses_what_cannot_be_lowered() -> None:
 
 
 @needs_opencl
-def test_a_tuner_with_real_processes_beats_or_keeps_the_models_choice(tmp_path: Path) -> None:
+def test_tuner_with_processes_beats_or_keeps_model_choice(tmp_path: Path) -> None:
     resources = Resources(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
     (choice,) = Tuner(resources).run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
     resources.close()
@@ -595,7 +601,10 @@ def test_a_tuner_with_real_processes_beats_or_keeps_the_models_choice(tmp_path: 
 
 @needs_opencl
 def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """However fast the plan is that fuses nothing: an audit leaves nothing to be searched for by the next command."""
+    """The unfused plan's speed does not matter.
+
+    An audit leaves nothing to be searched for by the next command.
+    """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("cuts.compile.known.NEAR", 100.0)
     arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
@@ -625,7 +634,7 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
 
 
 @needs_opencl
-def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(
+def test_exhausted_budget_keeps_the_plan_and_returns_six(
     cuts: Cuts,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -638,7 +647,10 @@ def test_a_budget_that_ends_the_search_keeps_the_plan_and_returns_six(
 
 
 def heeds_interrupts() -> None:
-    """Undo what a shell does to what it starts in the background: it ignores interrupts, and its children would too."""
+    """Restore interrupts for a background process.
+
+    A shell lets it ignore interrupts, and its children would too.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -669,7 +681,7 @@ def test_ctrl_c_keeps_the_best_found_so_far(cuts: Cuts, tmp_path: Path) -> None:
 
 @given(st.permutations(range(3)), st.integers(0, 3))
 def test_places_of_a_sample_are_found_in_memory(order: Sequence[int], gap: int) -> None:
-    """What is read from memory at the addresses of some places is what a view of that memory has there."""
+    """Values read from memory equal those of a view of it."""
     i, j, k = (Var(name, extent) for name, extent in zip("ijk", (3, 4, 5), strict=True))
     types = {t: TensorType(DType.F32, (3, 4, 5)) for t in "xy"}
     at = tuple(as_index(v) for v in (i, j, k))

@@ -1,4 +1,7 @@
-"""Several devices of a host as one: a kernel's points are measured on one of them, and what one loses, others do."""
+"""Several devices of a host as one.
+
+A kernel's points are measured on one of them, and other devices take over those of a lost one.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,9 @@ SEVERAL = evolve(SHORT, strategy="rank")
 
 @define
 class OneOfSeveral:
-    """A bench that checks beside: it answers when it is asked the second time. From `until` candidates on nothing works
-    on it.
+    """Bench that checks in the background: it answers the second request.
+
+    From `until` candidates on nothing works on it.
     """
 
     inner: FakeBench = field(factory=lambda: FakeBench(by_threads))
@@ -102,8 +106,8 @@ class Missing(OneOfSeveral):
         raise BackendError("no CUDA device is visible")
 
 
-def searched(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
-    """Return what the winners of a search with some devices take."""
+def search_devices(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
+    """Return the winners' times of a search with some devices."""
     database, pool = Database(None), DevicePool(benches, notes.append)
     Tuner(Resources(database, Inline, lambda: pool)).run(PROBLEMS, SEVERAL)
     pool.close()
@@ -111,13 +115,13 @@ def searched(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[floa
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[float]:
-    return searched({"0": OneOfSeveral()}, [])
+def expected_seconds() -> list[float]:
+    return search_devices({"0": OneOfSeveral()}, [])
 
 
-def test_two_devices_find_what_one_does_and_each_problem_has_one_of_them(expected: list[float]) -> None:
+def test_two_devices_find_the_same_as_one(expected_seconds: list[float]) -> None:
     benches, notes = {"0": OneOfSeveral(), "1": OneOfSeveral()}, list[str]()
-    assert searched(benches, notes) == expected
+    assert search_devices(benches, notes) == expected_seconds
     one, other = (bench.problems for bench in benches.values())
     assert not one & other
     assert one | other == {p.key for p in PROBLEMS}
@@ -126,48 +130,51 @@ def test_two_devices_find_what_one_does_and_each_problem_has_one_of_them(expecte
     assert all(bench.closed for bench in benches.values())
 
 
-def test_a_device_that_is_not_there_is_said_and_the_others_do_all(expected: list[float]) -> None:
+def test_missing_device_is_reported_and_others_take_over(expected_seconds: list[float]) -> None:
     notes = list[str]()
-    assert searched({"0": OneOfSeveral(), "7": Missing()}, notes) == expected
+    assert search_devices({"0": OneOfSeveral(), "7": Missing()}, notes) == expected_seconds
     assert notes == ["device 7 is not used any more: no CUDA device is visible"]
 
 
 def test_without_any_device_the_error_says_so() -> None:
     with pytest.raises(BackendError, match="no CUDA device is visible"):
-        searched({"6": Missing(), "7": Missing()}, [])
+        search_devices({"6": Missing(), "7": Missing()}, [])
 
 
 @pytest.mark.parametrize("until", [0, 1, 5])
-def test_a_device_that_works_no_more_costs_a_few_candidates_and_no_problem(expected: list[float], until: int) -> None:
+def test_broken_device_costs_few_candidates_and_no_task(expected_seconds: list[float], until: int) -> None:
     broken, notes = OneOfSeveral(until=until), list[str]()
-    assert len(searched({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected)
+    assert len(search_devices({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected_seconds)
     assert broken.begun <= until + DOUBTED
     assert [note.partition(":")[0] for note in notes] == ["device 0 is not used any more"]
 
 
-def test_kernels_that_fail_are_no_reason_to_give_a_device_up() -> None:
-    """They fail on any device, which is asked whether it works, and does."""
+def test_failing_kernels_do_not_exclude_a_device() -> None:
+    """They fail on any device.
+
+    The device is tested, and works.
+    """
     fails = Verdict("failed", "an illegal address")
     benches = {
         str(number): OneOfSeveral(FakeBench(by_threads, lambda k: fails if k.block[0] > 32 else Verdict("ok")))
         for number in range(2)
     }
     notes = list[str]()
-    assert len(searched(benches, notes)) == len(PROBLEMS)
+    assert len(search_devices(benches, notes)) == len(PROBLEMS)
     assert not notes
 
 
-def test_a_check_that_an_earlier_search_left_holds_nobody_up(expected: list[float]) -> None:
+def test_check_of_an_earlier_search_delays_none(expected_seconds: list[float]) -> None:
     bench, database, problem = OneOfSeveral(), Database(None), problem_of(48)
     built = Factory().build(problem, Factory().rank(problem, "bound", 1)[0].candidate.schedule)
     bench.begin(problem, built)
     Tuner(Resources(database, Inline, lambda: bench)).run(PROBLEMS, SEVERAL)
-    assert [seconds for _, seconds in results(database, PROBLEMS)] == expected
+    assert [seconds for _, seconds in results(database, PROBLEMS)] == expected_seconds
 
 
 @define
 class SimulatedSide(OneOfSeveral):
-    """A bench that takes simulated time, and checks beside what this process does."""
+    """Bench that takes simulated time, and checks beside this process's work."""
 
     clock: FakeClock = field(factory=FakeClock)
     ready: float = 3.0
@@ -187,7 +194,10 @@ class SimulatedSide(OneOfSeveral):
 
 
 def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
-    """Return what a search takes that tries the same points whoever is done first, and what the winners do."""
+    """Return the seconds of a search, and its winners' times.
+
+    It tries the same points in any order.
+    """
     clock, database = FakeClock(), Database(None)
     pool = DevicePool(
         {
@@ -201,7 +211,7 @@ def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
     return clock.now, [seconds for _, seconds in results(database, problems)]
 
 
-def test_two_devices_and_twice_the_cores_take_little_more_than_half_of_the_time() -> None:
+def test_two_devices_and_double_cores_halve_the_time() -> None:
     one, winners = seconds_with(1, 8)
     two, same = seconds_with(2, 16)
     assert same == winners
@@ -224,7 +234,7 @@ def test_devices_in_processes_of_their_own_search_together() -> None:
 @pytest.mark.parametrize(
     ("visible", "device", "used"), [("", "1", "1"), ("2,5", "1", "5"), ("GPU-a, GPU-b", "0", "GPU-a")]
 )
-def test_a_device_is_one_of_those_that_are_visible(
+def test_device_is_one_of_the_visible_ones(
     monkeypatch: pytest.MonkeyPatch, visible: str, device: str, used: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -242,7 +252,7 @@ def test_a_device_is_one_of_those_that_are_visible(
         ("", "1", "cuda:a100", "device 1 is another machine: .*, expected "),
     ],
 )
-def test_a_device_of_another_kind_or_that_is_not_visible_is_refused(
+def test_other_or_invisible_device_is_refused(
     monkeypatch: pytest.MonkeyPatch, visible: str, device: str, there: str, said: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

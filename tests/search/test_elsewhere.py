@@ -1,5 +1,6 @@
-"""What another machine measured of an operation orders its points here: exactly those that it measured, others by what
-is like them.
+"""Transfer: measurements of another machine order an operation's points here.
+
+Measured points keep their order, others follow similar ones.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def many_threads_are_slow(operation: MeasuredOperation) -> Array:
     return np.asarray(operation.points.features.threads) ** 1.5
 
 
-def measured(problem: Problem, machine: str, factor: Callable[[MeasuredOperation], Array]) -> MeasuredOperation:
-    """The points of a problem, which take what the plain estimate says and a factor."""
+def measured_operation(
+    problem: Problem, machine: str, factor: Callable[[MeasuredOperation], Array]
+) -> MeasuredOperation:
+    """Return the points of a task with scaled times of the estimate."""
     times = dict.fromkeys(texts_of(problem), 1.0)
     (operation,) = operations_of(problem.label, problem.work, {"target": machine}, OPENCL, times)
     expected = ordered_seconds(operation, PLAIN, None) * factor(operation)
@@ -55,12 +58,12 @@ def measured(problem: Problem, machine: str, factor: Callable[[MeasuredOperation
 
 @pytest.fixture(scope="module")
 def there() -> MeasuredOperation:
-    return measured(problem_of(32), "there", many_threads_are_slow)
+    return measured_operation(problem_of(32), "there", many_threads_are_slow)
 
 
 @settings(max_examples=20)
 @given(st.sampled_from(GROUPS), st.integers(0, 1000))
-def test_a_point_and_its_schedule_have_the_same_sizes(group: FusedGroup, seed: int) -> None:
+def test_point_and_its_schedule_have_equal_features(group: FusedGroup, seed: int) -> None:
     space = make_space(group, OPENCL)
     for point in FullSpace(space).random(3, (seed,)):
         structure = space.structures[point.structure]
@@ -71,7 +74,7 @@ def test_a_point_and_its_schedule_have_the_same_sizes(group: FusedGroup, seed: i
         assert here == pytest.approx(there)
 
 
-def test_what_was_measured_elsewhere_is_ordered_as_it_was_there(there: MeasuredOperation) -> None:
+def test_transferred_measurements_keep_their_order(there: MeasuredOperation) -> None:
     here = evolve(there, machine="here", points=evolve(there.points, seconds=there.points.seconds * 0.25))
     elsewhere = Elsewhere.of(there, PLAIN)
     assert np.argsort(ordered_seconds(here, PLAIN, elsewhere)).tolist() == np.argsort(there.points.seconds).tolist()
@@ -79,14 +82,14 @@ def test_what_was_measured_elsewhere_is_ordered_as_it_was_there(there: MeasuredO
 
 
 @pytest.mark.parametrize("speed", [0.01, 3.0])
-def test_how_fast_another_machine_is_in_all_changes_no_order(there: MeasuredOperation, speed: float) -> None:
+def test_overall_speed_of_another_machine_changes_no_order(there: MeasuredOperation, speed: float) -> None:
     slower = evolve(there, points=evolve(there.points, seconds=there.points.seconds * speed))
     some = np.arange(len(there.schedules)) < 20
     found = [ordered_seconds(there, PLAIN, Elsewhere.of(each.where(some), PLAIN)) for each in (there, slower)]
     assert found[1] / found[0] == pytest.approx(speed, rel=1e-6)
 
 
-def test_points_that_nobody_measured_are_ordered_by_those_like_them(there: MeasuredOperation) -> None:
+def test_unmeasured_points_are_ordered_by_similar_ones(there: MeasuredOperation) -> None:
     half = np.arange(len(there.points.seconds)) % 2 == 0
     rest = there.where(~half)
     each = None, Elsewhere.of(there.where(half), PLAIN)
@@ -94,9 +97,9 @@ def test_points_that_nobody_measured_are_ordered_by_those_like_them(there: Measu
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_points_of_a_space_are_rescored_by_what_is_recalled(there: MeasuredOperation) -> None:
+def test_points_of_a_space_are_rescored_by_transfer(there: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured(problem, "there", many_threads_are_slow)
+    there = measured_operation(problem, "there", many_threads_are_slow)
     order = evolve(PLAIN, recalled=times_of(there))
     space = make_space(problem.form, OPENCL)
     points = FullSpace(space).random(COUNT, (3,))
@@ -108,28 +111,28 @@ def test_points_of_a_space_are_rescored_by_what_is_recalled(there: MeasuredOpera
     )
 
 
-def test_schedules_that_this_version_does_not_know_are_not_recalled(there: MeasuredOperation) -> None:
+def test_schedules_unknown_to_this_version_are_not_recalled(there: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured(problem, "there", many_threads_are_slow)
+    there = measured_operation(problem, "there", many_threads_are_slow)
     strange = tuple((f"no schedule {k}", 1.0) for k in range(20))
     order = LearnedOrder(PLAIN.costs, (), (*times_of(there)[: FEWEST_RECALLED - 1], *strange))
     assert recalled_of(problem.work, OPENCL, order) is None
 
 
-def test_what_is_recalled_is_judged_on_operations_that_two_machines_measured() -> None:
-    there = [measured(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
-    here = [measured(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
+def test_transfer_is_evaluated_on_operations_of_two_machines() -> None:
+    there = [measured_operation(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
+    here = [measured_operation(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
     judged = recalled([*there, *here])
     assert judged[RECALLED].beats(judged["plain"])
     assert len(judged["plain"].standings) == 2 * len(SIZES)
     assert Lesson(4, {}, {}, "", None, judged).recalls
-    otherwise = [measured(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
+    otherwise = [measured_operation(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
     assert not Lesson(4, {}, {}, "", None, recalled([*there, *otherwise])).recalls
     assert recalled(there) == {}
     assert Lesson(4, {}, {}, "", None, {}).recalls, "nothing says that it is no better"
 
 
-def test_a_schedule_that_is_recalled_is_one_of_the_operation(there: MeasuredOperation) -> None:
+def test_recalled_schedule_belongs_to_the_operation(there: MeasuredOperation) -> None:
     assert [print_of for print_of, _ in times_of(there)] == list(there.schedules)
     assert all(schedule_text(parse_ir(text)) == text for text in there.schedules)  # type: ignore[arg-type]
 
@@ -146,14 +149,17 @@ def test_a_schedule_is_found_in_its_space(group: FusedGroup, seed: int) -> None:
 
 
 def with_trials(problem: Problem, texts: Sequence[str]) -> Database:
-    """A database of another machine, on which the last of some schedules was by far the fastest."""
+    """Return a database of another machine with one very fast schedule.
+
+    It is the last one.
+    """
     database = Database(None)
     database.register(problem)
     database.record(problem, [Trial(text, "ok", 1e-3 / n**4) for n, text in enumerate(texts, 1)])
     return database
 
 
-def test_a_search_begins_with_what_was_fast_on_another_machine() -> None:
+def test_search_begins_with_fast_points_of_another_machine() -> None:
     problem = problem_of(32)
     texts = texts_of(problem)
     database = with_trials(evolve(problem, machine={"device": "another"}), texts)
@@ -167,7 +173,7 @@ def test_a_search_begins_with_what_was_fast_on_another_machine() -> None:
     assert texts[-1] in {t.schedule for t in database.trials(problem)}
 
 
-def test_the_order_is_that_of_the_machine_that_measured_most_and_of_no_few_points() -> None:
+def test_order_follows_the_machine_with_most_measurements() -> None:
     problem = problem_of(32)
     texts = texts_of(problem)
     database = with_trials(evolve(problem, machine={"device": "another"}), texts[:FEWEST_RECALLED])

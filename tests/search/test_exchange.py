@@ -1,4 +1,7 @@
-"""Results of searches in files: what travels, what stays, and what a damaged or hostile file does."""
+"""Results of searches in files.
+
+Exported content, local content, and damaged or hostile files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ PROBLEM, OTHER = problem_of(), problem_of(48)
 WINNER = Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5)
 
 
-def filled() -> Database:
+def filled_database() -> Database:
     database = Database(None)
     database.finish(PROBLEM, WINNER)
     database.register(OTHER)
@@ -32,18 +35,18 @@ def filled() -> Database:
 
 @pytest.mark.parametrize("name", ["results.json", "results.json.gz", "results.json.xz"])
 def test_the_best_of_every_problem_travels(tmp_path: Path, name: str) -> None:
-    assert export_results(filled(), tmp_path / name) == Exported(2, 0)
+    assert export_results(filled_database(), tmp_path / name) == Exported(2, 0)
     there = Database(None)
     assert import_results(there, tmp_path / name) == Imported(2, 0, 0)
     assert there.winner(PROBLEM) == WINNER
     assert there.winner(OTHER) is None
     assert [(t.schedule, t.seconds) for t in there.trials(OTHER)] == [("b", 2e-3)]
-    assert there.results() == filled().results()
+    assert there.results() == filled_database().results()
     assert import_results(there, tmp_path / name) == Imported(0, 2, 0)
 
 
 def test_what_is_there_stays_unless_it_is_slower(tmp_path: Path) -> None:
-    export_results(filled(), tmp_path / "r.json")
+    export_results(filled_database(), tmp_path / "r.json")
     there = Database(None)
     own = Winner("own", 5e-3, 0.0, "y", 1, 1.0, 0.0)
     there.finish(PROBLEM, own)
@@ -73,7 +76,7 @@ def test_what_another_version_found_is_a_hint() -> None:
 
 
 def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
-    export_results(filled(), tmp_path / "r.json")
+    export_results(filled_database(), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
     document["results"][0]["description"] += " "
     document["format"] = 1  # which has no digest of its own
@@ -108,10 +111,10 @@ def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         import_results(Database(None), tmp_path / "none.json")
     with pytest.raises(UsageError, match="cannot write"):
-        export_results(filled(), tmp_path / "no" / "r.json")
+        export_results(filled_database(), tmp_path / "no" / "r.json")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match="cannot write"):
-        export_results(filled(), tmp_path / "folder")
+        export_results(filled_database(), tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -120,8 +123,8 @@ def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str
                   seconds, finished)  # fmt: skip
 
 
-def test_a_pack_has_what_final_plans_are_made_of(tmp_path: Path) -> None:
-    database = filled()
+def test_pack_has_the_contents_of_final_plans(tmp_path: Path) -> None:
+    database = filled_database()
     database.keep_answer(answer("graph", 1e-3, finished=False, problems=(OTHER.key,)))
     assert export_pack(database, tmp_path / "p.json.xz") == Exported(1, 1)
     there = Database(None)
@@ -131,7 +134,7 @@ def test_a_pack_has_what_final_plans_are_made_of(tmp_path: Path) -> None:
     assert import_results(there, tmp_path / "p.json.xz") == Imported(0, 1, 0, 0)
 
 
-def test_a_file_replaces_no_better_decision_and_no_faster_kernel(tmp_path: Path) -> None:
+def test_file_replaces_no_better_decision_or_faster_kernel(tmp_path: Path) -> None:
     elsewhere, own = Database(None), Database(None)
     for database, seconds in ((elsewhere, 2e-3), (own, 1e-3)):
         database.keep_answer(answer("graph", seconds, finished=database is elsewhere))
@@ -156,7 +159,7 @@ def test_damaged_decisions_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_file_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export_results(filled(), tmp_path / "r.json")
+    export_results(filled_database(), tmp_path / "r.json")
     there = Database(None)
     adopt, taken = Database.adopt, []
 
@@ -172,8 +175,8 @@ def test_a_file_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
     assert there.results() == ()
 
 
-def test_a_result_of_an_earlier_way_of_timing_counts_as_one_of_today(tmp_path: Path) -> None:
-    database = filled()
+def test_result_of_an_earlier_timing_method_counts(tmp_path: Path) -> None:
+    database = filled_database()
     database.keep_answer(answer("graph", 1e-3, problems=(PROBLEM.key, "unknown")))
     export_results(database, tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())

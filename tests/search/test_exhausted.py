@@ -1,5 +1,6 @@
-"""No guess decides about a plan: whenever time is over, what ships is what the model said, as far as it came, or was
-measured to be faster.
+"""No guess decides about a plan.
+
+Whenever time is over, the shipped plan is the cost model's, up to its last result, or was measured to be faster.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ from .test_without_measurements import branches, dense, told
 
 pytestmark = pytest.mark.long
 
-#: Stages behind the first plan, at whose beginning time may be over.
+#: Stages after the first plan, at whose beginning time may be over.
 LATER = ("programs", "partition", "split", "schedule", "reconsider", "launches", "lower")
 
 
 @st.composite
 def networks(draw: st.DrawFn) -> Graph:
-    """A chain of products and functions of elements, some of two values: too many units for Algorithm 1 as written."""
+    """Draw a chain of products and elementwise functions, some of two values.
+
+    It has too many units for Algorithm 1 as written.
+    """
     shapes: dict[str, tuple[int, ...]] = {"v0": (16, 24)}
     lines: list[Line] = []
     widths = [24]
@@ -59,7 +63,7 @@ def networks(draw: st.DrawFn) -> Graph:
 
 @define
 class Jumping:
-    """What a budget looks at: a clock that jumps far ahead when it was looked at so many times."""
+    """Clock of a budget that jumps ahead after some reads."""
 
     clock: FakeClock
     looks: int
@@ -73,27 +77,30 @@ class Jumping:
 
 
 @contextmanager
-def patched() -> Iterator[tuple[pytest.MonkeyPatch, list[Compilation]]]:
-    """Let nothing be measured in a block, and note what compilations hold."""
+def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[Compilation]]]:
+    """Disable measurements in a block, and note the compilations."""
     found: list[Compilation] = []
 
-    def noted(*given: Any) -> Compilation:
+    def note_compilation(*given: Any) -> Compilation:
         found.append(Compilation(*given))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "Compilation", noted)
+        patch.setattr(pipeline, "Compilation", note_compilation)
         patch.setattr(SearchTask, "measurable", property(lambda task: False))
         yield patch, found
 
 
-def untuned(made: Graph) -> CompiledGraph:
+def compile_untuned(made: Graph) -> CompiledGraph:
     """Compile a graph without a measurement."""
     return compile_graph(made, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
 
 
 def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tuple[CompiledGraph, MeasuredSelector]:
-    """Compile a graph within a budget, on a simulated machine; `slow` gives methods of workers other seconds."""
+    """Compile a graph within a budget, on a simulated machine.
+
+    `slow` gives methods of workers other seconds.
+    """
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT)
     options = CompileOptions("mixed", budget.seconds)
     return compile_graph(made, Registry.builtin(), GPU, options, emit, selector), selector
@@ -101,8 +108,8 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
 
 @settings(max_examples=20, deadline=None)
 @given(graphs() | networks(), st.integers(1, 400))
-def test_whenever_time_is_over_no_group_is_merged_of_which_nobody_said_what_it_takes(made: Graph, looks: int) -> None:
-    with patched() as (_, works):
+def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
+    with without_measurements() as (_, works):
         clock = FakeClock()
         found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
@@ -112,9 +119,7 @@ def test_whenever_time_is_over_no_group_is_merged_of_which_nobody_said_what_it_t
 
 @settings(max_examples=20, deadline=None)
 @given(graphs() | networks(), st.sampled_from(["remove-dead-code", *LATER]))
-def test_a_plan_whose_time_is_over_before_or_behind_its_groups_is_that_without_a_budget(
-    made: Graph, stage: str
-) -> None:
+def test_exhausted_time_gives_the_plan_without_a_budget(made: Graph, stage: str) -> None:
     clock = FakeClock()
     begin = Budget.stage
 
@@ -122,8 +127,8 @@ def test_a_plan_whose_time_is_over_before_or_behind_its_groups_is_that_without_a
         clock.pass_by(1000.0 if name == stage else 0.0)
         return begin(budget, name)
 
-    with patched() as (patch, _):
-        wanted = told(untuned(made))
+    with without_measurements() as (patch, _):
+        wanted = told(compile_untuned(made))
         patch.setattr(Budget, "stage", late)
         found, selector = in_time(made, Budget.of(8.0, clock), clock)
     assert all(choice.seconds is None for choice in selector.choices)
@@ -131,9 +136,11 @@ def test_a_plan_whose_time_is_over_before_or_behind_its_groups_is_that_without_a
 
 
 @pytest.mark.parametrize("made", [dense, branches])
-def test_workers_price_the_first_plan_however_late_that_begins(made: Callable[[], Graph]) -> None:
-    """Of DenseNet-121 six of ten seconds had passed when it was read; then this process priced it alone, until time was
-    over, and guessed the rest: 1.74 ms, where the plan without a budget takes 0.80.
+def test_workers_evaluate_the_baseline_plan_however_late(made: Callable[[], Graph]) -> None:
+    """Six of ten seconds had passed when DenseNet-121 was imported.
+
+    This process alone evaluated it until time was over, and guessed the rest: 1.74 ms, where the plan without a budget
+    takes 0.80.
     """
     clock, cost = FakeClock(), Modelled.cost
 
@@ -141,8 +148,8 @@ def test_workers_price_the_first_plan_however_late_that_begins(made: Callable[[]
         clock.pass_by(0.4)
         return cost(modelled, group)
 
-    with patched() as (patch, _):
-        wanted = told(untuned(made()))
+    with without_measurements() as (patch, _):
+        wanted = told(compile_untuned(made()))
         budget = Budget.of(10.0, clock)
         clock.pass_by(8.0)
         patch.setattr(Modelled, "cost", slow)

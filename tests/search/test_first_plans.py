@@ -1,4 +1,7 @@
-"""A budget is never worse than none: a search begins with the plan that there is without one."""
+"""A budget is never worse than none.
+
+A search begins with the baseline plan.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,10 @@ BUDGETS = (7.0, 10.0, 16.0, 40.0)
 
 
 def convolutions() -> Graph:
-    """Return a long convolution, for which the model is sure of another algorithm, and what fuses into it; a small one,
-    whose algorithms only a clock tells apart; and products that may share a launch.
+    """Return convolutions and products for the choice of algorithms.
+
+    A long convolution, for which the cost model is sure of another algorithm, and its fused functions; a small one,
+    whose algorithms only a clock separates; and products that may share a launch.
     """
     shapes = {"x": (16, 64, 56, 56), "w": (64, 64, 3, 3), "s": (1, 32, 14, 14), "v": (32, 32, 3, 3), "r": (8, 64)}
     shapes |= dict.fromkeys("yz", (16, 64, 56, 56)) | dict.fromkeys("tu", (1, 32, 14, 14))
@@ -80,14 +85,17 @@ def found_in(
     settings: Settings = SHORT,
     **slow: float,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
-    """Compile the graph by measured times within some seconds, on a simulated machine."""
+    """Compile the graph by measured times on a simulated machine.
+
+    The budget has some seconds.
+    """
     selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
     options = CompileOptions("mixed", seconds)
     return compile_graph(GRAPH, Registry.builtin(), GPU, options, emit, selector), selector
 
 
 @cache
-def untuned() -> CompiledGraph:
+def compile_untuned() -> CompiledGraph:
     """Compile the graph without a measurement."""
     return compile_graph(GRAPH, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
 
@@ -97,46 +105,46 @@ def sources(found: CompiledGraph) -> list[str]:
     return [found.kernels[step.kernel].source for step in found.steps]
 
 
-def test_without_a_measurement_the_plan_has_an_algorithm_and_a_launch_of_several_groups() -> None:
+def test_unmeasured_plan_has_algorithm_and_shared_launch() -> None:
     """Else the tests below would say little."""
-    assert [g["algorithms"] for g in untuned().groups if g["algorithms"]]
-    assert any("members" in g for g in untuned().groups)
+    assert [g["algorithms"] for g in compile_untuned().groups if g["algorithms"]]
+    assert any("members" in g for g in compile_untuned().groups)
 
 
 @pytest.mark.parametrize("seconds", [8.0, 60.0])
-def test_workers_go_on_with_the_kernels_of_the_plan_where_there_is_time(
+def test_workers_continue_with_kernels_of_the_plan(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[FusedGroup] = []
-    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: told.extend(groups))
+    continued: list[FusedGroup] = []
+    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: continued.extend(groups))
     clock = FakeClock()
     slow_host(clock, 0.05)
     _, selector = found_in(seconds, clock)
-    expected = [form_key(form) for form in told]
+    expected = [form_key(form) for form in continued]
     assert len(expected) == len(set(expected))
     missing = {form_key(p.form) for p in selector.problems}.difference(expected)
-    assert not missing if seconds > 30 else not told
+    assert not missing if seconds > 30 else not continued
 
 
 @pytest.mark.parametrize("seconds", [6.0, 9.0, 15.0])
-def test_what_is_not_measured_is_what_it_is_without_a_budget(
+def test_unmeasured_parts_equal_those_without_a_budget(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the budget is."""
+    """This holds for any budget."""
     monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
     clock = FakeClock()
     slow_host(clock, 0.05)
     found, selector = found_in(seconds, clock, refer=1e6)
     assert all(choice.seconds is None for choice in selector.choices)
-    assert sources(found) == sources(untuned())
+    assert sources(found) == sources(compile_untuned())
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_budget_gives_a_slower_plan_than_none_or_a_shorter_one(seed: int, slow_host: Callable[..., None]) -> None:
+def test_no_budget_gives_a_slower_plan_than_none(seed: int, slow_host: Callable[..., None]) -> None:
     def cost(kernel: KernelFunction) -> float:
         return 1e-4 * 2 ** (crc32(f"{seed}{kernel.source}".encode()) % 1000 / 500)
 
-    plans = [untuned()]
+    plans = [compile_untuned()]
     for seconds in BUDGETS:
         clock = FakeClock()
         slow_host(clock, 0.05)
@@ -146,16 +154,19 @@ def test_no_budget_gives_a_slower_plan_than_none_or_a_shorter_one(seed: int, slo
     assert taken[-1] < 0.9 * taken[0]
 
 
-def test_no_declaration_is_waited_for_before_a_first_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All alternatives that may be faster are asked for at once, and this process goes on."""
+def test_baseline_plan_waits_for_no_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All alternatives that may be faster are requested at once.
+
+    This process continues.
+    """
     asked: list[tuple[float, int]] = []
     ahead, clock = MeasuredSelector.plan_ahead, FakeClock()
 
-    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+    def note_request(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
         asked.append((clock(), len(fragments)))
         return ahead(self, fragments)
 
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
     planned = first_plans._plan_graph
     begun: list[float] = []
     monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: begun.append(clock()) or planned(*plan))
@@ -166,21 +177,23 @@ def test_no_declaration_is_waited_for_before_a_first_plan_is_made(monkeypatch: p
 
 
 @pytest.mark.parametrize(("seconds", "before"), [(20.0, ["long"]), (60.0, ["long", "small"])])
-def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
+def test_small_declarations_are_requested_early_in_ample_time(
     seconds: float, before: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker takes seconds over an alternative, in which cores waited for the last of them to be asked for; the first
-    plan, which is the answer where time is short, would wait for workers.
+    """A worker takes seconds over an alternative.
+
+    Cores would wait for the last of them to be requested; the baseline plan, which is the answer where time is short,
+    would wait for workers.
     """
     asked: list[str] = []
     ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_graph
 
-    def noted(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
+    def note_request(self: MeasuredSelector, fragments: Sequence[Fragment]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
         return ahead(self, fragments)
 
     first: list[list[str]] = []
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", noted)
+    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
     monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
@@ -188,16 +201,16 @@ def test_small_declarations_are_asked_about_at_once_where_time_is_ample(
 
 
 @pytest.mark.parametrize("late", ["never", "algorithms", "measured"])
-def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its groups would be what they were when time was over: nothing fused."""
+def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its groups would be those at the end of time: nothing fused."""
     clock = FakeClock()
     run, compared = ChooseAlgorithms.run, first_plans._compare_algorithms
 
-    def chosen(step: ChooseAlgorithms, graph: Graph) -> Graph:
+    def choose_noting(step: ChooseAlgorithms, graph: Graph) -> Graph:
         clock.pass_by(1000.0 if late == "algorithms" else 0.0)
         return run(step, graph)
 
-    def measured(
+    def compare_late(
         step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
     ) -> Graph:
         found = compared(step, graph, work, others, forms)
@@ -208,34 +221,37 @@ def test_a_plan_that_comes_too_late_gives_way_to_the_best_before(late: str, monk
         return found
 
     monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
-    monkeypatch.setattr(ChooseAlgorithms, "run", chosen)
-    monkeypatch.setattr(first_plans, "_compare_algorithms", measured)
+    monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
+    monkeypatch.setattr(first_plans, "_compared", compare_late)
     found, selector = found_in(60.0, clock)
     assert selector.made is not None
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
-    expected = {a for g in untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
+    expected = {a for g in compile_untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     assert algorithms == (set() if late == "algorithms" else expected)
     assert ["relu"] not in [g["ops"] for g in found.groups]
 
 
-def test_what_groups_rest_on_is_measured_beside_what_algorithms_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it, as algorithms are decided first: no algorithm competes with a product of matrices."""
+def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows the algorithms, which are decided first.
+
+    No algorithm competes with a product of matrices.
+    """
     asked: list[list[bool]] = []
     learn = MeasuredSelector.learn
 
-    def noted(self: MeasuredSelector, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
+    def note_request(self: MeasuredSelector, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
         forms = [form for question in questions for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
         return learn(self, questions, share, plan)
 
-    monkeypatch.setattr(MeasuredSelector, "learn", noted)
+    monkeypatch.setattr(MeasuredSelector, "learn", note_request)
     found_in(60.0, FakeClock())
     algorithms = asked[0].index(True)
     assert algorithms > 0
     assert sum(asked[0]) >= 3
 
 
-def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_others() -> None:
+def test_small_declaration_keeps_its_algorithm_until_measured() -> None:
     clock = FakeClock()
     _, selector = found_in(6.0, clock, refer=1e6)
     assert selector.made is not None
@@ -245,12 +261,12 @@ def test_a_small_declaration_keeps_its_own_algorithm_until_a_clock_has_seen_othe
     assert places["long"] in chosen
 
 
-def test_another_plan_is_foreseen_to_take_what_is_new_in_it() -> None:
+def test_another_plan_costs_its_new_kernels() -> None:
     assert first_plans.again(4.0, 80, 0) == pytest.approx(2.0)
     assert first_plans.again(4.0, 80, 10) == pytest.approx(4.0)
 
 
-def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_of() -> None:
+def test_first_measured_does_not_displace_larger_expected_gains() -> None:
     """Workers may build the model's first choice last."""
     problem = Problem(group_of("relu", ((6, 40),)), {}, GPU, MACHINE)
     first, second = (Scored(None, found) for found in choose(problem.form, GPU, count=2))
@@ -265,7 +281,7 @@ def test_what_was_measured_first_takes_no_place_of_what_the_model_expects_more_o
         assert best_known(task, SHORT, Database(None)).candidate == second.candidate
 
 
-def test_a_budget_may_have_begun_before_it_is_made() -> None:
+def test_budget_may_begin_before_its_creation() -> None:
     assert Budget.since(monotonic() - 5.0, 60.0).elapsed >= 5.0
     assert Budget.since(monotonic() + 5.0, 60.0).elapsed >= 0.0
     assert not Budget.since(monotonic() - 5.0, None).limited

@@ -1,4 +1,7 @@
-"""The process that searches believe: what it expects of values, and when a search ends for it."""
+"""Gaussian process of Bayesian searches.
+
+Predicted values, and the end of a search.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def smooth(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.sin(2.0 * rows[:, 0]) + 0.3 * rows[:, 1])
 
 
-def test_a_process_knows_what_it_was_fitted_to_and_what_lies_between() -> None:
+def test_process_interpolates_its_data() -> None:
     rows = np.random.default_rng(0).normal(size=(60, 2))
     process = GaussianProcess.fitted(rows, smooth(rows))
     assert process.at(rows).mean == pytest.approx(smooth(rows), abs=0.1)
@@ -46,15 +49,15 @@ def test_a_process_knows_what_it_was_fitted_to_and_what_lies_between() -> None:
     assert process.at(rows + 50.0).variance.min() > 10 * beliefs.variance.max()
 
 
-def test_what_is_believed_of_a_row_is_what_a_process_fitted_to_it_says() -> None:
+def test_assumed_row_equals_a_process_fitted_to_it() -> None:
     rows = np.random.default_rng(1).normal(size=(12, 2))
     process, others = GaussianProcess.fitted(rows, smooth(rows)), np.random.default_rng(2).normal(size=(8, 2))
     beliefs = process.at(others)
     means = beliefs.mean.copy()
     for row in (3, 5):
         beliefs.believe(row)
-    apart = np.concatenate([rows, others[[3, 5]]])[:, None, :] - np.concatenate([rows, others])[None, :, :]
-    far = np.sqrt(5.0 * (apart**2).sum(axis=2)) / process.length
+    differences = np.concatenate([rows, others[[3, 5]]])[:, None, :] - np.concatenate([rows, others])[None, :, :]
+    far = np.sqrt(5.0 * (differences**2).sum(axis=2)) / process.length
     covariance = (1.0 + far + far**2 / 3.0) * np.exp(-far)
     here = np.concatenate([covariance[:, :12], covariance[:, [15, 17]]], axis=1) + process.scatter * np.eye(14)
     near = covariance[:, 12:].T
@@ -70,8 +73,8 @@ def test_the_expected_gain_is_that_of_many_draws() -> None:
     assert expected_gain(np.asarray([9.0]), np.asarray([1e-4]), 0.8)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list[Known]:
-    """Return what a strategy tried of a space where points take what a function says."""
+def tried_points(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list[Known]:
+    """Return the points that a strategy tried under a cost function."""
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
     first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
@@ -84,16 +87,16 @@ def tried(strategy: str, cost: Callable[[Point], float], most: int = 40) -> list
     return known
 
 
-def test_a_search_ends_where_points_gain_nothing_and_none_is_expected_to() -> None:
-    known = tried("frugal", lambda point: 2.0 * point.score)
+def test_search_ends_without_gain_or_expectation() -> None:
+    known = tried_points("frugal", lambda point: 2.0 * point.score)
     assert FEW + VAIN <= len(known) < 30
-    assert len(tried("bayes", lambda point: 2.0 * point.score)) >= 40
-    assert len(tried("thorough", lambda point: 2.0 * point.score)) >= 40
+    assert len(tried_points("bayes", lambda point: 2.0 * point.score)) >= 40
+    assert len(tried_points("thorough", lambda point: 2.0 * point.score)) >= 40
     assert Settings(strategy="frugal").deepened(1).strategy == ENDLESS["frugal"] == "thorough"
     assert Settings().strategy in STRATEGIES
 
 
-def test_few_vain_points_are_enough_where_little_is_expected_of_one_more() -> None:
+def test_few_vain_points_suffice_for_small_expected_gain() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
     first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
@@ -108,7 +111,7 @@ def test_few_vain_points_are_enough_where_little_is_expected_of_one_more() -> No
     assert not search.goes_on(known, None)
 
 
-def test_where_all_points_take_the_same_the_search_waits_for_more_of_them() -> None:
+def test_equal_times_need_more_points_to_end() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
     first = [space.scored(p) for p in best_points(problem.form, problem.target, "bound", 12)]
@@ -120,14 +123,14 @@ def test_where_all_points_take_the_same_the_search_waits_for_more_of_them() -> N
 
 
 def expecting(gain: float) -> Outlook:
-    """Return an outlook on one point of which so much is expected, without doubt."""
+    """Return an outlook on one point with a certain expected gain."""
     row = np.zeros((1, 1))
     process = GaussianProcess.fitted(row, np.zeros(1))
     return Outlook(Beliefs(process, row, row, np.asarray([-gain]), np.asarray([1e-12])), np.zeros(1), 0.0)
 
 
-def test_where_nothing_runs_what_the_model_has_is_tried() -> None:
-    assert len(tried("frugal", lambda point: inf)) == 12
+def test_model_points_are_tried_where_nothing_runs() -> None:
+    assert len(tried_points("frugal", lambda point: inf)) == 12
 
 
 def test_searches_begin_with_the_best_of_every_structure() -> None:
@@ -141,14 +144,14 @@ def test_searches_begin_with_the_best_of_every_structure() -> None:
     assert len(set(ordered[:count])) == count
 
 
-def test_proposals_take_one_thread_as_workers_have_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proposals_take_one_thread_beside_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted, threads = GaussianProcess.fitted, []
 
-    def watched(rows: np.ndarray, values: np.ndarray) -> GaussianProcess:
+    def watch_fit(rows: np.ndarray, values: np.ndarray) -> GaussianProcess:
         threads.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return fitted(rows, values)
 
-    monkeypatch.setattr(GaussianProcess, "fitted", staticmethod(watched))
+    monkeypatch.setattr(GaussianProcess, "fitted", staticmethod(watch_fit))
     with threadpool_limits(2):
         tuner_of(FakeBench(by_threads)).run([problem_of(32)])
     assert threads
@@ -175,9 +178,7 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_searches_asks_workers_and_goes_on_alone_where_they_fail(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "EARLY", 0.0)  # who proposes before all is known proposes something else
 
     class Several(Inline):

@@ -1,4 +1,7 @@
-"""What the last search tries next is made ready while a plan is decided: it finds what it wants, and chooses alike."""
+"""Speculative search.
+
+The last search's next points are built while a plan is decided. It finds them, and chooses the same.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,23 @@ SETTINGS = Settings(prove=False)
 PROBLEMS = [problem_of(8 * n) for n in range(2, 7)]
 
 
-def looked(builder: Inline) -> Tuner:
-    """Return a tuner that has looked at all problems."""
+def prepared_tuner(builder: Inline) -> Tuner:
+    """Return a tuner that has visited all tasks."""
     tuner = tuner_of(FakeBench(by_threads), builder)
     assert None not in tuner.estimate(PROBLEMS, QUICK)
     return tuner
 
 
-def test_a_search_finds_ready_what_it_tries_next_and_chooses_alike() -> None:
+def test_search_finds_next_points_built_and_chooses_equally() -> None:
     plain = Inline()
-    expected = looked(plain).run(PROBLEMS, SETTINGS)
+    expected = prepared_tuner(plain).run(PROBLEMS, SETTINGS)
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     going = GoingOn(tuner.resources, SETTINGS)
     going.begin(PROBLEMS)
     assert tuner.resources.going_on == {p.key for p in PROBLEMS}
     while builder.load:
-        assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
+        assert tuner.resources.collect(0.0) == [], "there are no other requests"
     assert not (tuner.resources.going_on or going.waiting)
     ahead = len(tuner.resources.ready)
     assert ahead >= len(PROBLEMS)
@@ -52,9 +55,9 @@ def test_a_search_finds_ready_what_it_tries_next_and_chooses_alike() -> None:
     assert built < builder.built
 
 
-def test_a_search_waits_for_what_a_worker_is_at() -> None:
+def test_search_waits_for_running_worker_jobs() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     (first, second), resources = PROBLEMS[:2], tuner.resources
     preparation = Preparation(resources, SETTINGS)
     preparation.further.begin([first, second])
@@ -77,9 +80,9 @@ def test_a_search_waits_for_what_a_worker_is_at() -> None:
     assert not resources.ready
 
 
-def test_a_worker_that_is_lost_over_it_costs_that_only() -> None:
+def test_lost_worker_costs_its_own_job_only() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     going = GoingOn(tuner.resources, SETTINGS)
     going.begin(PROBLEMS[:1])
     job = builder.queue.pop(0)
@@ -87,9 +90,9 @@ def test_a_worker_that_is_lost_over_it_costs_that_only() -> None:
     assert not (tuner.resources.going_on or going.waiting or tuner.resources.ready)
 
 
-def test_only_what_was_measured_is_gone_on_with_and_by_what_travels() -> None:
+def test_only_measured_transportable_points_are_continued() -> None:
     builder = Inline()
-    tuner = looked(builder)
+    tuner = prepared_tuner(builder)
     GoingOn(tuner.resources, SETTINGS).begin([problem_of(200)])
     GoingOn(tuner.resources, evolve(SETTINGS, strategy="rank")).begin(PROBLEMS)
     GoingOn(tuner.resources, evolve(SETTINGS, aided=False)).begin(PROBLEMS)
@@ -97,9 +100,9 @@ def test_only_what_was_measured_is_gone_on_with_and_by_what_travels() -> None:
     assert isinstance(tuner._task(PROBLEMS[0]), SearchTask)
 
 
-def test_nothing_is_gone_on_with_twice_but_for_what_was_forgotten() -> None:
+def test_nothing_is_continued_twice_unless_forgotten() -> None:
     builder = Inline()
-    resources = looked(builder).resources
+    resources = prepared_tuner(builder).resources
     preparation = Preparation(resources, SETTINGS)
     preparation.further.begin(PROBLEMS[:2])
     assert builder.load == 2
@@ -115,7 +118,7 @@ def test_nothing_is_gone_on_with_twice_but_for_what_was_forgotten() -> None:
 def test_workers_that_others_wait_for_are_spared() -> None:
     builder = Inline()
     builder.size = 4
-    going = GoingOn(looked(builder).resources, SETTINGS)
+    going = GoingOn(prepared_tuner(builder).resources, SETTINGS)
     going.begin(PROBLEMS, spared=1)
     assert builder.load == 3
     going.begin(PROBLEMS[:2], spared=5)
@@ -124,7 +127,7 @@ def test_workers_that_others_wait_for_are_spared() -> None:
     assert builder.load == len(PROBLEMS)
 
 
-def test_what_is_to_be_done_where_workers_are_idle_is_done_once_before_the_search_ends() -> None:
+def test_idle_work_runs_once_before_the_search_ends() -> None:
     builder = Inline()
     builder.size = 4
     tuner = tuner_of(FakeBench(by_threads), builder)
@@ -142,8 +145,8 @@ def test_what_is_to_be_done_where_workers_are_idle_is_done_once_before_the_searc
     assert tuner.resources.idle is None
 
 
-def test_idle_workers_go_on_with_the_kernels_that_a_plan_has_by_then() -> None:
-    """A comparison that waits for its last kernels left fifteen of sixteen workers without work for a second."""
+def test_idle_workers_continue_with_current_plan_kernels() -> None:
+    """A comparison's last kernels left fifteen of sixteen workers idle."""
     builder = Inline()
     builder.size = 4
     tuner = tuner_of(FakeBench(by_threads), builder, budget=1000.0)
@@ -167,9 +170,7 @@ def test_idle_workers_go_on_with_the_kernels_that_a_plan_has_by_then() -> None:
 
 
 @pytest.mark.parametrize(("before", "count"), [(None, BEGUN), (QUICK, COMPARED), (LOOK, BEGUN)])
-def test_a_search_begins_with_what_a_short_one_has_compared_and_else_with_one_point(
-    before: Settings | None, count: int
-) -> None:
+def test_search_begins_with_compared_points_or_one(before: Settings | None, count: int) -> None:
     tuner, problem = tuner_of(FakeBench(by_threads), Inline()), PROBLEMS[0]
     if before is not None:
         tuner.estimate([problem], before)

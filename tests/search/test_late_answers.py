@@ -1,4 +1,7 @@
-"""Answers that come when something else is waited for are for whoever asked, or for nobody; none ends a search."""
+"""Late answers go to their requester, or are discarded.
+
+None ends a search.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 
 
 def answered_late(*owners: object) -> Resources:
-    """Return resources whose workers answer some earlier jobs first, one after another, and then nothing."""
+    """Return resources whose workers answer some earlier jobs first, one after another."""
     clock = FakeClock()
     resources = session(Budget.of(10.0, clock), clock)
     resources.start()
@@ -33,7 +36,7 @@ def answered_late(*owners: object) -> Resources:
 
 
 def test_a_search_leaves_answers_to_those_who_asked() -> None:
-    """Of groups that were priced while they were decided, some are answered when kernels are searched already."""
+    """Some evaluated groups are answered only during the search of kernels."""
     asking: Asking[int] = Asking([None], {0})
     loop = DispatchLoop(answered_late((asking, 0), ("a launch", {}), "nobody"))
     for _ in range(4):

@@ -1,4 +1,7 @@
-"""What is learned from measured points: used only where it orders points better that it did not see."""
+"""Learned order of points.
+
+Used only where it is better on unseen operations.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def schedules(problem: Problem, count: int) -> list[Schedule]:
 
 @pytest.fixture(scope="module")
 def plain() -> list[MeasuredOperation]:
-    """Operations whose points take what the plain estimate says."""
+    """Return operations whose points take the plain estimate's times."""
     found = []
     for size in SIZES:
         problem = problem_of(size)
@@ -55,7 +58,9 @@ def plain() -> list[MeasuredOperation]:
     return found
 
 
-def timed(operations: Sequence[MeasuredOperation], factor: Callable[[RankPoints], Array]) -> list[MeasuredOperation]:
+def with_times(
+    operations: Sequence[MeasuredOperation], factor: Callable[[RankPoints], Array]
+) -> list[MeasuredOperation]:
     return [evolve(o, points=evolve(o.points, seconds=o.points.seconds * factor(o.points))) for o in operations]
 
 
@@ -64,8 +69,8 @@ def many_threads_are_slow(points: RankPoints) -> Array:
     return np.where(points.features.threads > 2, 6.0, 1.0)
 
 
-def test_what_the_estimate_does_not_know_is_learned_for_operations_left_out(plain: list[MeasuredOperation]) -> None:
-    operations = timed(plain, many_threads_are_slow)
+def test_errors_of_the_estimate_are_learned_for_others(plain: list[MeasuredOperation]) -> None:
+    operations = with_times(plain, many_threads_are_slow)
     lesson = lesson_of(operations)
     assert lesson.chosen in ("trees", "both")
     assert lesson.correction is not None
@@ -73,7 +78,7 @@ def test_what_the_estimate_does_not_know_is_learned_for_operations_left_out(plai
     assert any("used: " in line for line in lesson.lines())
 
 
-def test_where_the_estimate_is_right_nothing_takes_its_place(plain: list[MeasuredOperation]) -> None:
+def test_right_estimate_is_not_replaced(plain: list[MeasuredOperation]) -> None:
     lesson = lesson_of(plain)
     assert [s.best for s in lesson.by_operation["plain"].standings] == [1] * len(plain)
     assert (lesson.chosen, lesson.correction) == ("", None)
@@ -86,7 +91,7 @@ def test_few_operations_teach_nothing(plain: list[MeasuredOperation]) -> None:
     assert lesson.lines() == ["nothing learned: 3 measured operations, 4 at least are needed"]
 
 
-def test_an_operation_is_judged_by_what_was_learned_without_it(plain: list[MeasuredOperation]) -> None:
+def test_operation_is_evaluated_by_models_without_it(plain: list[MeasuredOperation]) -> None:
     met: list[tuple[set[str], str]] = []
 
     def learner(rest: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
@@ -100,8 +105,8 @@ def test_an_operation_is_judged_by_what_was_learned_without_it(plain: list[Measu
         assert plain[number // 3].work not in works
 
 
-def test_what_does_not_hold_on_a_machine_left_out_is_not_used(plain: list[MeasuredOperation]) -> None:
-    here = timed(plain, many_threads_are_slow)
+def test_order_that_fails_on_another_machine_is_unused(plain: list[MeasuredOperation]) -> None:
+    here = with_times(plain, many_threads_are_slow)
     there = [evolve(o, machine="another") for o in plain]
     better = learn(here, "trees")
 
@@ -114,7 +119,7 @@ def test_what_does_not_hold_on_a_machine_left_out_is_not_used(plain: list[Measur
     assert lesson.correction is None
 
 
-def test_trees_say_here_what_they_said_where_they_were_grown() -> None:
+def test_trees_predict_here_as_where_they_were_trained() -> None:
     from sklearn.ensemble import GradientBoostingRegressor
 
     rows = np.random.default_rng(0).random((80, 3))
@@ -127,8 +132,8 @@ def test_trees_say_here_what_they_said_where_they_were_grown() -> None:
     assert tree.values_of(rows) == pytest.approx(learner.estimators_[0, 0].predict(rows))
 
 
-def test_a_search_begins_and_goes_on_in_the_order_that_was_learned(plain: list[MeasuredOperation]) -> None:
-    problem, correction = problem_of(32), learn(timed(plain, many_threads_are_slow), "trees")
+def test_search_begins_and_continues_in_learned_order(plain: list[MeasuredOperation]) -> None:
+    problem, correction = problem_of(32), learn(with_times(plain, many_threads_are_slow), "trees")
     first = Factory().rank(problem, "bound", 6, correction)
     scores = [s.point.score for s in first if s.point is not None]
     assert scores == sorted(scores)
@@ -140,7 +145,7 @@ def test_a_search_begins_and_goes_on_in_the_order_that_was_learned(plain: list[M
     assert {p.places for p in strategy.ground.near([first[0].point])} == {p.places for p in near}  # type: ignore[attr-defined]
 
 
-def test_times_of_this_machine_are_read_from_a_database(plain: list[MeasuredOperation]) -> None:
+def test_times_of_this_machine_come_from_a_database(plain: list[MeasuredOperation]) -> None:
     database, problem = Database(None), evolve(problem_of(16), machine=machine_of(OPENCL))
     texts = [schedule_text(s) for s in schedules(problem, FEWEST)]
     for other in (problem, evolve(problem, machine={"target": "another"})):
@@ -152,7 +157,7 @@ def test_times_of_this_machine_are_read_from_a_database(plain: list[MeasuredOper
     assert standing(found, PLAIN).points == FEWEST
 
 
-def test_without_a_model_the_command_says_what_was_learned(
+def test_command_reports_the_learned_order_without_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))

@@ -1,4 +1,7 @@
-"""Where libraries take part: at every door that times candidates, in mode `mixed`, unless somebody leaves them out."""
+"""Libraries take part at every entry point that times candidates.
+
+The mode is `mixed`. Users may leave them out.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def test_what_is_compiled_without_measurements_calls_none(
 
 
 def test_an_operator_of_pytorch_calls_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever records a CUDA graph can record it."""
+    """The recorder of a CUDA graph can record it."""
     pytest.importorskip("torch")
     found: list[object] = []
     monkeypatch.setattr(torch_operator, "target_of", lambda device: (OPENCL, 0))
@@ -113,7 +116,10 @@ def test_an_operator_of_pytorch_calls_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def look_ups_and_product() -> Graph:
-    """Five look-ups of equal tables, which share a launch, and a product of matrices."""
+    """Return five lookups of equal tables, and a product of matrices.
+
+    The lookups share a launch.
+    """
     graph = tables(5)
     types = {name: TensorType(DType.F32, (192, 192)) for name in ("a", "b", "p")}
     nodes = (*graph.nodes, Node("product", "matmul", ("a", "b"), ("p",)))
@@ -122,7 +128,7 @@ def look_ups_and_product() -> Graph:
 
 
 @pytest.mark.parametrize(("takes", "calls"), [(1e-4, 1), (2e-3, 0)])
-def test_a_product_beside_a_shared_launch_calls_a_library(
+def test_product_beside_a_shared_launch_calls_a_library(
     takes: float, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = CuBLAS(HostCuBLAS())
@@ -150,11 +156,11 @@ def test_a_product_beside_a_shared_launch_calls_a_library(
 def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
-    def noted(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_libraries(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
         found.append(last)
         return compiled
 
-    monkeypatch.setattr(driver, "with_libraries", noted)
+    monkeypatch.setattr(driver, "with_libraries", note_libraries)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
@@ -164,12 +170,12 @@ def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkey
 
 
 @pytest.mark.parametrize(("calls", "raced"), [((0, 0), []), ((1, 1), [2]), ((0, 1), [2]), ((1, 2), [2, 2])])
-def test_a_plan_is_raced_again_where_libraries_take_more_places_at_last(
+def test_plan_with_more_library_places_is_raced_again(
     calls: tuple[int, int], raced: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
 
-    def called(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_calls(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
         kernels = tuple(evolve(kernel, name=f"routine_{calls[last]}") for kernel in compiled.kernels)
         return evolve(compiled, kernels=kernels) if calls[last] else compiled
 
@@ -177,7 +183,7 @@ def test_a_plan_is_raced_again_where_libraries_take_more_places_at_last(
         found.append(len(plans))
         return plans[0]
 
-    monkeypatch.setattr(driver, "with_libraries", called)
+    monkeypatch.setattr(driver, "with_libraries", note_calls)
     monkeypatch.setattr(driver, "calling_or_not", first)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
@@ -187,7 +193,7 @@ def test_a_plan_is_raced_again_where_libraries_take_more_places_at_last(
     assert any(kernel.name == f"routine_{calls[1]}" for kernel in plan.kernels) == (calls[1] > 0)
 
 
-def test_a_plan_is_kept_apart_from_those_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_keys_differ_by_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     selector: Any = SimpleNamespace(settings=Settings(), budget=Budget())
     found = set()
     for libraries, installed in ((True, ()), (True, ("cudnn 9.0",)), (True, ("cudnn 9.1",)), (False, ("cudnn 9.1",))):
@@ -197,7 +203,7 @@ def test_a_plan_is_kept_apart_from_those_of_other_libraries(monkeypatch: pytest.
     assert len(found) == 4
 
 
-def test_what_a_plan_calls_is_said_and_its_steps_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_calls_are_reported_and_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(compilation.console, "note", notes.append)
     groups = ({"library": "cudnn 9.1"}, {}, {"library": "cublas 13.2"}, {"library": "cudnn 9.1"})
@@ -210,10 +216,8 @@ def test_what_a_plan_calls_is_said_and_its_steps_are_dumped(tmp_path: Path, monk
 
 
 @needs_cuda
-def test_on_a_gpu_a_plan_with_routines_is_right_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any routine counts as faster here, if it takes up to a hundred times as long."""
+def test_plan_with_routines_is_right_on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any routine up to a hundred times slower counts as faster."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("cuts.search.libraries.routines.GAIN", 0.01)
     monkeypatch.setattr(contest, "times_of_right", lambda *_: (1.0, 2.0))

@@ -1,5 +1,6 @@
-"""Kernels whose text is long once its loops are unrolled take a compiler long: they are built where nothing else runs,
-and by searches that have the time.
+"""Long kernels: text that is long after unrolling takes a compiler long.
+
+They are built where nothing else runs, and by searches that have the time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from cuts.search.settings import BEGUN, Settings
 
 from .fakes import FakeBench, Inline, by_threads, group_of, problem_of, tuner_of, uncompiled
 
-SHORT = Settings(first=4, most=8, prove=False)
+SHORT_SEARCH = Settings(first=4, most=8, prove=False)
 
 
 class Long(Inline):
-    """Finds candidates of some places in the order of their building too long; `asked` has what each was held to."""
+    """Builder that finds candidates at some positions too long.
+
+    `asked` has the limit of each.
+    """
 
     def __init__(self, places: range) -> None:
         super().__init__()
@@ -28,9 +32,9 @@ class Long(Inline):
 
     def collect(self, timeout: float) -> list[Done]:
         found = super().collect(timeout)
-        return [self._held(done) if done.job.method == "build" else done for done in found]
+        return [self._limit(done) if done.job.method == "build" else done for done in found]
 
-    def _held(self, done: Done) -> Done:
+    def _limit(self, done: Done) -> Done:
         longest = done.job.arguments[2] if len(done.job.arguments) > 2 else inf
         assert isinstance(longest, float | int)
         self.asked.append(longest)
@@ -38,10 +42,10 @@ class Long(Inline):
         return evolve(done, value=Built(None, outcome="long")) if long else done
 
 
-def test_a_long_candidate_is_left_out_and_not_remembered() -> None:
+def test_long_candidate_is_left_out_and_not_remembered() -> None:
     builder, database = Long(range(2)), Database(None)
     tuner = tuner_of(FakeBench(by_threads), builder, database)
-    (choice,) = tuner.run([problem_of(32)], SHORT)
+    (choice,) = tuner.run([problem_of(32)], SHORT_SEARCH)
     assert choice.seconds is not None
     assert tuner.statistics.outcomes["long"] == 2
     assert tuner.statistics.compiled == tuner.statistics.timed == len(database.trials(problem_of(32)))
@@ -50,56 +54,60 @@ def test_a_long_candidate_is_left_out_and_not_remembered() -> None:
 
 def test_where_all_candidates_are_long_they_are_built() -> None:
     builder = Long(range(4))
-    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH)
     assert choice.origin == "measured"
     assert builder.asked[4:8] == [inf] * 4
 
 
-def test_where_the_first_candidates_are_long_the_next_are_built() -> None:
+def test_next_candidates_replace_long_first_ones() -> None:
     builder = Long(range(BEGUN))
-    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH)
     assert choice.origin == "measured"
     assert inf not in builder.asked
 
 
-def test_what_takes_the_place_of_a_first_candidate_is_built_before_those_of_others() -> None:
-    """Sixteen workers waited for the ninth candidate of one problem, each of which had been behind all others."""
+def test_replacement_of_first_candidate_is_built_first() -> None:
+    """Sixteen workers waited for one task's ninth candidate.
+
+    Each of those was after all others in the queue.
+    """
     builder, order = Long(range(BEGUN)), list[str]()
     collect = builder.collect
 
-    def noted(timeout: float) -> list[Done]:
+    def collect_noting(timeout: float) -> list[Done]:
         done = collect(timeout)
         order.extend(each.job.arguments[0].key for each in done if each.job.method == "build")
         return done
 
-    builder.collect = noted  # type: ignore[method-assign]
+    builder.collect = collect_noting  # type: ignore[method-assign]
     problems = [problem_of(size) for size in range(32, 64, 8)]
-    tuner_of(FakeBench(by_threads), builder).run(problems, SHORT)
+    tuner_of(FakeBench(by_threads), builder).run(problems, SHORT_SEARCH)
     assert len(set(order[:BEGUN])) == 1, "two candidates of one problem are too long"
     again = [number for number, key in enumerate(order) if key == order[0]][BEGUN]
     assert again <= BEGUN + 1
 
 
 @pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 1)])
-def test_a_long_candidate_that_promises_much_more_is_built(
-    promising: float, built: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a product of odd sizes only those that were not long were timed, which took twice as long."""
+def test_promising_long_candidate_is_built(promising: float, built: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the short candidates of a product of odd sizes were timed.
+
+    They took twice as long.
+    """
     monkeypatch.setattr("cuts.search.trials.PROMISING", promising)
     builder = Long(range(1))
     tuner = tuner_of(FakeBench(by_threads), builder)
-    tuner.run([problem_of(32)], SHORT)
+    tuner.run([problem_of(32)], SHORT_SEARCH)
     assert builder.asked.count(inf) == built
     assert tuner.statistics.outcomes["long"] == 1 - built
 
 
 def test_a_deeper_search_builds_long_candidates() -> None:
     builder = Long(range(100))
-    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT.deepened(1))
+    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH.deepened(1))
     assert set(builder.asked) == {inf}
 
 
-def test_a_worker_does_not_compile_what_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_does_not_compile_too_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.backends.devices import find_target
 
     monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)

@@ -1,4 +1,7 @@
-"""The kernels of a plan are made by the workers, and the time that takes is kept back as they show it."""
+"""Speculative build.
+
+Workers build the kernels of a plan, and their time is reserved as measured.
+"""
 
 from __future__ import annotations
 
@@ -28,34 +31,35 @@ from .test_budgets import SHORT, layers
 GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 
 
-def compiled(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
+def compile_within(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT)
     options = CompileOptions("no-fusion", budget.seconds, verify=verify, side_by_side=False)
     return compile_graph(layers(4, 12), Registry.builtin(), GPU, options, emit, selector)
 
 
-def test_workers_make_the_kernels_that_this_process_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = FakeClock(), FakeClock()
-    own = compiled(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
+    own = compile_within(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
     monkeypatch.setattr(stages, "lower", None)
-    found = compiled(Budget.of(20.0, clocks[1]), clocks[1])
+    found = compile_within(Budget.of(20.0, clocks[1]), clocks[1])
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
     assert [k.info for k in found.kernels] == [k.info for k in own.kernels]
     assert found.steps == own.steps
 
 
 @pytest.mark.parametrize("build", [4.0, 1e6])
-def test_kernels_that_workers_do_not_make_in_time_are_made_here(build: float) -> None:
+def test_kernels_without_a_worker_are_built_here(build: float) -> None:
     clock = FakeClock()
-    found = compiled(Budget.of(8.0, clock), clock, build=build)
+    found = compile_within(Budget.of(8.0, clock), clock, build=build)
     assert len(found.kernels) >= 4
     assert clock() <= 8.0 + 1.0
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_workers_make_the_kernels_of_launches_of_several_groups(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are as this process would make them. It schedules none for a launch, and has none to lower but those of
-    launches that no worker made.
+def test_workers_build_kernels_of_shared_launches(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They equal those of this process.
+
+    It schedules none for a launch, and lowers only those of launches that no worker made.
     """
     widths = range(6)
     types = {f"{t}{n}": TensorType(DType.F32, (8, 16 + n)) for n in widths for t in "xy"}

@@ -1,4 +1,7 @@
-"""Garbage is searched for seldom while a plan is made, and as before behind it; children keep what they free."""
+"""Garbage collection is rare while a plan is made and usual afterwards.
+
+Children keep the memory that they free.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def test_blocks_in_one_another_leave_what_was_there() -> None:
     assert gc.get_threshold() == before
 
 
-def test_behind_a_small_block_nothing_that_there_is_is_walked_through_or_frozen(
+def test_small_block_scans_and_freezes_no_existing_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Much may be there, and each compilation would pay for it."""
@@ -31,7 +34,7 @@ def test_behind_a_small_block_nothing_that_there_is_is_walked_through_or_frozen(
         pass
 
 
-#: Prints the kinds of searches behind a block that made as much as there was, and what is frozen then.
+#: Prints the kinds of searches after a block that made as much as there was, and the frozen objects then.
 SEARCHES = """
 import gc
 import sys
@@ -50,23 +53,26 @@ print(max(searched), gc.get_freeze_count() - frozen)
 """
 
 
-def test_what_a_block_made_is_not_searched_once_it_is_left() -> None:
-    """Much may be there, and each compilation would pay for it with a search of everything."""
-    assert behind_a_block() == ["0", "0"]
+def test_objects_of_a_block_are_not_searched_afterwards() -> None:
+    """Much may be there.
+
+    Each compilation would pay for it with a search of everything.
+    """
+    assert after_a_block() == ["0", "0"]
 
 
-def test_what_somebody_froze_stays_so() -> None:
-    assert behind_a_block("freeze")[1] == "0"
+def test_frozen_objects_stay_frozen() -> None:
+    assert after_a_block("freeze")[1] == "0"
 
 
-def behind_a_block(*facts: str) -> list[str]:
-    """Return what `SEARCHES` prints: these tests leave their own garbage alone."""
+def after_a_block(*facts: str) -> list[str]:
+    """Return the output of `SEARCHES`: these tests leave their own garbage alone."""
     command = [sys.executable, "-c", SEARCHES, *facts]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries have no such option")
-def test_a_child_gets_memory_once_that_it_asks_for_again_and_again() -> None:
+def test_child_gets_repeatedly_requested_memory_once() -> None:
     child = Child("cuts.tests.search.services:Slow")
     try:
         few, many = (child.call(20.0, "faults", times) for times in (2, 20))

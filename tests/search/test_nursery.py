@@ -1,4 +1,7 @@
-"""Workers that are copies of one process: they answer, end and are replaced as those that are programs."""
+"""Fork server: workers that are copies of one process.
+
+They answer, end and are replaced as those that are programs.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,27 @@ SERVICES = "cuts.tests.search.services"
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[Nursery]:
     made = Nursery(SERVICES)
     yield made
     made.close()
 
 
-def child(nursery: Nursery, service: str = "Slow") -> Child:
-    return Child(f"{SERVICES}:{service}", nursery=nursery)
+def child(fork_server: Nursery, service: str = "Slow") -> Child:
+    return Child(f"{SERVICES}:{service}", nursery=fork_server)
 
 
-def test_copies_are_processes_of_their_own_with_what_the_nursery_imported(nursery: Nursery) -> None:
-    children = [child(nursery) for _ in range(3)]
-    found = [each.call(60.0, "imported") for each in children]
+def test_forks_are_processes_with_the_servers_imports(fork_server: Nursery) -> None:
+    children = [child(fork_server) for _ in range(3)]
+    found = [each.call(60.0, "process_ids") for each in children]
     assert len({process for process, _ in found}) == 3
-    assert all(parent == nursery._process.pid for _, parent in found if nursery._process is not None)
+    assert all(parent == fork_server._process.pid for _, parent in found if fork_server._process is not None)
     for each in children:
         each.close()
 
 
-def test_a_copy_that_ends_says_how_and_is_made_again(nursery: Nursery) -> None:
-    mine, other = child(nursery), child(nursery)
+def test_ended_fork_reports_its_status_and_is_replaced(fork_server: Nursery) -> None:
+    mine, other = child(fork_server), child(fork_server)
     with pytest.raises(Lost, match="exit code 3"):
         mine.call(60.0, "crash")
     with pytest.raises(Lost, match="signal SIGSEGV"):
@@ -52,17 +55,17 @@ def test_a_copy_that_ends_says_how_and_is_made_again(nursery: Nursery) -> None:
     other.close()
 
 
-def test_a_copy_that_hangs_is_ended(nursery: Nursery) -> None:
-    hung = child(nursery)
-    process, _ = hung.call(60.0, "imported")
+def test_a_copy_that_hangs_is_ended(fork_server: Nursery) -> None:
+    hung = child(fork_server)
+    process, _ = hung.call(60.0, "process_ids")
     with pytest.raises(Lost, match=r"no answer in 0\.1 seconds"):
         hung.call(0.1, "nap", 300.0)
     assert not runs(process)
 
 
-def test_one_that_is_not_born_yet_can_be_ended() -> None:
-    nursery = Nursery(SERVICES)
-    unborn = child(nursery)
+def test_unstarted_fork_can_be_ended() -> None:
+    fork_server = Nursery(SERVICES)
+    unborn = child(fork_server)
     unborn.start()
     begun = time.monotonic()
     unborn.kill()
@@ -71,31 +74,31 @@ def test_one_that_is_not_born_yet_can_be_ended() -> None:
     unborn.close()
 
 
-def test_where_the_nursery_is_lost_its_children_go_on_and_others_are_programs(nursery: Nursery) -> None:
-    before, after = child(nursery), child(nursery)
+def test_lost_server_leaves_children_and_falls_back(fork_server: Nursery) -> None:
+    before, after = child(fork_server), child(fork_server)
     assert before.call(60.0, "nap", 0.0) == 0.0
-    assert nursery._process is not None
-    nursery._process.kill()
-    nursery._process.wait()
+    assert fork_server._process is not None
+    fork_server._process.kill()
+    fork_server._process.wait()
     assert after.call(60.0, "nap", 0.0) == 0.0
     assert before.call(60.0, "nap", 0.0) == 0.0
     before.close()
     after.close()
 
 
-def test_a_module_that_cannot_be_imported_is_the_answer() -> None:
-    nursery = Nursery("cuts.search.nowhere")
-    lost = Child("cuts.search.nowhere:Nothing", nursery=nursery)
+def test_unimportable_module_is_the_answer() -> None:
+    fork_server = Nursery("cuts.search.nowhere")
+    lost = Child("cuts.search.nowhere:Nothing", nursery=fork_server)
     with pytest.raises(BackendError, match="nowhere"):
         lost.call(60.0, "nap", 0.0)
     lost.close()
-    nursery.close()
+    fork_server.close()
 
 
 def test_nothing_is_left_of_workers_that_were_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "MANY", 2)
     workers = Workers(3, f"{SERVICES}:Slow")
-    found = answers(workers, [Job(n, "imported", ()) for n in range(3)])
+    found = answers(workers, [Job(n, "process_ids", ()) for n in range(3)])
     processes = {number for each in found for number in each.value}
     workers.submit(Job("under way", "nap", (300.0,)))
     workers.close()
@@ -103,9 +106,9 @@ def test_nothing_is_left_of_workers_that_were_closed(monkeypatch: pytest.MonkeyP
     assert not [process for process in processes if runs(process)]
 
 
-def test_copies_leave_the_keyboard_to_whoever_asked(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
-    mine = child(nursery)
-    process, parent = mine.call(60.0, "imported")
+def test_copies_leave_the_keyboard_to_whoever_asked(fork_server: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
+    mine = child(fork_server)
+    process, parent = mine.call(60.0, "process_ids")
     for each in (process, parent):
         assert os.getpgid(each) != os.getpgid(0)
         os.kill(each, signal.SIGINT)
@@ -124,7 +127,10 @@ def answers(workers: Workers, jobs: list[Job]) -> list[Done]:
 
 
 def runs(process: int) -> bool:
-    """Whether a process runs: one that has ended and that nobody asked for how does not."""
+    """Return true for a running process.
+
+    One that has ended and whose status is not collected does not run.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

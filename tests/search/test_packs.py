@@ -1,4 +1,7 @@
-"""Packs of the package are sound, are read once, and a damaged one costs nothing but a notice."""
+"""Packs of the package are sound and read once.
+
+A damaged one costs nothing but a notice.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def test_packs_are_read_once() -> None:
     assert offer_packs(database) == 0
 
 
-def test_a_damaged_pack_is_left_out_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_pack_is_left_out_with_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"cut": lzma.compress(b"{}")[:-8], "foreign": b"{}", "digest": b'{"format": 2, "results": []}'}
     monkeypatch.setattr("cuts.search.exchange.packs.shipped_packs", lambda: iter(texts.items()))
     database, notices = Database(None), list[str]()

@@ -1,4 +1,7 @@
-"""Kernels that are made ready while groups are decided: what workers had time for is there, and changes no answer."""
+"""Kernels that are built ahead while groups are decided.
+
+Finished ones are used, and change no answer.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,15 @@ PROBLEMS = [problem_of(8 * n) for n in range(1, 8)]
 
 
 def ready(tuner: Tuner, problems: Sequence[Problem]) -> Preparation:
-    """Have problems made ready, as far as workers answer at once."""
+    """Build tasks ahead, up to the answers that workers have at once."""
     ahead = Preparation(tuner.resources, SETTINGS)
     ahead.begin(problems)
     while tuner.resources.builder.load:
-        assert tuner.resources.collect(0.0) == [], "nobody else asked for anything"
+        assert tuner.resources.collect(0.0) == [], "there are no other requests"
     return ahead
 
 
-def test_what_was_made_ready_is_ranked_and_built_once() -> None:
+def test_prepared_candidates_are_ranked_and_built_once() -> None:
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
     ahead = ready(tuner, PROBLEMS)
@@ -65,7 +68,7 @@ def test_where_others_search_only_spaces_are_ranked() -> None:
     assert ahead.missing == 0
 
 
-def test_a_search_begins_with_what_is_ready_and_chooses_alike() -> None:
+def test_search_begins_with_prepared_points_and_chooses_equally() -> None:
     plain = tuner_of(FakeBench(by_threads), Inline()).run(PROBLEMS, SETTINGS)
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
@@ -81,7 +84,7 @@ def test_a_search_begins_with_what_is_ready_and_chooses_alike() -> None:
 
 
 def test_what_the_compiler_refuses_is_not_ready() -> None:
-    """The next in order is, and no list has a point that was refused."""
+    """The next in order is, and no list has a refused point."""
     (first, *_), problem = Factory().rank(PROBLEMS[3], "bound", 4), PROBLEMS[3]
     refused = Factory().build(problem, first.candidate.schedule).source
 
@@ -98,7 +101,10 @@ def test_what_the_compiler_refuses_is_not_ready() -> None:
 
 
 def test_what_workers_are_at_is_made_once() -> None:
-    """A kernel that they build ahead is waited for where it is wanted; others are forgotten, and asked for then."""
+    """A kernel that they build ahead is awaited where it is needed.
+
+    Others are forgotten, and requested then.
+    """
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
     ahead = Preparation(tuner.resources, SETTINGS)
@@ -116,7 +122,7 @@ def test_what_workers_are_at_is_made_once() -> None:
     assert builder.built == 3
 
 
-def test_spaces_are_waited_for_no_longer_than_is_said() -> None:
+def test_wait_for_spaces_has_a_limit() -> None:
     clock = FakeClock()
     resources = session(Budget.of(10.0, clock), clock, rank_each=4.0)
     ahead = Preparation(resources, SETTINGS)
@@ -128,8 +134,8 @@ def test_spaces_are_waited_for_no_longer_than_is_said() -> None:
     assert clock() == pytest.approx(6.0, abs=0.1), "workers start for two seconds"
 
 
-def test_what_is_made_ready_shortens_no_list_of_points() -> None:
-    """Somebody else may have ranked more points of a space meanwhile."""
+def test_preparation_shortens_no_list_of_points() -> None:
+    """Another requester may have ranked more points of a space meanwhile."""
     tuner = tuner_of(FakeBench(by_threads), Inline())
     ahead = Preparation(tuner.resources, SETTINGS)
     ahead.begin(PROBLEMS[:1])
@@ -159,8 +165,11 @@ def test_what_others_forget_is_made_all_the_same() -> None:
         workers.close()
 
 
-def test_a_graph_whose_planning_takes_the_budget_has_kernels(slow_host: Callable[..., None]) -> None:
-    """Workers made them while groups were decided, so that its plan is no later, and some of it is measured."""
+def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., None]) -> None:
+    """Workers built them while groups were decided.
+
+    Its plan is no later, and some of it is measured.
+    """
     taken = {}
     for name in ("made ahead", "not"):
         with pytest.MonkeyPatch.context() as patch:
@@ -185,8 +194,11 @@ def test_a_worker_is_given_few_problems_at_once() -> None:
     assert TOGETHER == 3
 
 
-def test_points_that_were_found_for_what_a_kernel_costs_are_not_found_again() -> None:
-    """They are ranked alike; where as many are not wanted, or another order counts, they say nothing."""
+def test_points_found_for_a_cost_are_reused() -> None:
+    """They are ranked equally.
+
+    Where fewer are needed, or another order counts, they say nothing.
+    """
     tuner = tuner_of(FakeBench(by_threads), Inline())
     resources, problem = tuner.resources, PROBLEMS[0]
     points = best_points(problem.form, problem.target, "bound", FIRST)
@@ -203,7 +215,7 @@ def test_points_that_were_found_for_what_a_kernel_costs_are_not_found_again() ->
     assert wish[-1] == points  # type: ignore[index]
 
 
-def test_a_search_begins_with_the_points_that_were_found_for_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_begins_with_points_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     ranked = tuner_of(FakeBench(by_threads)).run(PROBLEMS[:1], Settings(prove=False))
     tuner = tuner_of(FakeBench(by_threads))
     points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", FIRST)

@@ -1,4 +1,7 @@
-"""Recording pools of points: what is whole, what is gone on with, and what is too long to be compiled."""
+"""Recording of pools of points.
+
+Complete and continued ones, and too long candidates.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from .fakes import FakeBench, Inline, by_threads, problem_of
 
 
 class InlinePools(Inline):
-    """A builder that makes pools itself, and does not compile what is too long."""
+    """Builder that makes pools in this process.
+
+    It does not compile long text.
+    """
 
     def collect(self, timeout: float) -> list[Done]:
         mine = {"pool": pool, "build": built_short, "again": again}
@@ -50,7 +56,7 @@ def recorded_with(
     return list(recorder.run([problem_of(problem)]))
 
 
-def test_what_was_recorded_earlier_is_kept_and_not_built_again() -> None:
+def test_earlier_records_are_kept_and_not_rebuilt() -> None:
     (whole,) = recorded_with(InlinePools())
     assert whole.whole
     half = evolve(whole, points=whole.points[:30], whole=False)
@@ -61,14 +67,14 @@ def test_what_was_recorded_earlier_is_kept_and_not_built_again() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(32, 300), (3, 150)])
-def test_a_pool_has_each_schedule_once_and_is_always_the_same(size: int, count: int) -> None:
+def test_pool_has_each_schedule_once_and_is_deterministic(size: int, count: int) -> None:
     scored = pool(problem_of(size), "bound", count, seed=0)
     texts = [schedule_text(s.candidate.schedule) for s in scored]
     assert len(texts) == len(set(texts)) == count
     assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(size), "bound", count, seed=0)]
 
 
-def test_of_a_pool_what_is_not_known_comes_behind_the_first() -> None:
+def test_unknown_points_of_a_pool_follow_the_first() -> None:
     texts = [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), "bound", 100, seed=0)]
     more = [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), "bound", 100, 0, frozenset(texts), 20)]
     assert len(more) == 21
@@ -76,7 +82,7 @@ def test_of_a_pool_what_is_not_known_comes_behind_the_first() -> None:
     assert not set(more[1:]) & set(texts)
 
 
-def test_in_place_of_what_fails_further_points_are_drawn_until_as_many_ran() -> None:
+def test_further_points_replace_failures_until_enough_ran() -> None:
     def refuse(kernel: KernelFunction) -> Built | None:
         return Built(None, outcome="spilled") if prod(kernel.block) > 32 else None
 
@@ -85,7 +91,7 @@ def test_in_place_of_what_fails_further_points_are_drawn_until_as_many_ran() -> 
     assert {p.outcome for p in found.points} == {"ok", "spilled"}
 
 
-def test_a_whole_recording_is_gone_on_with_where_more_points_shall_run() -> None:
+def test_complete_recording_continues_for_more_points() -> None:
     (small,) = recorded_with(InlinePools(), count=40)
     builder = InlinePools()
     version = {"commit": "def", "lowering": "same"}
@@ -97,7 +103,7 @@ def test_a_whole_recording_is_gone_on_with_where_more_points_shall_run() -> None
     assert found.version == {"commit": "abc, def", "lowering": "same", "first again": "1.000"}
 
 
-def test_a_space_without_further_points_is_whole_with_what_it_has() -> None:
+def test_exhausted_space_is_complete() -> None:
     (every,) = recorded_with(InlinePools(), count=300, problem=2)
     builder = InlinePools()
     (found,) = recorded_with(builder, every, count=300, problem=2)
@@ -107,7 +113,7 @@ def test_a_space_without_further_points_is_whole_with_what_it_has() -> None:
     assert builder.built == 1
 
 
-def test_a_space_of_which_no_points_can_be_drawn_ends_no_other() -> None:
+def test_space_without_points_ends_no_other() -> None:
     class Hanging(InlinePools):
         def collect(self, timeout: float) -> list[Done]:
             hung = [job for job in self.queue if job.method == "pool" and "16" in job.arguments[0].label]
@@ -121,7 +127,7 @@ def test_a_space_of_which_no_points_can_be_drawn_ends_no_other() -> None:
     assert recorder.lost == {"matmul 16": "no answer"}
 
 
-def test_what_was_recorded_of_another_problem_or_machine_is_not_taken() -> None:
+def test_records_of_other_tasks_or_machines_are_ignored() -> None:
     (other,) = recorded_with(InlinePools(), problem=64)
     builder = InlinePools()
     (found,) = recorded_with(builder, other)
@@ -129,7 +135,7 @@ def test_what_was_recorded_of_another_problem_or_machine_is_not_taken() -> None:
     assert not {p.schedule for p in found.points} & {p.schedule for p in other.points}
 
 
-def test_what_there_is_of_a_pool_is_handed_out_while_it_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_pool_is_available_while_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "EACH", 0.0)
     *parts, last = recorded_with(InlinePools(), count=20)
     sizes = [len(part.points) for part in parts]
@@ -154,7 +160,7 @@ def test_given_points_are_timed_again_and_no_others() -> None:
     assert (here.whole, here.version) == (True, version)
 
 
-def test_of_a_recording_the_points_are_given_that_an_order_is_judged_by() -> None:
+def test_recording_returns_the_points_for_evaluation() -> None:
     (there,) = recorded_with(InlinePools())
     many = evolve(there, points=tuple(evolve(there.points[0], schedule=str(k), seconds=1.0 + k) for k in range(900)))
     given = evaluated(many, seed=0)
@@ -165,14 +171,14 @@ def test_of_a_recording_the_points_are_given_that_an_order_is_judged_by() -> Non
     assert [p.schedule for p in given.points] == [p.schedule for p in evaluated(many, seed=0).points]
 
 
-def test_what_another_version_recorded_is_not_gone_on_with() -> None:
+def test_records_of_another_version_are_not_continued() -> None:
     (whole,) = recorded_with(InlinePools())
     builder = InlinePools()
     (found,) = recorded_with(builder, evolve(whole, version={"lowering": "another"}))
     assert builder.built == len(found.points)
 
 
-def test_what_is_too_long_is_not_compiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_candidate_is_reported_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     (usual,) = recorded_with(InlinePools())
     monkeypatch.setattr(recording, "MOST", 16)
     (found,) = recorded_with(InlinePools())
@@ -182,7 +188,7 @@ def test_what_is_too_long_is_not_compiled_and_says_so(monkeypatch: pytest.Monkey
     assert all(p.seconds is None for p in found.points if p.outcome == LONG)
 
 
-def test_statements_are_counted_as_often_as_their_unrolled_loops_repeat_them() -> None:
+def test_statements_count_once_for_each_unrolled_iteration() -> None:
     text = """
     float a[4];
     #pragma unroll

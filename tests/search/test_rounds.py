@@ -1,4 +1,4 @@
-"""What goes to the workers first where many problems are searched for at once, and how much at a time."""
+"""Order and size of the workers' batches for many tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .simulated import FakeClock, session
 
 @define
 class Noting:
-    """Workers that take down what they are asked for, and never do it."""
+    """Workers that record their requests, and never do them."""
 
     size: int = 16
     load: int = 0
@@ -49,14 +49,14 @@ def _rounds(workers: Noting) -> Rounds:
     return Rounds(resources, Settings(batch=3))
 
 
-def test_searches_that_only_wait_for_a_proof_keep_no_workers() -> None:
+def test_searches_that_await_a_proof_keep_no_workers() -> None:
     rounds, tasks = _rounds(Noting()), [SearchTask(problem_of(8)) for _ in range(40)]
     for task in tasks[2:]:
         task.ending = True
     assert rounds._batch(tasks[0], tasks) == 8
 
 
-def test_a_search_that_goes_on_for_long_proposes_more_at_once() -> None:
+def test_long_running_search_proposes_more_at_once() -> None:
     rounds, tasks = _rounds(Noting()), [SearchTask(problem_of(8)) for _ in range(20)]
     found = []
     for tasks[0].round in (0, 3, 7, 15):
@@ -64,8 +64,11 @@ def test_a_search_that_goes_on_for_long_proposes_more_at_once() -> None:
     assert found == [3, 3, 6, 9]
 
 
-def test_the_last_points_of_a_search_are_no_round_of_their_own() -> None:
-    """One of forty points had a round for each of its last two, which took half a second each."""
+def test_last_points_of_a_search_join_a_round() -> None:
+    """The last two of forty points had a round each.
+
+    Each took half a second.
+    """
     rounds, task = _rounds(Noting()), SearchTask(problem_of(8))
     entry = Entry(Scored(None, modelled(task.problem).candidate), "a point")
     found = []
@@ -75,8 +78,8 @@ def test_the_last_points_of_a_search_are_no_round_of_their_own() -> None:
     assert found == [8, 8, 10, 2, 0]
 
 
-def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with() -> None:
-    """A search of ten rounds that waits for all others in each of them ends long behind them."""
+def test_tasks_that_are_furthest_are_built_first() -> None:
+    """A search with ten shared rounds ends long after others."""
     workers, task = Noting(), SearchTask(problem_of(8))
     trials = Trials(_rounds(workers)._resources, Settings())
     entry = Entry(Scored(None, modelled(task.problem).candidate), "a point")
@@ -91,17 +94,15 @@ def test_problems_that_are_furthest_are_built_first_behind_what_all_begin_with()
     [
         (2, 3, 0, False, True),
         (1, 3, 1, False, True),
-        (1, 3, 2, True, True),  # what stands behind it in vain counts from now on
-        (3, 3, 0, True, False),  # too much of what it would be told is not known
+        (1, 3, 2, True, True),  # unsuccessful points after it count from now on
+        (3, 3, 0, True, False),  # too much of its data is not known
         (2, 16, 0, True, False),  # workers have enough to do
-        (1, 3, 2, False, False),  # it may end by what the last one takes
+        (1, 3, 2, False, False),  # it may end by the result of the last one
         (0, 3, 0, True, False),
     ],
 )
-def test_where_workers_are_idle_the_next_batch_is_proposed_before_the_slowest_of_the_last(
-    left: int, load: int, stale: int, better: bool, hurries: bool
-) -> None:
-    """What is built last would be waited for alone, round after round."""
+def test_idle_workers_get_the_next_batch_early(left: int, load: int, stale: int, better: bool, hurries: bool) -> None:
+    """The last build would be awaited alone, round after round."""
     rounds = _rounds(Noting(load=load))
     task = SearchTask(problem_of(8), strategy=cast(Strategy, object()), tried=6, waiting=left, stale=stale)
     for number in range(12):

@@ -1,4 +1,7 @@
-"""What measured times decide about the partition, and what is measured first where time is short."""
+"""Measured times decide about the partition.
+
+Short time is spent on the most important measurements first.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ SHORT = Settings(first=2, batch=0, most=2, prove=False)
 
 
 def chain(length: int) -> Graph:
-    """Return a graph of products of matrices, each with a function of its elements behind it."""
+    """Return a graph of products, each followed by an elementwise function."""
     kind = TensorType(DType.F32, (24, 24))
     nodes, value = [], "x"
     types = {"x": kind, **{f"w{n}": kind for n in range(length)}}
@@ -42,7 +45,9 @@ def chain(length: int) -> Graph:
     return verify_graph(graph, Registry.builtin().instances.infer)
 
 
-def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> tuple[CompiledGraph, Any, FakeBench]:
+def compile_within(
+    cost: Callable[[KernelFunction], float], budget: float | None
+) -> tuple[CompiledGraph, Any, FakeBench]:
     """Compile under a budget of kernels that are timed."""
     bench = FakeBench(cost)
     resources = Clock(Database(None), Inline, bench, budget)
@@ -52,26 +57,29 @@ def compiled(cost: Callable[[KernelFunction], float], budget: float | None) -> t
 
 
 def slow_when_fused(kernel: KernelFunction) -> float:
-    """Say that a product with a function behind it takes longer than both, which no model thinks."""
+    """Return times where a fused product is slower than its parts.
+
+    The cost model never expects that.
+    """
     return 1.0 if "tanh(" in kernel.source and " p2" in kernel.source else 1e-3
 
 
 @pytest.mark.parametrize("budget", [None, 400.0, 70.0])
-def test_a_group_that_takes_longer_than_its_parts_is_taken_apart(budget: float | None) -> None:
-    found, _, _ = compiled(slow_when_fused, budget)
+def test_group_slower_than_its_parts_is_split(budget: float | None) -> None:
+    found, _, _ = compile_within(slow_when_fused, budget)
     assert [len(group["nodes"]) for group in found.groups] == [1] * 8
 
 
 @pytest.mark.parametrize("budget", [400.0, 70.0])
-def test_under_a_budget_no_group_ships_that_was_not_timed_beside_its_parts(budget: float) -> None:
-    found, selector, _ = compiled(lambda kernel: 1e-3, budget)
+def test_budgeted_group_ships_only_timed_beside_its_parts(budget: float) -> None:
+    found, selector, _ = compile_within(lambda kernel: 1e-3, budget)
     assert any(len(group["nodes"]) > 1 for group in found.groups)
     forms = {form_key(p.form) for p in selector.problems}
     assert forms <= set(selector._measured)
 
 
-def test_what_decides_is_measured_and_what_takes_longest_where_nobody_asks() -> None:
-    _, selector, _ = compiled(lambda kernel: 1e-3, 1e9)
+def test_decisive_and_longest_kernels_are_measured_first() -> None:
+    _, selector, _ = compile_within(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
     assert list(selector._next(asked, [[first]])) == [form_key(first)]
@@ -87,7 +95,7 @@ def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
     )
-    compiled(lambda kernel: 1e-3, None)
+    compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1
 
 
@@ -105,7 +113,10 @@ def tables(count: int) -> Graph:
 
 
 def tuned_tables(together: float, alone: float, libraries: bool = True, budget: float | None = None) -> CompiledGraph:
-    """Tune five look-ups, where a launch of several groups takes a time, and one of a group another."""
+    """Tune five lookups with given times.
+
+    A launch of several groups takes one time, and one of a group another.
+    """
 
     def cost(kernel: KernelFunction) -> float:
         return together if any(a.tensor.startswith("1.") for a in kernel.arguments) else alone
@@ -118,17 +129,17 @@ def tuned_tables(together: float, alone: float, libraries: bool = True, budget: 
 
 
 @pytest.mark.parametrize("libraries", [True, False])
-def test_groups_share_a_launch_where_the_clock_finds_that_faster(libraries: bool) -> None:
+def test_groups_share_a_launch_measured_faster(libraries: bool) -> None:
     found = tuned_tables(2e-4, 1e-4, libraries)
     assert [group["members"] for group in found.groups] == [5]
 
 
-def test_groups_are_launched_apart_where_the_clock_finds_that_faster() -> None:
+def test_groups_have_own_launches_measured_faster() -> None:
     assert len(tuned_tables(6e-4, 1e-4).steps) == 5
 
 
 @pytest.mark.parametrize("alone", [1e-5, 1e-3])
-def test_without_time_to_measure_groups_share_a_launch_as_without_measurements(alone: float) -> None:
+def test_without_time_groups_share_launches_as_modelled(alone: float) -> None:
     """Else a budget would be worse than none."""
     found = tuned_tables(6 * alone, alone, budget=1.0)
     untuned = compile_graph(tables(5), Registry.builtin(), evolve(OPENCL, lockstep=True), CompileOptions(), emit)
@@ -140,11 +151,11 @@ def test_without_time_to_measure_groups_share_a_launch_as_without_measurements(a
     [
         (1e-3, None, True),
         (1e-3, 1.8e-3, True),
-        (1e-3, 2.2e-3, False),  # slower than the model has its groups apart
+        (1e-3, 2.2e-3, False),  # slower than the model has its groups unfused
         (1e-7, math.inf, False),
     ],
 )
-def test_a_launch_that_the_model_proposes_is_taken_unless_a_clock_says_otherwise(
+def test_modelled_launch_is_used_unless_measured_slower(
     seconds: float, launch: float | None, faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBench(lambda kernel: 1e-3)
@@ -157,8 +168,8 @@ def test_a_launch_that_the_model_proposes_is_taken_unless_a_clock_says_otherwise
         assert selector.faster_together([members]) == [faster]
 
 
-def test_what_launches_take_to_be_made_is_kept_back_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that no time was left to measure are taken, and compiled behind the end of the search."""
+def test_time_to_build_launches_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches without a measurement are taken, and compiled after the search."""
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), 60.0)
     selector, needed = MeasuredSelector(OPENCL, Tuner(resources), SHORT), list[float]()
 
@@ -173,7 +184,7 @@ def test_what_launches_take_to_be_made_is_kept_back_until_they_are(monkeypatch: 
     assert 0 < selector.budget.needed == pytest.approx(0.75 * needed[0])
 
 
-def test_a_launch_that_computes_wrong_numbers_is_not_used() -> None:
+def test_launch_with_wrong_results_is_not_used() -> None:
     bench = FakeBench(lambda kernel: 1e-4)
     bench.verdict = lambda kernel: Verdict(
         "wrong" if any(a.tensor.startswith("1.") for a in kernel.arguments) else "ok"

@@ -1,5 +1,7 @@
-"""Problems shared out among places: what is lost, hangs, is wrong or is of another version costs what it costs, and the
-winners are those of an undisturbed search.
+"""Tasks distributed to places.
+
+A place that is lost, hangs, is wrong or is of another version costs its own work, and the winners are those of an
+undisturbed search.
 """
 
 from __future__ import annotations
@@ -25,46 +27,48 @@ needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None,
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> tuple[list[tuple[str, float]], list[int]]:
+def undisturbed_results() -> tuple[list[tuple[str, float]], list[int]]:
     database = Database(None)
     tuned(None, PROBLEMS, database, []).run(PROBLEMS, SHORT)
     return results(database, PROBLEMS), [len(database.trials(p)) for p in PROBLEMS]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_hosts_that_are_lost_at_random_change_no_winner(
-    undisturbed: tuple[list[tuple[str, float]], list[int]], seed: int
+def test_randomly_lost_hosts_change_no_winner(
+    undisturbed_results: tuple[list[tuple[str, float]], list[int]], seed: int
 ) -> None:
     database, hosts, notes = Database(None), Hosts(4, lost=0.5, seed=seed), list[str]()
     tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
-    winners, trials = undisturbed
+    winners, trials = undisturbed_results
     assert results(database, PROBLEMS) == winners
     assert [len(database.trials(p)) for p in PROBLEMS] == trials
     assert len(hosts.done) == len(set(hosts.done))
     assert sum("is gone" in note for note in notes) == hosts.kills
 
 
-def test_where_every_place_is_lost_the_search_goes_on_here(
-    undisturbed: tuple[list[tuple[str, float]], list[int]],
+def test_search_continues_here_without_places(
+    undisturbed_results: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(2, lost=1.0), list[str]()
     tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
-    assert results(database, PROBLEMS) == undisturbed[0]
+    assert results(database, PROBLEMS) == undisturbed_results[0]
     assert hosts.kills == ATTEMPTS * len(PROBLEMS)
     assert "4 of 4 kernels are searched for here" in notes[-1]
 
 
-def test_a_place_that_reports_impossible_times_is_left_out(
-    undisturbed: tuple[list[tuple[str, float]], list[int]],
+def test_place_with_impossible_times_is_left_out(
+    undisturbed_results: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(3, lies=[1]), list[str]()
     tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
-    assert results(database, PROBLEMS) == undisturbed[0]
+    assert results(database, PROBLEMS) == undisturbed_results[0]
     assert hosts.names == ["host 0", "host 2"]
     assert "below its bound" in notes[0]
 
 
-def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[str, float]], list[int]]) -> None:
+def test_a_result_of_another_machine_is_no_answer(
+    undisturbed_results: tuple[list[tuple[str, float]], list[int]],
+) -> None:
     class Elsewhere(Hosts):
         def collect(self, timeout: float) -> list[UnitAnswer]:
             (answer,) = super().collect(timeout)
@@ -73,12 +77,12 @@ def test_a_result_of_another_machine_is_no_answer(undisturbed: tuple[list[tuple[
 
     database, notes = Database(None), list[str]()
     tuned(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT)
-    assert results(database, PROBLEMS[:1]) == undisturbed[0][:1]
+    assert results(database, PROBLEMS[:1]) == undisturbed_results[0][:1]
     assert "another machine" in notes[0]
 
 
 @needs_dask
-def test_a_scheduler_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scheduler_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.search.remote import DaskWorkers
 
     monkeypatch.setattr("cuts.search.remote.dask_workers.PATIENCE", 0.5)
@@ -105,8 +109,8 @@ def test_a_child_whose_parent_has_left_ends() -> None:
 
 
 @needs_dask
-def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
-    undisturbed: tuple[list[tuple[str, float]], list[int]], monkeypatch: pytest.MonkeyPatch
+def test_scheduler_workers_of_another_version_are_refused(
+    undisturbed_results: tuple[list[tuple[str, float]], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cuts.search.remote import DaskWorkers
     from distributed import LocalCluster
@@ -119,7 +123,7 @@ def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
             tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
             tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
             tuner.run(PROBLEMS, SHORT)
-            assert results(database, PROBLEMS) == undisturbed[0]
+            assert results(database, PROBLEMS) == undisturbed_results[0]
         finally:
             engine.close()
         strange = evolve(place_here(OPENCL), version="9.9")
@@ -130,7 +134,10 @@ def test_workers_of_a_scheduler_search_and_one_of_another_version_is_refused(
 
 
 class Turns:
-    """Answers first what is here, then what is there; of one process both."""
+    """Transport that answers local units first, then remote ones.
+
+    Of one process both.
+    """
 
     def __init__(self, here: SearchPlace, there: SearchPlace) -> None:
         self.answers = [here, there]

@@ -1,5 +1,7 @@
-"""What an earlier version of the compiler measured: where kernels are written otherwise today it is a hint, never a
-time to decide by; where they are written alike it holds, and nothing is measured again.
+"""Measurements by an earlier version of the compiler.
+
+Kernels that are written otherwise now have hints, never times to decide by; kernels with equal text keep their times,
+and are not measured again.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ from .test_decisions import kernels as kernels_of
 from .test_decisions import no_device, tuned
 from .test_selector import chain, slow_when_fused, tables
 
-SHORT = Settings(first=3, batch=2, most=12, prove=False)
+SHORT_SEARCH = Settings(first=3, batch=2, most=12, prove=False)
 Upgrade = Callable[..., Database]
 
 
 @pytest.fixture
-def upgraded(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
-    """Return what makes a database one of an earlier version of the compiler; `otherwise` says that all kernels are
-    written in another way since.
+def upgrade_database(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
+    """Return a switch that makes a database one of an earlier version.
+
+    `otherwise` says that all kernels are written in another way since.
     """
     source = Built.source.fget  # type: ignore[attr-defined]
 
@@ -52,8 +55,8 @@ def slower(kernel: KernelFunction) -> float:
     return 10.0 * by_threads(kernel)
 
 
-def interrupted(after: int) -> Callable[[KernelFunction], float]:
-    """Return a cost that somebody interrupts."""
+def interrupted_cost(after: int) -> Callable[[KernelFunction], float]:
+    """Return a cost that is interrupted."""
     calls: list[KernelFunction] = []
 
     def cost(kernel: KernelFunction) -> float:
@@ -68,38 +71,36 @@ def interrupted(after: int) -> Callable[[KernelFunction], float]:
 # ---- groups, by which decisions about the partition, algorithms and splits are made
 
 
-def test_an_estimate_of_a_group_that_is_written_otherwise_is_made_again(upgraded: Upgrade) -> None:
+def test_estimate_of_a_rewritten_group_is_made_again(upgrade_database: Upgrade) -> None:
     database = Database(None)
     (before,) = tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
     assert before is not None
-    (now,) = tuner_of(FakeBench(slower), database=upgraded(database)).estimate([problem_of()], QUICK)
+    (now,) = tuner_of(FakeBench(slower), database=upgrade_database(database)).estimate([problem_of()], QUICK)
     assert now == pytest.approx(10 * before)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_an_estimate_of_a_group_that_is_written_alike_holds(upgraded: Upgrade, frozen: bool) -> None:
+def test_estimate_of_an_unchanged_group_holds(upgrade_database: Upgrade, frozen: bool) -> None:
     database = Database(None)
     before = tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
     bench = FakeBench(slower)
-    after = tuner_of(bench, database=upgraded(database, otherwise=False), frozen=frozen)
+    after = tuner_of(bench, database=upgrade_database(database, otherwise=False), frozen=frozen)
     assert after.estimate([problem_of()], QUICK) == before
     assert bench.samples == 0
 
 
-def test_an_estimate_that_nothing_is_known_of_is_none_where_nothing_is_measured(upgraded: Upgrade) -> None:
+def test_unknown_estimate_without_measurement_is_none(upgrade_database: Upgrade) -> None:
     database = Database(None)
     tuner_of(FakeBench(by_threads), database=database).estimate([problem_of()], QUICK)
-    frozen = tuner_of(FakeBench(slower), database=upgraded(database), frozen=True)
+    frozen = tuner_of(FakeBench(slower), database=upgrade_database(database), frozen=True)
     assert frozen.estimate([problem_of()], QUICK) == [None]
 
 
 @pytest.mark.parametrize("otherwise", [False, True])
-def test_launches_of_several_groups_are_timed_again_where_they_are_written_otherwise(
-    upgraded: Upgrade, otherwise: bool
-) -> None:
+def test_rewritten_shared_launches_are_timed_again(upgrade_database: Upgrade, otherwise: bool) -> None:
     target, database = evolve(OPENCL, lockstep=True), Database(None)
 
-    def tuned(together: float) -> tuple[int, list[KernelFunction]]:
+    def tune_launches(together: float) -> tuple[int, list[KernelFunction]]:
         timed: list[KernelFunction] = []
 
         def cost(kernel: KernelFunction) -> float:
@@ -107,16 +108,16 @@ def test_launches_of_several_groups_are_timed_again_where_they_are_written_other
             timed.extend([kernel] if shared else [])
             return together if shared else 1e-4
 
-        selector = MeasuredSelector(target, Tuner(Clock(database, Inline, FakeBench(cost), None)), SHORT)
+        selector = MeasuredSelector(target, Tuner(Clock(database, Inline, FakeBench(cost), None)), SHORT_SEARCH)
         return len(compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector).steps), timed
 
-    assert tuned(2e-4)[0] == 1
-    upgraded(database, otherwise)
-    steps, timed = tuned(6e-4)
+    assert tune_launches(2e-4)[0] == 1
+    upgrade_database(database, otherwise)
+    steps, timed = tune_launches(6e-4)
     assert (steps, bool(timed)) == ((5, True) if otherwise else (1, False))
 
 
-def test_what_the_model_of_an_earlier_version_said_of_a_group_is_asked_again(upgraded: Upgrade) -> None:
+def test_earlier_model_costs_are_evaluated_again(upgrade_database: Upgrade) -> None:
     class Model(Roofline):
         def cost(self, group: object) -> float:
             asked.append(group)
@@ -126,7 +127,7 @@ def test_what_the_model_of_an_earlier_version_said_of_a_group_is_asked_again(upg
     database, group = Database(None), problem_of().form
     for version, times in (("", 1), ("", 1), ("another", 2), ("another", 2)):
         database.model_version = version or "this"
-        selector = MeasuredSelector(OPENCL, tuner_of(FakeBench(by_threads), database=database), SHORT)
+        selector = MeasuredSelector(OPENCL, tuner_of(FakeBench(by_threads), database=database), SHORT_SEARCH)
         selector.evaluator(Model(OPENCL))
         assert selector.cost(group) == 1.0
         assert len(asked) == times
@@ -135,12 +136,12 @@ def test_what_the_model_of_an_earlier_version_said_of_a_group_is_asked_again(upg
 # ---- points of a kernel
 
 
-def test_times_of_kernels_that_are_written_otherwise_decide_about_no_search(upgraded: Upgrade) -> None:
+def test_times_of_rewritten_kernels_decide_no_search(upgrade_database: Upgrade) -> None:
     database = Database(None)
-    tuner_of(FakeBench(interrupted(12)), database=database).run([problem_of()], SHORT)
-    tuner = tuner_of(FakeBench(slower), database=upgraded(database))
-    (choice,) = tuner.run([problem_of()], SHORT)
-    fresh = tuner_of(FakeBench(slower)).run([problem_of()], SHORT)[0]
+    tuner_of(FakeBench(interrupted_cost(12)), database=database).run([problem_of()], SHORT_SEARCH)
+    tuner = tuner_of(FakeBench(slower), database=upgrade_database(database))
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
+    fresh = tuner_of(FakeBench(slower)).run([problem_of()], SHORT_SEARCH)[0]
     assert choice.seconds is not None and fresh.seconds is not None
     assert choice.seconds <= fresh.seconds
     assert choice.seconds == slower_of(tuner, choice.candidate.schedule)
@@ -152,48 +153,50 @@ def slower_of(tuner: Tuner, schedule: object) -> float:
     return slower(kernels.make_kernel(problem_of(), schedule))  # type: ignore[arg-type]
 
 
-def test_times_of_kernels_that_are_written_alike_are_not_measured_again(upgraded: Upgrade) -> None:
+def test_times_of_unchanged_kernels_are_not_repeated(upgrade_database: Upgrade) -> None:
     database = Database(None)
-    tuner_of(FakeBench(interrupted(12)), database=database).run([problem_of()], SHORT)
+    tuner_of(FakeBench(interrupted_cost(12)), database=database).run([problem_of()], SHORT_SEARCH)
     known = len(database.trials(problem_of()))
-    tuner = tuner_of(FakeBench(by_threads), database=upgraded(database, otherwise=False))
-    (choice,) = tuner.run([problem_of()], SHORT)
-    assert choice.candidate == tuner_of(FakeBench(by_threads)).run([problem_of()], SHORT)[0].candidate
+    tuner = tuner_of(FakeBench(by_threads), database=upgrade_database(database, otherwise=False))
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
+    assert choice.candidate == tuner_of(FakeBench(by_threads)).run([problem_of()], SHORT_SEARCH)[0].candidate
     assert (tuner.statistics.reused, tuner.statistics.stale) == (known, 0)
 
 
-def test_what_an_earlier_version_could_not_make_is_tried_again(upgraded: Upgrade) -> None:
+def test_failed_kernels_of_an_earlier_version_are_retried(upgrade_database: Upgrade) -> None:
     database = Database(None)
     refuse = lambda kernel: Built(None, outcome="failed", message="not yet")  # noqa: E731
-    tuner_of(FakeBench(by_threads), Inline(refuse), database).run([problem_of()], SHORT)
+    tuner_of(FakeBench(by_threads), Inline(refuse), database).run([problem_of()], SHORT_SEARCH)
     assert {t.outcome for t in database.trials(problem_of())} == {"failed"}
-    again = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT)[0]
+    again = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT_SEARCH)[0]
     assert again.seconds is None, "this version was asked before"
-    after = tuner_of(FakeBench(by_threads), database=upgraded(database, otherwise=False)).run([problem_of()], SHORT)[0]
-    assert after.candidate == tuner_of(FakeBench(by_threads)).run([problem_of()], SHORT)[0].candidate
+    after = tuner_of(FakeBench(by_threads), database=upgrade_database(database, otherwise=False)).run(
+        [problem_of()], SHORT_SEARCH
+    )[0]
+    assert after.candidate == tuner_of(FakeBench(by_threads)).run([problem_of()], SHORT_SEARCH)[0].candidate
 
 
-def test_that_a_result_holds_is_found_out_once(monkeypatch: pytest.MonkeyPatch, upgraded: Upgrade) -> None:
+def test_that_a_result_holds_is_found_out_once(monkeypatch: pytest.MonkeyPatch, upgrade_database: Upgrade) -> None:
     database = Database(None)
-    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT)
+    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT_SEARCH)
     made: list[object] = []
     make = kernels.make_kernel
     monkeypatch.setattr(kernels, "make_kernel", lambda *asked: made.append(asked) or make(*asked))
     for version, count in (("this", 1), ("this", 1), ("another", 2)):
         database.version = version
-        assert tuner_of(FakeBench(slower), database=database).run([problem_of()], SHORT)[0].origin == "database"
+        assert tuner_of(FakeBench(slower), database=database).run([problem_of()], SHORT_SEARCH)[0].origin == "database"
         assert len(made) == count
 
 
-# ---- what travels
+# ---- imported results
 
 
-def test_a_result_from_elsewhere_waits_behind_ones_own_that_may_not_hold(tmp_path: Path, upgraded: Upgrade) -> None:
+def test_transferred_result_ranks_after_own_stale_one(tmp_path: Path, upgrade_database: Upgrade) -> None:
     own, newer = Database(None), Database(None)
-    tuner_of(FakeBench(by_threads), database=own).run([problem_of()], SHORT)
-    upgraded(own)
-    upgraded(newer, otherwise=False)
-    (theirs,) = tuner_of(FakeBench(slower), database=newer).run([problem_of()], evolve(SHORT, first=5))
+    tuner_of(FakeBench(by_threads), database=own).run([problem_of()], SHORT_SEARCH)
+    upgrade_database(own)
+    upgrade_database(newer, otherwise=False)
+    (theirs,) = tuner_of(FakeBench(slower), database=newer).run([problem_of()], evolve(SHORT_SEARCH, first=5))
     export_results(newer, tmp_path / "r.json")
     import_results(own, tmp_path / "r.json")
     (found,) = tuner_of(FakeBench(slower), database=own, frozen=True).run([problem_of()])
@@ -201,13 +204,13 @@ def test_a_result_from_elsewhere_waits_behind_ones_own_that_may_not_hold(tmp_pat
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(
-    frozen: bool, tmp_path: Path, upgraded: Upgrade
+def test_transferred_decisions_rank_after_own_stale_ones(
+    frozen: bool, tmp_path: Path, upgrade_database: Upgrade
 ) -> None:
     own, newer = Database(None), Database(None)
     fused, _ = tuned(chain(4), own, lambda kernel: 1e-3)
-    upgraded(own)
-    upgraded(newer, otherwise=False)
+    upgrade_database(own)
+    upgrade_database(newer, otherwise=False)
     theirs, _ = tuned(chain(4), newer, slow_when_fused)
     assert len(fused.steps) < len(theirs.steps) == 8
     export_pack(newer, tmp_path / "pack.json.xz")
@@ -218,11 +221,11 @@ def test_decisions_from_elsewhere_wait_behind_ones_own_that_may_not_hold(
     assert frozen or own.answers()[0].seconds == selector.seconds
 
 
-def test_without_a_search_ones_own_decisions_stand_where_nothing_holds(upgraded: Upgrade) -> None:
+def test_own_decisions_stand_without_a_search(upgrade_database: Upgrade) -> None:
     own = Database(None)
     before, _ = tuned(chain(4), own, lambda kernel: 1e-3)
     own.adopt_answer(evolve(own.answers()[0], seconds=1.0))
-    assert kernels_of(tuned(chain(4), upgraded(own), no_device, frozen=True)[0]) == kernels_of(before)
+    assert kernels_of(tuned(chain(4), upgrade_database(own), no_device, frozen=True)[0]) == kernels_of(before)
 
 
 def test_decisions_say_what_their_kernels_take_today() -> None:
@@ -237,12 +240,12 @@ def test_decisions_say_what_their_kernels_take_today() -> None:
     assert database.answers()[0].finished
 
 
-def test_a_database_says_what_of_it_is_of_today(upgraded: Upgrade) -> None:
+def test_database_reports_its_current_content(upgrade_database: Upgrade) -> None:
     database = Database(None)
-    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT)
+    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT_SEARCH)
     trials = len(database.trials(problem_of()))
     assert summary_of(database)["holding"] == trials
-    upgraded(database)
+    upgrade_database(database)
     assert summary_of(database)["holding"] == 0
-    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT)
+    tuner_of(FakeBench(by_threads), database=database).run([problem_of()], SHORT_SEARCH)
     assert summary_of(database)["holding"] >= 3

@@ -1,4 +1,7 @@
-"""Strategies over a made-up space of points, and recorded spaces in the place of a device."""
+"""Strategies over a made-up space of points, and recorded spaces.
+
+No device is needed.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_a_recording_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         read_spaces(path)
 
 
-def test_the_ground_has_the_recorded_points_of_this_version_only(space: RecordedSpace) -> None:
+def test_search_domain_has_this_versions_points_only(space: RecordedSpace) -> None:
     first, *rest = space.points
     strange = RecordedSpace(**{**asdict(space, recurse=False), "points": (
         type(first)(**{**asdict(first), "schedule": "written otherwise"}), *rest)})  # fmt: skip
@@ -106,7 +109,7 @@ def test_the_ground_has_the_recorded_points_of_this_version_only(space: Recorded
 
 @pytest.mark.parametrize("strategy", list(strategies()))
 @pytest.mark.parametrize("aided", [True, False])
-def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
+def test_strategy_tries_recorded_points_once_and_deterministically(
     ground: RecordedGround, strategy: str, aided: bool
 ) -> None:
     first = first_of(ground)
@@ -117,7 +120,7 @@ def test_a_strategy_tries_recorded_points_once_each_and_alike_every_time(
     assert min(run.times) <= np.median(list(ground.seconds.values()))
 
 
-def test_a_replayed_search_ends_where_a_live_one_would() -> None:
+def test_replayed_search_ends_like_a_live_one() -> None:
     settings = Settings(patience=1, tie=0.01, most=9)
     assert ReplayedSearch([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
     assert ReplayedSearch([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
@@ -125,17 +128,17 @@ def test_a_replayed_search_ends_where_a_live_one_would() -> None:
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
-def test_what_a_bound_rules_out_is_proposed_without_the_models_help_only(strategy: str) -> None:
+def test_pruned_points_are_proposed_without_model_only(strategy: str) -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
     first = [full.scored(p) for p in full.random(12, (7,))]
-    known = [Known(s.point, 1e-3) for s in first[:BEGUN] if s.point is not None]  # no strategy ends behind so few
+    known = [Known(s.point, 1e-3) for s in first[:BEGUN] if s.point is not None]  # no strategy ends after so few
     least = min(s.candidate.bound for s in first)
     assert not strategy_on(full, strategy, first).propose(known, 0.1 * least, 6)
     assert strategy_on(full, strategy, first, aided=False).propose(known, 0.1 * least, 6)
 
 
-def test_what_is_counted_of_many_points_at_once_is_that_of_each() -> None:
+def test_features_of_a_batch_equal_single_ones() -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
     points = full.random(40, (7,))
@@ -147,7 +150,7 @@ def test_what_is_counted_of_many_points_at_once_is_that_of_each() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["bayes", "frugal", "thorough"])
-def test_what_a_bound_rules_out_is_not_even_looked_at(strategy: str) -> None:
+def test_pruned_points_are_never_candidates(strategy: str) -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
     first = [full.scored(p) for p in full.random(12, (7,))]
@@ -159,7 +162,7 @@ def test_what_a_bound_rules_out_is_not_even_looked_at(strategy: str) -> None:
     assert full.bounds(looked).max() <= min(k.seconds for k in known)
 
 
-def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: RecordedGround) -> None:
+def test_deterministic_strategies_begin_with_the_models_best(ground: RecordedGround) -> None:
     first = first_of(ground)
     for name in ("rank", "genetic", "ppo", "bayes", "frugal", "thorough"):
         if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
@@ -167,7 +170,7 @@ def test_every_strategy_but_those_of_chance_begins_with_the_models_best(ground: 
             assert begun == in_turns(first)[: BEGUN if name in ("bayes", "frugal", "thorough") else None]
 
 
-def test_the_chance_of_a_parent_is_its_share_of_all_fitness() -> None:
+def test_parent_chance_is_its_share_of_fitness() -> None:
     assert selection(np.asarray([1.0, 2.0, 4.0])) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
 
 

@@ -1,4 +1,7 @@
-"""Libraries against generated kernels: the faster one runs, a wrong one never does."""
+"""Libraries against generated kernels.
+
+The faster one runs, a wrong one never does.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def resources_of(made: FakeBench, database: Database | None = None, budget: Budg
     return Resources(database or Database(None), Inline, lambda: made, budget)
 
 
-def chosen(seconds: float | None) -> TunedChoice:
+def tuned_choice(seconds: float | None) -> TunedChoice:
     (candidate,) = choose(problem_of().form, OPENCL)
     return TunedChoice(candidate, seconds)
 
@@ -71,12 +74,12 @@ def never() -> bool:
 
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (inf, True), (2.01e-3, False), (1.5e-3, False)])
-def test_a_routine_wins_where_it_is_faster_and_right(ours: float, taken: bool) -> None:
+def test_faster_right_routine_wins(ours: float, taken: bool) -> None:
     found = dict(faster_routines(resources_of(bench()), [Rivalled(0, problem_of(), ours)], offers, never))
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
-def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
+def test_steps_bind_tensors_in_routine_order() -> None:
     order = (Argument("y", DType.F32, True), Argument("offsets", DType.I32, False, table=True),
              Argument("x1", DType.F32, False),
              Argument("x0", DType.F32, False))  # fmt: skip
@@ -95,8 +98,8 @@ def test_steps_bind_the_same_tensors_in_the_order_of_the_routine() -> None:
     assert substitute(compiled, {}) is compiled
 
 
-def launched(*records: dict[str, object]) -> CompiledGraph:
-    """A graph with a kernel of its own for each launch, whose record is given."""
+def launch_graph(*records: dict[str, object]) -> CompiledGraph:
+    """Return a graph with a kernel for each given launch record."""
     arguments = routine("r").arguments
     kernels = tuple(KernelFunction(f"k{n}", "cuda", "", (1, 1, 1), (1, 1, 1), arguments) for n in range(len(records)))
     steps = tuple(Step(n, ("a", "b", "c")) for n in range(len(records)))
@@ -111,7 +114,7 @@ def selector_of(
     frozen: bool = False,
 ) -> MeasuredSelector:
     made = MeasuredSelector(target, Tuner(resources, frozen), Settings(libraries=libraries))
-    made.problems, made.choices = [p for p, _ in tuned], [chosen(seconds) for _, seconds in tuned]
+    made.problems, made.choices = [p for p, _ in tuned], [tuned_choice(seconds) for _, seconds in tuned]
     return made
 
 
@@ -120,56 +123,58 @@ def names(compiled: CompiledGraph) -> list[str]:
     return [compiled.kernels[step.kernel].name for step in compiled.steps]
 
 
-def test_libraries_compete_on_a_device_of_theirs_unless_they_are_left_out() -> None:
-    problem, compiled = problem_of(), launched({"tuning": problem_of().key})
+def test_libraries_compete_on_their_devices_by_default() -> None:
+    problem, compiled = problem_of(), launch_graph({"tuning": problem_of().key})
 
-    def found(target: Target, libraries: bool) -> CompiledGraph:
+    def plan_on(target: Target, libraries: bool) -> CompiledGraph:
         return with_libraries(
             compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers=offers
         )
 
     assert Settings().libraries
-    assert names(found(CUDA, True)) == ["fast"]
-    assert found(CUDA, False) is compiled
-    assert found(OPENCL, True) is compiled
+    assert names(plan_on(CUDA, True)) == ["fast"]
+    assert plan_on(CUDA, False) is compiled
+    assert plan_on(OPENCL, True) is compiled
 
 
-def test_kernels_are_found_by_the_problem_that_records_name_and_shared_launches_stay() -> None:
+def test_kernels_are_found_by_their_task() -> None:
     first, second, third = (problem_of(size) for size in (32, 64, 96))
-    compiled = launched({"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key})
+    compiled = launch_graph(
+        {"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key}
+    )
     selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
     assert names(with_libraries(compiled, selector, offers=offers)) == ["k0", "k1", "k2", "k3", "fast"]
 
 
-def test_what_a_routine_takes_is_kept_by_problem_and_version() -> None:
+def test_routine_times_are_kept_by_task_and_version() -> None:
     database, problem = Database(None), problem_of()
-    compiled = launched({"tuning": problem.key})
+    compiled = launch_graph({"tuning": problem.key})
 
-    def found(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
+    def launched_kernels(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
         selector = selector_of(resources_of(made, database), [(problem, 4e-3)], frozen=frozen)
         return names(with_libraries(compiled, selector, offers=given))
 
-    assert found(bench(), frozen=True) == ["k0"], "nothing is known"
+    assert launched_kernels(bench(), frozen=True) == ["k0"], "nothing is known"
     first, again = bench(), bench()
-    assert found(first) == ["fast"]
+    assert launched_kernels(first) == ["fast"]
     assert first.checked == ["slow", "fast", "wrong"]
-    assert found(again) == found(again, frozen=True) == ["fast"]
+    assert launched_kernels(again) == launched_kernels(again, frozen=True) == ["fast"]
     assert again.checked == []
     other = problem_of(machine={"device": "another"})
     assert with_libraries(
-        launched({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
+        launch_graph({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
     )
     assert again.checked == ["slow", "fast", "wrong"]
     newer = bench()
-    assert found(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
+    assert launched_kernels(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
     assert newer.checked == ["fast"]
 
 
-def test_kernels_that_take_longest_go_first_until_time_is_over() -> None:
+def test_longest_kernels_go_first_until_time_ends() -> None:
     tried = []
     problems = [problem_of(32), evolve(problem_of(48), uses=9), problem_of(64)]
 
-    def noted(request: Request) -> Sequence[KernelFunction]:
+    def note_request(request: Request) -> Sequence[KernelFunction]:
         tried.append(request.group.tensors["x0"].shape[0])
         return [routine("fast")]
 
@@ -177,13 +182,13 @@ def test_kernels_that_take_longest_go_first_until_time_is_over() -> None:
         return len(tried) > 2
 
     rivalled = [Rivalled(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
-    found = faster_routines(resources_of(bench()), rivalled, noted, over)
+    found = faster_routines(resources_of(bench()), rivalled, note_request, over)
     assert [number for number, _ in found] == [1, 2]
     assert tried == [48, 64, 32]
 
 
 class SlowBench(FakeBench):
-    """A bench that takes two seconds of a clock for each routine, and ends with the budget."""
+    """Bench with two seconds for each routine, which ends with the budget."""
 
     def __init__(self, clock: FakeClock, budget: Budget) -> None:
         super().__init__(lambda kernel: 1e-3)
@@ -197,7 +202,7 @@ class SlowBench(FakeBench):
 
 
 def at_the_end(seconds: float, later: float) -> tuple[Resources, SlowBench]:
-    """Resources whose budget has nothing left for a search, and seconds that are kept back for routines."""
+    """Return resources whose budget has only reserved seconds for routines left."""
     clock = FakeClock()
     budget = Budget.of(seconds, clock)
     budget.later = later
@@ -210,11 +215,11 @@ def at_the_end(seconds: float, later: float) -> tuple[Resources, SlowBench]:
 
 
 @pytest.mark.parametrize(("later", "tried"), [(0.0, 0), (3.0, 1), (5.0, 2)])
-def test_behind_a_search_that_its_budget_ended_routines_have_what_is_kept_back(later: float, tried: int) -> None:
+def test_routines_have_reserved_time_after_the_search(later: float, tried: int) -> None:
     resources, made = at_the_end(60.0, later)
     problems = [problem_of(size) for size in (32, 48, 64)]
     selector = selector_of(resources, [(problem, 3e-3) for problem in problems])
-    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
     found = with_libraries(compiled, selector, offers=lambda request: [routine("fast")])
     assert names(found).count("fast") == len(made.checked) == tried
     assert resources.budget.later == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
@@ -225,9 +230,7 @@ def test_behind_a_search_that_its_budget_ended_routines_have_what_is_kept_back(l
     ("spent", "later", "last", "tried"),
     [(20.0, 3.0, False, 2), (20.0, 0.0, False, 0), (20.0, 3.0, True, 9), (4.0, 3.0, True, 2), (1.0, 0.0, True, 2)],
 )
-def test_once_nothing_is_searched_any_more_routines_may_take_as_long_as_all_before(
-    spent: float, later: float, last: bool, tried: int
-) -> None:
+def test_routines_may_take_search_time_afterwards(spent: float, later: float, last: bool, tried: int) -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
     budget.later = later
@@ -235,19 +238,19 @@ def test_once_nothing_is_searched_any_more_routines_may_take_as_long_as_all_befo
     made = SlowBench(clock, budget)
     problems = [problem_of(size) for size in range(16, 25)]
     selector = selector_of(resources_of(made, budget=budget), [(problem, 3e-3) for problem in problems])
-    compiled = launched(*({"tuning": problem.key} for problem in problems))
+    compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
     with_libraries(compiled, selector, last, lambda request: [routine("fast")])
     assert len(made.checked) == tried
 
 
-def test_what_ends_while_routines_are_timed_ends_no_search() -> None:
+def test_error_during_routine_timing_ends_no_search() -> None:
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
     made = SlowBench(clock, budget)
     clock.pass_by(7.5)
     selector = selector_of(resources_of(made, budget=budget), [(problem_of(), 3e-3)])
     assert selector.complete
-    compiled = launched({"tuning": problem_of().key})
+    compiled = launch_graph({"tuning": problem_of().key})
     assert with_libraries(compiled, selector, offers=offers) is compiled
     assert selector.complete
 
@@ -268,8 +271,8 @@ class Refusing(FakeBench):
 
 
 @pytest.mark.parametrize(("made", "tried"), [(NoDevice(lambda kernel: 1e-3), 1), (Refusing(lambda kernel: 1e-3), 3)])
-def test_a_routine_that_fails_costs_itself_only_and_a_device_that_is_missing_all(made: FakeBench, tried: int) -> None:
-    compiled = launched({"tuning": problem_of().key})
+def test_failing_routine_costs_itself_only(made: FakeBench, tried: int) -> None:
+    compiled = launch_graph({"tuning": problem_of().key})
     selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
     assert with_libraries(compiled, selector, offers=offers) is compiled
     assert len(made.checked) == tried
@@ -288,7 +291,7 @@ def test_a_routine_that_fails_costs_itself_only_and_a_device_that_is_missing_all
         (60.0, True, False, 0.0, 0.0),
     ],
 )
-def test_a_small_share_of_a_budget_is_kept_back_where_routines_may_take_part(
+def test_small_budget_share_is_reserved_for_routines(
     budget: float | None, cuda: bool, installed: bool, spent: float, kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library_module, "installed_libraries", lambda: ("cudnn 9",) if installed else ())
@@ -301,7 +304,7 @@ def test_a_small_share_of_a_budget_is_kept_back_where_routines_may_take_part(
     assert seconds_for_routines([], Settings(), clock) == 0.0
 
 
-def test_what_is_kept_back_for_later_is_not_searched_in_and_is_given_back() -> None:
+def test_reserved_time_is_not_searched_and_returned() -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
     left = budget.left()

@@ -1,4 +1,4 @@
-"""What processes did when, by half seconds."""
+"""Timeline of processes, by half seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cuts.search.child import Child
 from cuts.search.course import HERE, SLICE, Timeline
 
 
-def test_what_is_done_counts_in_every_slice_that_it_touches() -> None:
+def test_work_counts_in_every_slice_it_touches() -> None:
     timeline = Timeline()
     timeline.note("build", 0.8 * SLICE, 2.5 * SLICE)
     timeline.note("build", 2.5 * SLICE, 2.75 * SLICE)
@@ -17,7 +17,7 @@ def test_what_is_done_counts_in_every_slice_that_it_touches() -> None:
     assert (busy.first, busy.last) == (0.8 * SLICE, 2.75 * SLICE)
 
 
-def test_what_another_process_did_is_told_once_and_kept_apart() -> None:
+def test_other_process_is_reported_once_and_separately() -> None:
     other, timeline = Timeline(), Timeline()
     other.note("build", 0.0, 0.25)
     timeline.note("build", 0.0, 0.125)
@@ -29,7 +29,7 @@ def test_what_another_process_did_is_told_once_and_kept_apart() -> None:
     }
 
 
-def test_a_child_says_with_its_answers_what_it_did() -> None:
+def test_child_reports_its_work_with_answers() -> None:
     HERE.hand_over()
     child = Child("cuts.tests.search.services:Slow")
     try:

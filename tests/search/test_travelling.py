@@ -1,5 +1,7 @@
-"""What was decided about a graph holds for what stays of it, where a part of the graph is another, or where another
-version writes a part otherwise.
+"""Replay of decisions for a changed graph.
+
+They hold for the unchanged part, where another part of the graph differs, or where another version writes a part
+otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ FUNCTIONS = ("tanh", "sigmoid", "exp", "relu", "softmax")
 
 
 def layers(*functions: str, size: int = 20) -> Graph:
-    """Return a graph of products of matrices, each with functions of its elements behind it, as one name or several."""
+    """Return a graph of products with elementwise functions.
+
+    The functions are one name or several.
+    """
     kind = TensorType(DType.F32, (size, size))
     nodes, value, types = list[Node](), "x", {"x": kind}
     for n, names in enumerate(functions):
@@ -51,7 +56,7 @@ def layers(*functions: str, size: int = 20) -> Graph:
 
 
 def arbitrary(kernel: KernelFunction) -> float:
-    """Say what nobody can foresee, but the same each time."""
+    """Return unpredictable times that are the same each time."""
     return 1e-3 * (1 + zlib.crc32(kernel.source.encode()) % 97 / 97)
 
 
@@ -60,9 +65,10 @@ def cuts(found: CompiledGraph) -> list[frozenset[str]]:
     return [frozenset(map(str, group["nodes"])) for group in found.groups]  # type: ignore[call-overload]
 
 
-def held(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) -> None:
-    """Hold that groups of nodes which did not change are as they were, or are whole with what is decided anew: nodes
-    that changed, and those that shared a group with one.
+def assert_unchanged(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) -> None:
+    """Assert that groups of unchanged nodes are as they were.
+
+    Else they are whole with newly decided nodes: nodes that changed, and those that shared a group with one.
     """
     groups = cuts(before)
     anew = {*changed}.union(*(group for group in groups if not group.isdisjoint(changed)))
@@ -72,7 +78,7 @@ def held(before: CompiledGraph, after: CompiledGraph, changed: Sequence[str]) ->
 
 
 class Asked:
-    """A clock that notes what it is asked for."""
+    """Clock that notes its requests."""
 
     def __init__(self) -> None:
         self.sources: set[str] = set()
@@ -93,7 +99,7 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
     (answer,) = database.answers()
     made = layers(*functions[:place], other, *functions[place + 1 :])
     after, selector = tuned(made, database, asked)
-    held(before, after, [f"f{place}.{k}" for k in range(3)])
+    assert_unchanged(before, after, [f"f{place}.{k}" for k in range(3)])
     known = {kernel.source for kernel in before.kernels}
     assert asked.sources.isdisjoint(known), "a kernel that is known is not timed again"
     if other != functions[place]:
@@ -104,8 +110,11 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
     assert answer in database.answers()
 
 
-def apart(programs: Programs) -> Programs:
-    """Return programs in which each sigmoid goes through a copy: another version's way to write the same."""
+def copy_sigmoids(programs: Programs) -> Programs:
+    """Return programs in which each sigmoid goes through a copy.
+
+    This is another version's way to write the same.
+    """
     units, types = list[Unit](), dict(programs.types)
     for unit in programs.units:
         if unit.op != "sigmoid":
@@ -123,13 +132,13 @@ def apart(programs: Programs) -> Programs:
 def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, database, asked = layers("tanh", "exp", "sigmoid", "softmax", "tanh"), Database(None), Asked()
     before, first = tuned(graph, database, arbitrary)
-    newer = (*rewrites.REWRITES, Rewrite("apart", apart, "a copy behind each sigmoid", ""))
+    newer = (*rewrites.REWRITES, Rewrite("apart", copy_sigmoids, "a copy after each sigmoid", ""))
     monkeypatch.setattr(rewrites, "REWRITES", newer)
     stages = list(pipeline.STAGES)
     at = next(n for n, stage in enumerate(stages) if stage.name == "layouts")
     monkeypatch.setattr(pipeline, "STAGES", (*stages[:at], pipeline.rewrite_stage(newer[-1]), *stages[at:]))
     after, second = tuned(graph, database, asked)
-    held(before, after, ["f2.0"])
+    assert_unchanged(before, after, ["f2.0"])
     known = {p.key for p in first.problems}
     assert len(known & {p.key for p in second.problems}) >= len(known) - 2
     assert asked.sources.isdisjoint(kernel.source for kernel in before.kernels)
@@ -137,7 +146,7 @@ def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pyt
     assert kernels(again) == kernels(after)
 
 
-def test_decisions_without_marks_hold_for_the_same_units_only() -> None:
+def test_records_without_fingerprints_need_equal_units() -> None:
     database = Database(None)
     before, _ = tuned(layers("tanh", "exp"), database, arbitrary)
     (answer,) = database.answers()
@@ -157,7 +166,7 @@ def test_decisions_without_marks_hold_for_the_same_units_only() -> None:
     assert selector.made == answer.read()
 
 
-def test_a_graph_asks_for_the_answer_that_is_nearest_to_it() -> None:
+def test_graph_replays_the_nearest_record() -> None:
     database = Database(None)
     for functions in (("tanh", "exp", "relu"), ("tanh", "exp", "tanh", "relu"), ("relu", "relu", "relu")):
         tuned(layers(*functions), database, arbitrary)
@@ -189,4 +198,4 @@ def test_marks_travel_in_files(tmp_path: Path) -> None:
     export_pack(there, tmp_path / "pack.json.xz")
     assert import_results(here, tmp_path / "pack.json.xz").graphs == 1
     after, _ = tuned(layers("tanh", "exp", "neg"), here, arbitrary)
-    held(before, after, ["f2.0"])
+    assert_unchanged(before, after, ["f2.0"])

@@ -1,4 +1,4 @@
-"""The tuner over a made-up device: what it finds, what it spends, and what cannot mislead it."""
+"""The tuner over a made-up device: results, costs, and robustness."""
 
 from __future__ import annotations
 
@@ -34,39 +34,42 @@ from cuts.search.tuner import Tuner
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 from .simulated import FakeClock, session
 
-SHORT = Settings(first=8, most=24, prove=False)
-_WRAPPED = {"ppo": "torch"}
+SHORT_SEARCH = Settings(first=8, most=24, prove=False)
+_PACKAGES = {"ppo": "torch"}
 
 
 def strategies() -> Iterator[ParameterSet]:
-    """Yield every strategy; those whose package is missing are skipped and say so."""
+    """Yield every strategy.
+
+    Those whose package is missing are skipped with a message.
+    """
     for name in STRATEGIES:
-        missing = name in _WRAPPED and importlib.util.find_spec(_WRAPPED[name]) is None
-        yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{_WRAPPED.get(name)} is not installed"))
+        missing = name in _PACKAGES and importlib.util.find_spec(_PACKAGES[name]) is None
+        yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{_PACKAGES.get(name)} is not installed"))
 
 
-def tuned(
-    bench: FakeBench, settings: Settings = SHORT, builder: Inline | None = None, database: Database | None = None
+def tune_one(
+    bench: FakeBench, settings: Settings = SHORT_SEARCH, builder: Inline | None = None, database: Database | None = None
 ) -> TunedChoice:
     (choice,) = tuner_of(bench, builder, database).run([problem_of()], settings)
     return choice
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
-def test_every_strategy_ends_with_the_fastest_point_that_it_tried(strategy: str) -> None:
+def test_every_strategy_ends_with_its_fastest_point(strategy: str) -> None:
     seen: list[float] = []
 
     def cost(kernel: KernelFunction) -> float:
         seen.append(by_threads(kernel))
         return seen[-1]
 
-    choice = tuned(FakeBench(cost), evolve(SHORT, strategy=strategy))
-    assert choice.seconds == pytest.approx(min(seen), rel=3 * SHORT.tie)
-    assert choice.trials <= SHORT.most
+    choice = tune_one(FakeBench(cost), evolve(SHORT_SEARCH, strategy=strategy))
+    assert choice.seconds == pytest.approx(min(seen), rel=3 * SHORT_SEARCH.tie)
+    assert choice.trials <= SHORT_SEARCH.most
 
 
-def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() -> None:
-    choice = tuned(FakeBench(by_threads), Settings(prove=False))
+def test_refinement_moves_from_model_choice_to_measured_optimum() -> None:
+    choice = tune_one(FakeBench(by_threads), Settings(prove=False))
     assert choice.first is not None
     assert choice.seconds is not None
     assert choice.seconds < 0.75 * choice.first
@@ -75,7 +78,7 @@ def test_refinement_moves_from_the_models_choice_towards_the_measured_optimum() 
 def test_an_unknown_strategy_is_a_usage_error() -> None:
     names = "rank, random, genetic, genetic-printed, ppo, bayes, frugal, thorough"
     with pytest.raises(UsageError, match=f"strategies are: {names}"):
-        tuned(FakeBench(by_threads), evolve(SHORT, strategy="luck"))
+        tune_one(FakeBench(by_threads), evolve(SHORT_SEARCH, strategy="luck"))
 
 
 def test_a_wrong_kernel_never_wins_however_fast() -> None:
@@ -87,7 +90,7 @@ def test_a_wrong_kernel_never_wins_however_fast() -> None:
     def verdict(kernel: KernelFunction) -> Verdict:
         return Verdict("wrong", "y[0] is 1, expected 2") if wrong(kernel) else Verdict("ok")
 
-    choice = tuned(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
+    choice = tune_one(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
     assert choice.seconds == 1e-3
     outcomes = {t.outcome for t in database.trials(problem_of())}
     assert outcomes == {"ok", "wrong"}
@@ -102,7 +105,7 @@ def test_a_crash_or_a_hang_costs_one_candidate() -> None:
         return Verdict(outcome, "gone")
 
     database = Database(None)
-    choice = tuned(FakeBench(by_threads, verdict), database=database)
+    choice = tune_one(FakeBench(by_threads, verdict), database=database)
     trials = database.trials(problem_of())
     assert choice.seconds is not None
     assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {
@@ -111,7 +114,7 @@ def test_a_crash_or_a_hang_costs_one_candidate() -> None:
     assert all(t.message == "gone" for t in trials if not t.ok)
 
 
-def test_a_kernel_that_hangs_when_it_is_timed_again_has_lost() -> None:
+def test_kernel_that_hangs_when_retimed_has_lost() -> None:
     calls: dict[str, int] = {}
 
     def cost(kernel: KernelFunction) -> float:
@@ -119,7 +122,7 @@ def test_a_kernel_that_hangs_when_it_is_timed_again_has_lost() -> None:
         fast = kernel.block[0] == 8
         return float("inf") if fast and calls[kernel.name] > 1 else 1e-4 if fast else 1e-3
 
-    assert tuned(FakeBench(cost)).seconds == 1e-3
+    assert tune_one(FakeBench(cost)).seconds == 1e-3
 
 
 def test_spilled_kernels_are_refused_and_recorded() -> None:
@@ -128,14 +131,14 @@ def test_spilled_kernels_are_refused_and_recorded() -> None:
         lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None
     )
     bench = FakeBench(by_threads)
-    tuned(bench, builder=builder, database=database)
+    tune_one(bench, builder=builder, database=database)
     spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
     assert spilled
     assert builder.built == len(spilled) + len(set(bench.checked))
 
 
 @pytest.mark.parametrize("settings", [LOOK, QUICK])
-def test_where_the_first_candidates_fail_the_next_in_order_are_tried(settings: Settings) -> None:
+def test_failed_first_candidates_are_followed_by_the_next(settings: Settings) -> None:
     """Not the simple schedule, however few a short search would look at."""
     bench, database = FakeBench(by_threads), Database(None)
     bench.verdict = lambda kernel: Verdict("ok" if len(bench.checked) > 7 else "failed", "misaligned address")
@@ -145,17 +148,17 @@ def test_where_the_first_candidates_fail_the_next_in_order_are_tried(settings: S
     assert choice.candidate.schedule != simple
 
 
-def test_where_every_candidate_fails_the_simple_schedule_is_tried() -> None:
+def test_simple_schedule_is_tried_after_all_failures() -> None:
     bench = FakeBench(by_threads)
     bench.verdict = lambda kernel: Verdict("ok" if len(bench.checked) > 8 else "failed", "misaligned address")
-    choice = tuned(bench, evolve(SHORT, most=8))
+    choice = tune_one(bench, evolve(SHORT_SEARCH, most=8))
     assert choice.seconds is not None
     assert len(bench.checked) == 9
 
 
-def test_where_nothing_runs_the_models_choice_is_returned_and_not_kept() -> None:
+def test_failing_model_choice_is_returned_and_not_kept() -> None:
     database = Database(None)
-    choice = tuned(FakeBench(by_threads, lambda k: Verdict("wrong", "all of them")), database=database)
+    choice = tune_one(FakeBench(by_threads, lambda k: Verdict("wrong", "all of them")), database=database)
     assert (choice.seconds, choice.origin) == (None, "model")
     assert database.winner(problem_of()) is None
 
@@ -163,12 +166,12 @@ def test_where_nothing_runs_the_models_choice_is_returned_and_not_kept() -> None
 def test_hopeless_candidates_are_dropped_after_three_runs() -> None:
     bench = FakeBench(by_threads)
     tuner = tuner_of(bench)
-    tuner.run([problem_of()], evolve(SHORT, finalists=1))
+    tuner.run([problem_of()], evolve(SHORT_SEARCH, finalists=1))
     assert 0 < tuner.statistics.dropped < tuner.statistics.timed
     assert bench.samples <= 3 * tuner.statistics.timed - 2 * tuner.statistics.dropped
 
 
-def test_ties_are_broken_by_the_models_order_whatever_the_noise() -> None:
+def test_ties_are_broken_by_the_models_order() -> None:
     names = set()
     for seed in range(4):
         noise = iter(lambda s=seed: s, None)  # type: ignore[misc]
@@ -176,11 +179,11 @@ def test_ties_are_broken_by_the_models_order_whatever_the_noise() -> None:
         def cost(kernel: KernelFunction, seed: int = next(noise)) -> float:
             return 1e-3 * (1 + 0.004 * (hash((kernel.name, seed)) % 3 - 1))
 
-        names.add(schedule_text(tuned(FakeBench(cost)).candidate.schedule))
+        names.add(schedule_text(tune_one(FakeBench(cost)).candidate.schedule))
     assert len(names) == 1
 
 
-def test_the_budget_is_obeyed_and_there_is_an_answer() -> None:
+def test_budget_is_obeyed_and_there_is_an_answer() -> None:
     bench = FakeBench(by_threads)
     tuner = Tuner(Clock(Database(None), Inline, bench, 40.0))
     choices = tuner.run([problem_of(n) for n in (32, 48, 64)], Settings(most=1000, patience=1000, batch=50))
@@ -191,7 +194,7 @@ def test_the_budget_is_obeyed_and_there_is_an_answer() -> None:
     assert any(c.seconds is not None for c in choices)
 
 
-def test_a_budget_that_is_used_up_before_the_start_leaves_the_models_choice() -> None:
+def test_exhausted_budget_leaves_the_models_choice() -> None:
     (choice,) = tuner_of(FakeBench(by_threads), budget=1e-9).run([problem_of()])
     assert choice.origin == "model"
 
@@ -206,32 +209,32 @@ def test_an_interrupt_keeps_what_was_found() -> None:
         return by_threads(kernel)
 
     tuner = tuner_of(FakeBench(cost))
-    (choice,) = tuner.run([problem_of()], SHORT)
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
     assert tuner.resources.interrupted
     assert choice.seconds is not None
 
 
-def test_without_time_the_best_of_an_unfinished_search_is_taken() -> None:
+def test_unfinished_search_gives_its_best_without_time() -> None:
     database = Database(None)
-    (known,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], evolve(SHORT, final=False))
+    (known,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of()], evolve(SHORT_SEARCH, final=False))
     builder = Inline()
-    (choice,) = tuner_of(FakeBench(by_threads), builder, database, budget=1e-9).run([problem_of()], SHORT)
+    (choice,) = tuner_of(FakeBench(by_threads), builder, database, budget=1e-9).run([problem_of()], SHORT_SEARCH)
     assert (choice.origin, choice.seconds) == ("database", known.seconds)
     assert builder.built == 0
 
 
 def test_equal_problems_are_tuned_once() -> None:
     builder = Inline()
-    choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT)
+    choices = tuner_of(FakeBench(by_threads), builder).run([problem_of(), problem_of()], SHORT_SEARCH)
     assert choices[0] == choices[1]
-    assert builder.built <= SHORT.most
+    assert builder.built <= SHORT_SEARCH.most
 
 
 def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
     database = Database(tmp_path / "t")
-    first = tuned(FakeBench(by_threads), database=database)
+    first = tune_one(FakeBench(by_threads), database=database)
     builder, bench = Inline(), FakeBench(by_threads)
-    again = tuned(bench, builder=builder, database=Database(tmp_path / "t"))
+    again = tune_one(bench, builder=builder, database=Database(tmp_path / "t"))
     assert (builder.built, bench.samples) == (0, 0)
     assert (again.origin, again.seconds, again.candidate.schedule) == (
         "database",
@@ -241,11 +244,11 @@ def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", [MACHINE, {"compiler": "another"}])
-def test_an_estimate_is_what_a_short_search_finds_whatever_a_long_one_knows(machine: Mapping[str, str]) -> None:
+def test_estimate_equals_a_short_searchs_result(machine: Mapping[str, str]) -> None:
     brief = evolve(QUICK, first=1, most=1)
     (fresh,) = tuner_of(FakeBench(by_threads)).estimate([problem_of()], brief)
     database = Database(None)
-    (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT)
+    (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT_SEARCH)
     assert best.seconds is not None
     assert fresh is not None
     assert best.seconds < fresh
@@ -261,18 +264,18 @@ def test_an_interrupted_search_resumes_where_it_was() -> None:
             raise KeyboardInterrupt
         return by_threads(kernel)
 
-    tuned(FakeBench(cost), database=database)
+    tune_one(FakeBench(cost), database=database)
     tried = len(database.trials(problem_of()))
     tuner = tuner_of(FakeBench(by_threads), database=database)
-    (choice,) = tuner.run([problem_of()], SHORT)
+    (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
     assert tried > 3
     assert tuner.statistics.reused == tried
-    assert choice.candidate == tuned(FakeBench(by_threads)).candidate
+    assert choice.candidate == tune_one(FakeBench(by_threads)).candidate
 
 
-def test_frozen_fails_on_a_miss_and_says_which_kernel() -> None:
+def test_frozen_miss_fails_and_names_the_kernel() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     frozen = tuner_of(FakeBench(by_threads), database=database, frozen=True)
     assert frozen.run([problem_of()])[0].origin == "database"
     with pytest.raises(
@@ -281,16 +284,16 @@ def test_frozen_fails_on_a_miss_and_says_which_kernel() -> None:
         frozen.run([problem_of(), problem_of(48)])
 
 
-def test_frozen_answers_with_the_best_of_an_unfinished_search() -> None:
+def test_frozen_answers_with_best_of_unfinished_search() -> None:
     database, times = Database(None), []
 
-    def interrupted(kernel: KernelFunction) -> float:
+    def interrupt(kernel: KernelFunction) -> float:
         if len(times) == 6:
             raise KeyboardInterrupt
         times.append(by_threads(kernel))
         return times[-1]
 
-    tuned(FakeBench(interrupted), database=database)
+    tune_one(FakeBench(interrupt), database=database)
     assert database.winner(problem_of()) is None
     tuner = tuner_of(FakeBench(by_threads), database=database, frozen=True)
     (choice,) = tuner.run([problem_of()])
@@ -299,9 +302,9 @@ def test_frozen_answers_with_the_best_of_an_unfinished_search() -> None:
     assert choice.seconds == min(t.seconds for t in database.trials(problem_of()) if t.seconds is not None)
 
 
-def test_frozen_takes_no_time_of_code_that_is_not_made_any_more() -> None:
+def test_frozen_ignores_times_of_obsolete_code() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     problem = problem_of()
     old = [evolve(t, source="of an older printer") for t in database.trials(problem)]
     database.evict(problem)
@@ -310,26 +313,26 @@ def test_frozen_takes_no_time_of_code_that_is_not_made_any_more() -> None:
         tuner_of(FakeBench(by_threads), database=database, frozen=True).run([problem])
 
 
-def test_a_hit_that_builds_to_other_code_is_evicted_and_tuned_again() -> None:
+def test_hit_with_other_code_is_tuned_again() -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     winner = database.winner(problem_of())
     assert winner is not None
     database.finish(problem_of(), evolve(winner, source="of an older printer"))
-    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+    assert tune_one(FakeBench(by_threads), database=database).origin == "measured"
 
 
 @pytest.mark.parametrize("text", ["schedule { spread", "schedule {\n}\n"])
-def test_a_hit_that_does_not_build_is_evicted_and_tuned_again(text: str) -> None:
+def test_hit_that_does_not_build_is_tuned_again(text: str) -> None:
     database = Database(None)
-    tuned(FakeBench(by_threads), database=database)
+    tune_one(FakeBench(by_threads), database=database)
     winner = database.winner(problem_of())
     assert winner is not None
     database.finish(problem_of(), evolve(winner, schedule=text))
-    assert tuned(FakeBench(by_threads), database=database).origin == "measured"
+    assert tune_one(FakeBench(by_threads), database=database).origin == "measured"
 
 
-def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None:
+def test_other_machines_results_are_tried_first() -> None:
     database = Database(None)
     here, there = problem_of(), problem_of(machine={"device": "another"})
     (known,) = tuner_of(FakeBench(by_threads), database=database).run([there], Settings(prove=False))
@@ -345,21 +348,21 @@ def test_results_of_another_machine_are_tried_first_and_never_an_error() -> None
 def test_a_recorded_search_is_replayed_without_a_device(strategy: str) -> None:
     recorded, here = Database(None), problem_of(machine={"device": "another"})
     for name in ("rank", "random"):
-        tuned(
+        tune_one(
             FakeBench(by_threads),
             Settings(strategy=name, first=40, batch=40, most=200, patience=9, final=False),
             database=recorded,
         )
     bench = ReplayBench(recorded)
-    (choice,) = tuner_of(bench).run([here], evolve(SHORT, strategy=strategy))  # type: ignore[arg-type]
+    (choice,) = tuner_of(bench).run([here], evolve(SHORT_SEARCH, strategy=strategy))  # type: ignore[arg-type]
     assert choice.seconds in {t.seconds for t in recorded.trials(problem_of())}
 
 
-def test_the_rest_of_the_space_is_proven_slower_where_the_bound_says_so() -> None:
-    (choice,) = tuner_of(FakeBench(lambda k: 1e-9)).run([problem_of()], evolve(SHORT, prove=True))
+def test_bound_proves_the_remaining_space_slower() -> None:
+    (choice,) = tuner_of(FakeBench(lambda k: 1e-9)).run([problem_of()], evolve(SHORT_SEARCH, prove=True))
     assert choice.proof is not None
     assert choice.proof.share == 1.0
-    assert choice.trials <= SHORT.first
+    assert choice.trials <= SHORT_SEARCH.first
 
 
 class Losing(Inline):
@@ -385,14 +388,17 @@ class Hasty(Losing):
         return super().collect(timeout) if not others else Inline.collect(self, timeout)
 
 
-def test_a_space_that_no_worker_ranks_in_time_has_its_simple_kernel() -> None:
+def test_space_not_ranked_in_time_has_simple_kernel() -> None:
     (choice,) = tuner_of(FakeBench(by_threads), Losing("rank")).run([problem_of()])
     assert choice.origin == "measured"
     assert choice.candidate.schedule == simple_schedule(problem_of().form, OPENCL)
 
 
-def test_where_time_is_over_workers_choose_among_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process would choose for one kernel after the other: 105 took it 7 s behind the end of a budget."""
+def test_workers_choose_few_points_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process would choose for one kernel after the other.
+
+    Choices of 105 kernels took it 7 s after the end of a budget.
+    """
     form = problem_of().form
     wanted = choose_soon(form, OPENCL)
     monkeypatch.setattr("cuts.search.final_round.choose_soon", lambda form, target: pytest.fail("chosen here"))
@@ -402,9 +408,10 @@ def test_where_time_is_over_workers_choose_among_a_few_points(monkeypatch: pytes
     assert choice.candidate.schedule == wanted.schedule
 
 
-def test_however_late_it_is_workers_choose_among_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning of a training step of DenseNet-121 took longer than its budget: this process then chose for 508 kernels
-    by itself, in 14 s.
+def test_workers_choose_few_points_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning of a training step of DenseNet-121 took longer than its budget.
+
+    This process then chose for 508 kernels alone, in 14 s.
     """
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
@@ -431,7 +438,7 @@ def test_losing_a_worker_costs_its_job_only(methods: tuple[str, ...]) -> None:
 
 
 class Starting(Inline):
-    """A builder whose workers answer nothing before they were asked for results some times."""
+    """Builder whose workers answer only after some requests for results."""
 
     def __init__(self, asked: int) -> None:
         super().__init__()
@@ -455,14 +462,15 @@ def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
     builder = Starting(asked)
     found = tuner_of(FakeBench(by_threads), builder).plan(fragments)()
     assert found == [cut_fragment(fragment) for fragment in fragments]
-    assert not builder.load, "nobody waits for what is left"
+    assert not builder.load, "no job awaits the remainder"
 
 
 @pytest.mark.parametrize("answering", [False, True])
-def test_what_workers_answered_while_a_fragment_was_cut_here_is_taken_in(
-    answering: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is one cut here where workers are known to answer: they would wait for this process."""
+def test_answers_during_a_local_cut_are_received(answering: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are known to answer cut fragments.
+
+    They would wait for this process.
+    """
     fragments, here = few_fragments(), list[Fragment]()
 
     def cut_at_length(fragment: Fragment) -> Priced:
@@ -478,8 +486,11 @@ def test_what_workers_answered_while_a_fragment_was_cut_here_is_taken_in(
 
 
 @pytest.mark.parametrize("seconds", [16.0, 30.0])
-def test_a_short_budget_waits_for_algorithms_as_long_as_it_can_make_their_plan(seconds: float) -> None:
-    """Its share is used up when workers have started; what is left is then theirs, but for what comes behind it."""
+def test_short_budget_waits_for_algorithms_within_its_limit(seconds: float) -> None:
+    """Its share is used up when workers have started.
+
+    The remainder is theirs, except for the work that follows.
+    """
     clock = FakeClock()
     budget = Budget.of(seconds, clock)
     tuner = Tuner(session(budget, clock, plan=0.5))
@@ -490,7 +501,7 @@ def test_a_short_budget_waits_for_algorithms_as_long_as_it_can_make_their_plan(s
     assert not tuner.resources.expired
 
 
-def test_what_must_be_done_behind_algorithms_ends_the_wait_for_them() -> None:
+def test_work_after_algorithms_ends_the_wait() -> None:
     clock = FakeClock()
     budget = Budget.of(8.0, clock)
     tuner = Tuner(session(budget, clock, plan=0.5))
@@ -510,14 +521,14 @@ def test_groups_are_priced_while_fragments_are_cut() -> None:
 
 
 def task_of(size: int) -> SearchTask:
-    """Return the search for a product of matrices whose space is ranked and whose first point is built."""
+    """Return a product's search with ranked space and built first point."""
     problem = problem_of(size)
     task = SearchTask(problem, first=Factory().rank(problem, "bound", 4))
     task.ready.append(Entry(task.first[0], schedule_text(task.first[0].candidate.schedule)))
     return task
 
 
-def test_of_what_no_clock_has_seen_the_device_takes_first_what_takes_longest() -> None:
+def test_longest_unmeasured_kernels_are_measured_first() -> None:
     tasks = [task_of(size) for size in (16, 64, 24, 96, 32)]
     loop = DispatchLoop(tuner_of(FakeBench(by_threads)).resources)
     order = []
@@ -528,7 +539,7 @@ def test_of_what_no_clock_has_seen_the_device_takes_first_what_takes_longest() -
 
 
 @pytest.mark.parametrize("refused", range(5))
-def test_what_was_refused_is_no_answer_for_want_of_a_better_one(refused: int) -> None:
+def test_refused_candidate_is_never_the_answer(refused: int) -> None:
     task = task_of(64)
     texts = [schedule_text(scored.candidate.schedule) for scored in task.first]
     for text, scored in zip(texts[:refused], task.first, strict=False):
@@ -538,7 +549,7 @@ def test_what_was_refused_is_no_answer_for_want_of_a_better_one(refused: int) ->
     assert refused == len(texts) or chosen == texts[refused]
 
 
-def test_where_the_first_were_refused_the_next_in_order_is_the_answer() -> None:
+def test_next_candidate_replaces_refused_first_ones() -> None:
     problem = problem_of(64)
     ranked = Factory().rank(problem, "bound", 6)[::-1]  # so that no short look finds the next one
     task = SearchTask(problem, first=ranked[:2])

@@ -1,4 +1,7 @@
-"""Workers that are copies of the asking process: it goes on as it was, and they have nothing that is its own."""
+"""Self-fork: workers that are copies of the requesting process.
+
+The process continues unchanged, and the copies have nothing of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .test_nursery import runs
 pytestmark = pytest.mark.skipif(not Nursery.possible(), reason="processes are copied on Linux only")
 
 SERVICES = "cuts.tests.search.services"
-#: What a script begins with: a nursery that is a copy of it, and children of that.
+#: Beginning of a script: a fork server that is a copy of it, and children of that.
 BEGIN = f"""
 import os, sys, time
 from cuts.search.child import Child
@@ -31,7 +34,7 @@ def child(service="Slow"):
 
 
 def script(text: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, which has one thread."""
+    """Run a script in a process with one thread."""
     return subprocess.run(
         [sys.executable, "-c", BEGIN + text], capture_output=True, text=True, timeout=120, env=environment() | options
     )
@@ -41,7 +44,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def said(text: str, **options: str) -> list[str]:
+def output_of(text: str, **options: str) -> list[str]:
     """Return the lines that a script prints, which fails nowhere."""
     done = script(text, **options)
     assert done.returncode == 0, done.stderr
@@ -50,9 +53,9 @@ def said(text: str, **options: str) -> list[str]:
 
 
 def test_copies_of_the_asking_process_answer_and_end() -> None:
-    process, parents, own, left = said("""
+    process, parents, own, left = output_of("""
 made = [child() for _ in range(3)]
-found = [each.call(60.0, "imported") for each in made]
+found = [each.call(60.0, "process_ids") for each in made]
 print(type(nursery._process).__name__)
 print({parent for _, parent in found} == {nursery._process.pid}, len({pid for pid, _ in found}))
 print(os.getppid() != nursery._process.pid and os.getpgid(nursery._process.pid) != os.getpgid(0))
@@ -65,21 +68,21 @@ print([pid for pid, _ in found if os.path.exists(f"/proc/{pid}")], os.path.exist
     assert (parents, own, left) == ("True 3", "True", "[] False")
 
 
-def test_a_copy_has_no_files_of_the_process_that_asks_and_prints_nothing_of_its_own(tmp_path: Path) -> None:
-    """A connection to a database, or one end of a pipe that somebody waits for the end of."""
-    lines = said(
+def test_fork_has_no_files_of_its_parent(tmp_path: Path) -> None:
+    """Descriptors may be a database connection, or an awaited pipe end."""
+    lines = output_of(
         """
 ours = open(os.environ["OURS"], "w")
 inlet, outlet = os.pipe()
 sys.stdout.write("not written yet, ")
 mine = child()
-pid, parent = mine.call(60.0, "imported")
+pid, parent = mine.call(60.0, "process_ids")
 for process in (pid, parent):
     files = [os.readlink(f"/proc/{process}/fd/{n}") for n in os.listdir(f"/proc/{process}/fd")]
     assert os.environ["OURS"] not in files, files
     assert f"pipe:[{os.fstat(inlet).st_ino}]" not in files, files
 os.close(outlet)
-assert os.read(inlet, 1) == b"", "nobody else has the other end"
+assert os.read(inlet, 1) == b"", "no other process has the other end"
 ours.write("still here")
 ours.close()
 mine.close()
@@ -91,12 +94,12 @@ print(open(os.environ["OURS"]).read())
     assert lines == ["not written yet, still here"]
 
 
-def test_copies_leave_the_keyboard_to_whoever_asked_and_keep_no_handlers() -> None:
-    lines = said("""
+def test_forks_leave_keyboard_interrupts_to_their_parent() -> None:
+    lines = output_of("""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("ours"))
 mine = child()
-pid, parent = mine.call(60.0, "imported")
+pid, parent = mine.call(60.0, "process_ids")
 for process in (pid, parent):
     os.kill(process, signal.SIGINT)
 print(mine.call(60.0, "nap", 0.0))
@@ -107,10 +110,10 @@ mine.close()
     assert lines == ["0.0", "True"]
 
 
-def test_where_the_asking_process_is_killed_its_copies_end() -> None:
+def test_forks_end_with_a_killed_parent() -> None:
     text = """
 mine = child()
-print(*mine.call(60.0, "imported"), flush=True)
+print(*mine.call(60.0, "process_ids"), flush=True)
 time.sleep(300)
 """
     asking = subprocess.Popen(
@@ -126,9 +129,9 @@ time.sleep(300)
     assert not [process for process in processes if runs(process)]
 
 
-def test_one_that_does_not_get_ready_ends_and_others_take_its_place() -> None:
-    """What a thread had locked that a copy lacks would be waited for, for ever."""
-    lines = said("""
+def test_unready_fork_ends_and_others_replace_it() -> None:
+    """A copied lock of a missing thread would never be released."""
+    lines = output_of("""
 from cuts.search import build
 from cuts.search.build import Job, Workers
 services.before_copies = lambda: time.sleep(300)
@@ -136,7 +139,7 @@ twin.READY = 1
 workers = Workers(3, services.__name__ + ":Slow")
 lost = workers._nursery._process
 for number in range(9):
-    workers.submit(Job(number, "imported", ()))
+    workers.submit(Job(number, "process_ids", ()))
 found = []
 while workers.load:
     found += workers.collect(1.0)
@@ -147,7 +150,7 @@ workers.close()
     assert lines == [f"Twin {-signal.SIGALRM} [] 9", "True"]
 
 
-def test_a_process_with_threads_or_without_the_module_is_not_copied() -> None:
+def test_process_with_threads_is_not_forked() -> None:
     assert not twin.may_be_copied("cuts.search.nowhere")
     over = threading.Event()
     other = threading.Thread(target=over.wait)
@@ -157,7 +160,7 @@ def test_a_process_with_threads_or_without_the_module_is_not_copied() -> None:
     finally:
         over.set()
         other.join()
-    lines = said("""
+    lines = output_of("""
 import numpy as np
 np.ones((64, 64)) @ np.ones((64, 64))
 print(twin.may_be_copied(services.__name__))
@@ -173,15 +176,15 @@ nursery.close()
     assert lines == ["True", "False", "False", "Popen"]
 
 
-def test_what_is_garbage_of_the_process_that_asks_is_left_to_it() -> None:
-    """It may be memory of a GPU, or a file of which the number is another's by then."""
-    lines = said("""
+def test_garbage_of_the_parent_is_left_to_it() -> None:
+    """Garbage may be GPU memory, or a reused file number."""
+    lines = output_of("""
 import gc
 class Ours:
     def __del__(self):
         print("given back by", "us" if os.getpid() == asking else "another", flush=True, file=sys.stdout)
-        os.write(told, b"x")
-asking, (_, told) = os.getpid(), os.pipe()
+        os.write(outlet, b"x")
+asking, (_, outlet) = os.getpid(), os.pipe()
 gc.disable()
 ours = Ours()
 ours.itself = ours
@@ -198,7 +201,7 @@ gc.collect()
 
 def test_linear_algebra_goes_on_on_both_sides() -> None:
     """OpenBLAS has threads for each core here, and one in a copy."""
-    lines = said("""
+    lines = output_of("""
 import numpy as np
 square = np.ones((400, 400))
 square @ square
@@ -210,8 +213,8 @@ nursery.close()
     assert lines == ["(400.0, 1) 400.0"]
 
 
-def test_nobody_waits_for_one_longer_than_was_said() -> None:
-    lines = said("""
+def test_wait_for_a_fork_is_limited() -> None:
+    lines = output_of("""
 import subprocess
 nursery.start()
 try:

@@ -1,5 +1,6 @@
-"""Units of a search, each searched for at a place of its own: what a place ranked is ranked no more, what the budget
-ends is handed over as it is, and no unit costs another.
+"""Units of a search, each searched at its own place.
+
+A ranked space is ranked once, an interrupted unit is handed over as it is, and no unit costs another.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ def unit(size: int, settings: Settings = SHORT, seconds: float | None = None) ->
     return SearchUnit(problem_of(size), settings, seconds=seconds)
 
 
-def test_a_space_that_one_place_ranked_is_ranked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparing groups ranks spaces that the search behind it needs, maybe at another place."""
+def test_space_ranked_at_one_place_is_not_reranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison of groups ranks spaces for the following search.
+
+    That may run at another place.
+    """
     ranked: list[str] = []
 
     class Noting(Inline):
@@ -33,17 +37,17 @@ def test_a_space_that_one_place_ranked_is_ranked_no_more(monkeypatch: pytest.Mon
             ranked.extend([job.arguments[0].key] if job.method == "rank" else [])  # type: ignore[attr-defined]
             super().submit(job)
 
-    def noted(unit: SearchUnit) -> UnitResult:
+    def note_unit(unit: SearchUnit) -> UnitResult:
         return search_unit(unit, Noting, lambda: FakeBench(by_threads))
 
-    monkeypatch.setattr(hosts, "made_up", noted)
+    monkeypatch.setattr(hosts, "made_up", note_unit)
     tuner = tuned(Hosts(2), PROBLEMS, Database(None), [])
     tuner.estimate(PROBLEMS, QUICK)
     tuner.run(PROBLEMS, Settings(prove=False))
     assert sorted(ranked) == sorted(p.key for p in PROBLEMS)
 
 
-def test_a_unit_whose_space_is_empty_says_so_and_the_next_one_is_searched() -> None:
+def test_unit_with_empty_space_reports_it() -> None:
     class Empty(Inline):
         def collect(self, timeout: float) -> list[Done]:
             found = super().collect(timeout)
@@ -57,7 +61,7 @@ def test_a_unit_whose_space_is_empty_says_so_and_the_next_one_is_searched() -> N
     assert found[2].choice is not None
 
 
-def test_where_time_is_over_a_unit_is_handed_over_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_is_handed_over_unfinished_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     budget = Budget.of(8.0, clock)
     monkeypatch.setattr("cuts.search.remote.unit_search.Budget.of_measuring", lambda seconds: budget)
@@ -70,10 +74,10 @@ def test_where_time_is_over_a_unit_is_handed_over_as_it_is(monkeypatch: pytest.M
     assert clock.now < 10.0
 
 
-def test_a_search_that_is_cut_short_leaves_what_was_measured_and_no_estimate_to_keep() -> None:
+def test_interrupted_search_leaves_measurements_but_no_estimate() -> None:
     @define
     class Late(Hosts):
-        """Hosts that hand over what they have."""
+        """Hosts that hand over their current results."""
 
         def __init__(self) -> None:
             super().__init__(1)
@@ -92,7 +96,7 @@ def test_a_search_that_is_cut_short_leaves_what_was_measured_and_no_estimate_to_
 
 
 @pytest.mark.parametrize("lies", [[0], [1]])
-def test_what_a_place_did_beside_a_lie_is_not_taken_either(lies: list[int]) -> None:
+def test_results_beside_a_lie_are_discarded(lies: list[int]) -> None:
     class Several(Hosts):
         def collect(self, timeout: float) -> list[UnitAnswer]:
             return [answer for _ in range(len(self.queue)) for answer in super(Several, self).collect(timeout)]

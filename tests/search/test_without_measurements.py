@@ -1,5 +1,6 @@
-"""Where a budget leaves no time to measure anything, what ships is what ships without one, group by group (of a
-convolution with another algorithm `test_first_plans.py` says the same).
+"""Budgets without time for measurements ship the plan without a budget.
+
+This holds group by group. For a convolution with another algorithm `test_first_plans.py` shows the same.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PADS = (1, 1, 1, 1)
 
 
 def dense() -> Graph:
-    """A dense block: what a layer makes is put beside what it read."""
+    """Return a dense block: a layer's result is concatenated with its input."""
     shapes: Shapes = {"x0": (1, 32, 28, 28)}
     lines: list[Line] = []
     for n in range(2):
@@ -43,7 +44,7 @@ def dense() -> Graph:
 
 
 def branches() -> Graph:
-    """Convolutions of several widths that read one tensor, side by side, as Inception has them."""
+    """Return convolutions of several widths that read one tensor, as in Inception."""
     shapes: Shapes = {"x0": (1, 64, 17, 17)}
     lines: list[Line] = []
     for n in range(2):
@@ -56,7 +57,7 @@ def branches() -> Graph:
 
 
 def attention() -> Graph:
-    """Products with a softmax between them, and what stands around them in a transformer."""
+    """Return an attention layer: products, a softmax between them, and their neighbours."""
     shapes: Shapes = {"x": (128, 64), "q": (64, 64), "k": (64, 64), "v": (64, 64), "o": (64, 64)}
     lines = [op(f"y{n}", "matmul", "x", n) for n in "qkv"]
     lines += [op("t", "transpose", "yk", perm=(1, 0)), op("s", "matmul", "yq", "t"), op("p", "softmax", "s")]
@@ -65,14 +66,17 @@ def attention() -> Graph:
 
 
 def told(found: CompiledGraph) -> list[tuple[object, ...]]:
-    """Return what a plan launches, in order: the nodes, their algorithms, the schedule and the source."""
+    """Return the launches of a plan in order.
+
+    Each is its nodes, their algorithms, the schedule and the source.
+    """
     groups = zip(found.groups, found.steps, strict=True)
     return [(g["nodes"], g["algorithms"], g["parameters"], found.kernels[s.kernel].source) for g, s in groups]
 
 
 @pytest.mark.parametrize("seconds", [5.0, 12.0])
 @pytest.mark.parametrize("made", [dense, branches, attention])
-def test_where_nothing_can_be_measured_the_plan_is_that_without_a_budget(
+def test_unmeasurable_plan_equals_that_without_a_budget(
     made: Callable[[], Graph], seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planning takes up to some seconds more than the shorter budget."""

@@ -1,4 +1,7 @@
-"""Workers that start late, end too early or cannot be started: every job has one answer, and in time."""
+"""Workers that start late, end too early or cannot be started.
+
+Every job has one answer, and in time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Making = Callable[..., Workers]
 
 @pytest.fixture
 def making() -> Iterator[Making]:
-    """Return what makes workers that are ended with the test."""
+    """Return a factory of workers that end with the test."""
     made: list[Workers] = []
 
     def make(count: int = 1, service: str = "Slow") -> Workers:
@@ -36,7 +39,7 @@ def making() -> Iterator[Making]:
 def process_of(workers: Workers, number: int = 0) -> int:
     process = workers._slots[number].child._process
     assert process is not None
-    while process.pid is None:  # a copy is told which it is
+    while process.pid is None:  # a copy gets its number
         process.poll()
     return process.pid
 
@@ -50,10 +53,11 @@ def answers(workers: Workers, *jobs: Job) -> dict[str, Done]:
     return found
 
 
-def test_a_worker_that_has_started_between_two_looks_is_not_taken_for_hung(
-    making: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it says first is no answer: a job was lost at once, as one that "did not answer in 300 seconds"."""
+def test_worker_started_between_polls_is_not_hung(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first message is no answer.
+
+    A job was lost at once, as one that "did not answer in 300 seconds".
+    """
     workers = making()
     slow = workers._slots[0].child
     assert slow.connection.poll(60.0), "it has started"
@@ -63,7 +67,7 @@ def test_a_worker_that_has_started_between_two_looks_is_not_taken_for_hung(
     assert (done.value, done.error) == (0.3, "")
 
 
-def test_a_worker_that_does_not_start_is_not_waited_for(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_does_not_start_is_not_awaited(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "START_LIMIT", 0.5)
     begun = time.monotonic()
     done = answers(making(1, "Unready"), Job("first", "nap", (0.0,), limit=60.0))["first"]
@@ -73,7 +77,10 @@ def test_a_worker_that_does_not_start_is_not_waited_for(making: Making, monkeypa
 
 
 def test_a_worker_that_ends_is_noticed_at_once(making: Making) -> None:
-    """Nobody listened to those that had ended, so that others waited for as long as they had time."""
+    """Ended workers are noticed.
+
+    Others waited for the rest of their time.
+    """
     workers = making(2)
     assert answers(workers, *(Job(name, "nap", (0.0,)) for name in "ab")).keys() == {"a", "b"}
     for number in range(2):
@@ -87,7 +94,7 @@ def test_a_worker_that_ends_is_noticed_at_once(making: Making) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_job_whose_worker_was_ended_is_done_by_another(making: Making, count: int) -> None:
+def test_job_of_an_ended_worker_is_redone(making: Making, count: int) -> None:
     workers = making(count)
     assert answers(workers, Job("before", "nap", (0.0,)))["before"].value == 0.0
     workers.submit(Job("under way", "nap", (0.5,)))
@@ -98,7 +105,7 @@ def test_a_job_whose_worker_was_ended_is_done_by_another(making: Making, count: 
     assert answers(workers, Job("behind", "nap", (0.0,)))["behind"].value == 0.0
 
 
-def test_a_job_over_which_two_workers_were_lost_is_lost(making: Making) -> None:
+def test_job_that_lost_two_workers_is_lost(making: Making) -> None:
     workers = making(2)
     found = answers(workers, Job("a", "crash", ()), Job("b", "nap", (0.0,)))
     assert (found["a"].lost, found["a"].hung, found["b"].value) == (True, False, 0.0)
@@ -106,7 +113,7 @@ def test_a_job_over_which_two_workers_were_lost_is_lost(making: Making) -> None:
     assert sum(slot.child.starts for slot in workers._slots) <= 4
 
 
-def test_a_job_that_was_dropped_is_not_done_again(making: Making) -> None:
+def test_dropped_job_is_not_redone(making: Making) -> None:
     workers = making()
     workers.submit(Job("under way", "crash", ()))
     workers.drop()
@@ -114,7 +121,7 @@ def test_a_job_that_was_dropped_is_not_done_again(making: Making) -> None:
     assert workers._slots[0].child.starts == 1
 
 
-def test_where_the_nursery_ends_before_anybody_is_born_workers_are_programs(making: Making) -> None:
+def test_early_end_of_server_falls_back_to_programs(making: Making) -> None:
     workers = making(2)
     if workers._nursery is None:
         pytest.skip("processes are copied on Linux only")
@@ -134,7 +141,7 @@ def test_a_process_that_cannot_be_started_is_lost(making: Making, monkeypatch: p
     assert "too many processes" in answers(making(), Job("a", "nap", (0.0,)))["a"].error
 
 
-def test_a_copy_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_fork_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise BlockingIOError("too many processes")
 

@@ -1,4 +1,7 @@
-"""Fused groups in normal form for the tests of this folder: one of each kind."""
+"""Fused groups in normal form for the tests of this folder.
+
+One of each kind.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def pointwise(*shape: int) -> FusedGroup:
 
 
 def two_matmuls(m: int, n: int, k: int) -> FusedGroup:
-    """h = x @ w in shared memory, y = h @ v, all widths but that of h alike."""
+    """Two products, the first in shared memory.
+
+    h = x @ w, y = h @ v; all widths but that of h are equal.
+    """
     i, j, c = Var("i", m), Var("j", n), Var("c", k)
     h = Reduction("acc", (c,), "sum", call("mul", at("x", i, c), at("w", c, j)))
     first = Segment((i, j), (h,), (Output("h", write(i, j), at("acc", i, j)),))
@@ -87,7 +93,7 @@ def _conv_segment(
 def conv(
     n: int, c: int, k: int, size: int, r: int = 3, stride: int = 1, dilation: int = 1, pad: int | None = None
 ) -> FusedGroup:
-    """relu of a square convolution with padding that keeps the size at stride 1."""
+    """relu of a square convolution; padding keeps the size at stride 1."""
     pad = (r - 1) * dilation // 2 if pad is None else pad
     out = (size + 2 * pad - (r - 1) * dilation - 1) // stride + 1
     segment = _conv_segment("", "x", "w", "y", n, c, k, out, out, r, stride, dilation, pad, size)
@@ -96,7 +102,10 @@ def conv(
 
 
 def conv_conv(n: int, c: int, mid: int, k: int, size: int, r: int = 3) -> FusedGroup:
-    """A 1x1 convolution with relu, then an r x r convolution, at the shared-memory level."""
+    """A 1x1 and an r x r convolution, in shared memory.
+
+    A relu is between them.
+    """
     first = _conv_segment("a", "x", "w", "u", n, c, mid, size, size, 1, 1, 1, 0, size)
     second = _conv_segment("b", "u", "v", "y", n, mid, k, size, size, r, 1, 1, (r - 1) // 2, size)
     tensors = {"x": f32(n, c, size, size), "w": f32(mid, c, 1, 1), "u": f32(n, mid, size, size), "v": f32(k, mid, r, r),
@@ -142,7 +151,10 @@ def softmax(rows: int, columns: int) -> FusedGroup:
 
 
 def two_rows(rows: int, columns: int) -> FusedGroup:
-    """What gradients of norms are made of: sums of two rows that are read again behind them."""
+    """Sums of two rows that are read again.
+
+    Gradients of norms have these.
+    """
     i, j = Var("i", rows), Var("j", columns)
     x, y = at("x", i, j), at("y", i, j)
     sums = (Reduction("a", (j,), "sum", call("mul", x, y)), Reduction("b", (j,), "sum", y))
@@ -166,7 +178,7 @@ def global_pool(n: int, c: int, size: int) -> FusedGroup:
 
 
 def total(size: int) -> FusedGroup:
-    """Sum of a vector: no parallel axis at all."""
+    """Sum of a vector, without a parallel axis."""
     i = Var("i", size)
     whole = Reduction("t", (i,), "sum", at("x", i))
     return FusedGroup(
@@ -182,8 +194,11 @@ def normalise_vector(size: int) -> FusedGroup:
     return FusedGroup((Segment((), (whole,), (out,)),), {"x": f32(size), "y": f32(size), "t": f32()}, ("x",), ("y",))
 
 
-def upsampled(rows: int, columns: int, channels: int, r: int = 1) -> FusedGroup:
-    """y[k, j] = sum over c and s of x[c, (j + s) // 2] * w[k, c, s]: a tile of two columns may read one element."""
+def upsampled_conv(rows: int, columns: int, channels: int, r: int = 1) -> FusedGroup:
+    """Convolution of upsampled rows.
+
+    y[k, j] = sum over c and s of x[c, (j + s) // 2] * w[k, c, s]. A tile of two columns may read one element.
+    """
     k, j, c, s = Var("k", rows), Var("j", columns), Var("c", channels), Var("s", r)
     image = at("x", c, (j + s) // 2)
     total = Reduction("t", (c, s), "sum", call("mul", image, at("w", k, c, s)))
@@ -203,6 +218,7 @@ ALL = {
     "conv": conv(2, 3, 8, 9), "conv-stride": conv(1, 4, 8, 11, stride=2), "conv-dilated": conv(1, 2, 4, 9, dilation=2),
     "conv1x1": conv(1, 8, 16, 7, r=1), "conv-conv": conv_conv(1, 4, 6, 5, 7), "conv-1x1": conv_conv(1, 4, 6, 5, 7, r=1),
     "depthwise": depthwise(1, 5, 9), "pool": pool(1, 3, 8), "softmax": softmax(5, 19),
-    "global-pool": global_pool(2, 3, 7), "upsampled": upsampled(3, 30, 8), "conv-upsampled": upsampled(4, 30, 4, 3),
+    "global-pool": global_pool(2, 3, 7), "upsampled": upsampled_conv(3, 30, 8),
+    "conv-upsampled": upsampled_conv(4, 30, 4, 3),
     "total": total(37), "vector": normalise_vector(37),
 }  # fmt: skip

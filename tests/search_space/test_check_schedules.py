@@ -1,4 +1,7 @@
-"""The verifier of schedules: each named check states its invariant and finds the schedule that breaks it."""
+"""Verifier of schedules.
+
+Each named check states its invariant and finds the schedule that breaks it.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +58,15 @@ def one_element() -> SegmentSchedule:
     return evolve(part, reductions=(ReductionSchedule((ReduceDim((K,), 1),), (Staging(0, (), 4),), 1),))
 
 
-#: Two products, for the check of what comes in parts between them.
+#: Two products, for the check of the streamed tile between them.
 TWO_PRODUCTS = two_matmuls(256, 256, 64)
 
 
-def parted(chunk: int) -> Schedule:
-    """A schedule of two products with parts of 64 elements between them, and chunks of so many behind."""
+def streamed_schedule(chunk: int) -> Schedule:
+    """Return a schedule of two products with parts of 64 elements.
+
+    The second product has K blocks of `chunk` elements.
+    """
     first, last = TWO_PRODUCTS.segments
     tiles = ([TileDim((a,), 64, 8) for a in s.axes] for s in (first, last))
     loops = (ReduceDim(first.reductions[0].reduce, 16), ReduceDim(last.reductions[0].reduce, chunk))
@@ -69,8 +75,8 @@ def parted(chunk: int) -> Schedule:
     )
 
 
-#: What each check finds, and a schedule that breaks nothing that is asked before it.
-BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
+#: Findings of each check, and a schedule that breaks no earlier check.
+BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
     "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
@@ -90,7 +96,7 @@ BROKEN: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_kept": (lambda: segment(kept=16), "that no two statements share"),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
-    "check_parts_whole": (lambda: parted(128), "parts of 64 elements are no whole chunks of [128]"),
+    "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_privatised_scatter": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
@@ -125,12 +131,12 @@ PASSED_GROUP = evolve(
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
     assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in CHECKS)
-    assert [check.__name__ for check in CHECKS] == list(BROKEN)
+    assert [check.__name__ for check in CHECKS] == list(BROKEN_SCHEDULES)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callable[..., object]) -> None:
-    make, reason = BROKEN[check.__name__]
+def test_check_finds_its_broken_invariant_only(check: Callable[..., object]) -> None:
+    make, reason = BROKEN_SCHEDULES[check.__name__]
     assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
     others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP, check_parts_whole: TWO_PRODUCTS}
     group = others.get(check, GROUP)  # type: ignore[call-overload]
@@ -139,7 +145,7 @@ def test_a_check_finds_what_breaks_its_invariant_and_nothing_else(check: Callabl
 
 
 def test_parts_of_whole_chunks_are_legal() -> None:
-    assert check_schedule(TWO_PRODUCTS, parted(32), TARGET) == []
+    assert check_schedule(TWO_PRODUCTS, streamed_schedule(32), TARGET) == []
 
 
 def test_the_number_of_segments_comes_first() -> None:
@@ -147,8 +153,11 @@ def test_the_number_of_segments_comes_first() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"stages": 1}, {"staging": ()}, {"dims": (ReduceDim((K,), 8),)}, {"ahead": 2}])
-def test_fragments_are_loaded_ahead_only_from_a_ring_and_in_pairs_of_steps(changes: dict[str, object]) -> None:
-    """Registers for fragments alternate, so that a chunk takes an even number of steps."""
+def test_fragments_prefetch_needs_stages_and_step_pairs(changes: dict[str, object]) -> None:
+    """Registers for fragments alternate.
+
+    A K block therefore takes an even number of steps.
+    """
     sound = loop(atom="m16n8k8_tf32", columns=1, ahead=1)
     assert list(check_atoms_spread(Scheduled(GROUP, sound, TARGET))) == []
     broken = evolve(sound.segments[0].reductions[0], **changes)

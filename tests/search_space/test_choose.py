@@ -1,4 +1,4 @@
-"""Choosing: legal, deterministic, shared by equal groups, explained; pruning keeps what it promises."""
+"""Choices: legal, deterministic, shared by equal groups, explained; pruning keeps its promises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_chosen_schedules_are_legal_and_in_order(name, target, model):
         assert check_schedule(ALL[name], candidate.schedule, target) == []
 
 
-def test_the_choice_is_close_to_the_best_of_the_whole_space():
+def test_choice_is_close_to_the_spaces_best():
     for group in (matmul(64, 96, 48), depthwise(1, 32, 14), softmax(64, 256)):
         space = make_space(group, H200, coarse=True)
         everything = prune(space, "bound", most=1)
@@ -45,28 +45,28 @@ def test_the_choice_is_close_to_the_best_of_the_whole_space():
 
 
 @pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
-def test_points_numbered_by_integers_of_any_length_are_the_same(group, monkeypatch):
+def test_points_of_any_integer_length_are_equal(group, monkeypatch):
     short = climb.best_points(group, H200, "bound", 8)
     monkeypatch.setattr(climb, "MAX_INT64_POINTS", 0)
     assert climb.best_points(group, H200, "bound", 8) == short
 
 
-def test_a_choice_looks_at_no_more_points_than_it_did(monkeypatch):
+def test_choice_considers_no_more_points(monkeypatch):
     counted = Counter()
 
-    def looked(*given):
+    def counting_evaluate(*given):
         batch = evaluate(*given)
         counted.update(batches=1, points=batch.size)
         return batch
 
-    monkeypatch.setattr(climb, "evaluate", looked)
-    monkeypatch.setattr(points, "evaluate", looked)
+    monkeypatch.setattr(climb, "evaluate", counting_evaluate)
+    monkeypatch.setattr(points, "evaluate", counting_evaluate)
     climb.best_points(matmul(256, 256, 64), H200, "bound", 1)
     assert not counted - Counter(batches=19, points=39_936)  # on 22 November 2026
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_a_choice_in_no_time_is_not_far_from_the_best(name):
+def test_choice_in_no_time_is_near_best(name):
     assert choose_soon(ALL[name], H200).score <= 1.5 * choose(ALL[name], H200)[0].score
 
 
@@ -77,7 +77,7 @@ def test_equal_groups_are_searched_once():
     assert choose(first, H200)[0].schedule == choose(second, H200)[0].schedule
 
 
-def test_work_groups_stay_small_and_unstaged_on_a_cpu():
+def test_cpu_work_groups_stay_small_and_unstaged():
     for group in (matmul(512, 512, 512), conv(1, 64, 64, 28), softmax(128, 256)):
         schedule = choose(group, CPU)[0].schedule
         assert schedule.threads <= 128
@@ -85,8 +85,8 @@ def test_work_groups_stay_small_and_unstaged_on_a_cpu():
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
-def test_large_products_are_staged_and_fill_the_machine_on_a_gpu(target):
-    """Whether an SM has as many lanes of f32 as it issues for, or half as many."""
+def test_gpu_products_are_staged_and_fill_the_machine(target):
+    """An SM may have half as many f32 lanes as issue slots."""
     chosen = choose(matmul(2048, 2048, 512), target)[0]
     assert len(chosen.schedule.segments[0].reductions[0].staging) == 2
     assert chosen.schedule.blocks >= 0.9 * target.NUM_SM
@@ -94,8 +94,11 @@ def test_large_products_are_staged_and_fill_the_machine_on_a_gpu(target):
 
 
 @pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
-def test_the_first_points_of_products_by_atoms_have_blocks_of_several_sizes(mode):
-    """Warps of a block may lie in many ways, which the model tells apart by less than it errs."""
+def test_first_instruction_points_have_several_block_sizes(mode):
+    """Warps of a block may lie in many ways.
+
+    The cost model separates these by less than its error.
+    """
     group = matmul(1024, 256, 256)
     (segment,) = group.segments
     group = evolve(group, segments=(evolve(segment, reductions=(evolve(segment.reductions[0], math=mode),)),))
@@ -117,7 +120,7 @@ def test_explain_tells_the_idle_wave():
     raise AssertionError("no point with 133 blocks")
 
 
-def test_a_machine_that_is_too_small_is_an_error():
+def test_machine_that_is_too_small_is_an_error():
     tiny = evolve(H200, max_registers=8)
     with pytest.raises(PassError, match="writes y fits target"):
         choose(matmul(8, 8, 8), tiny)
@@ -134,7 +137,7 @@ def test_paper_keeps_the_top_percentage():
     assert np.all(np.diff(found.scores) >= 0)
 
 
-def test_bound_discards_only_what_is_slower_than_the_best():
+def test_bound_discards_only_points_slower_than_best():
     space = make_space(matmul(256, 256, 256), H200, coarse=True)
     best = 5e-6
     found = prune(space, "bound", best=best)

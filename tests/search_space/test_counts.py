@@ -1,4 +1,7 @@
-"""Counts equal those of the enumerated index set on small shapes, and the corrected formulas of Tables 6 to 8."""
+"""Counts equal those of the enumerated index set on small shapes.
+
+They also equal the corrected formulas of Tables 6 to 8.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from .groups import ALL, at, conv, f32, matmul, pointwise, pool, write
 H200 = find_target("cuda:h200")
 
 
-def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
+def touched_elements(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
     """Enumerate the elements of each input that a group reads."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for segment in group.segments:
@@ -58,7 +61,7 @@ def touched(group: FusedGroup) -> dict[str, set[tuple[int, ...]]]:
 )
 def test_unique_bytes_equal_the_enumerated_set(name):
     group = ALL[name]
-    inputs = sum(4 * len(elements_) for elements_ in touched(group).values())
+    inputs = sum(4 * len(elements_) for elements_ in touched_elements(group).values())
     outputs = sum(4 * group.tensors[t].size for t in group.outputs)
     assert group_work(group)[1] == inputs + outputs
 
@@ -80,7 +83,7 @@ def test_distinct_values_of_a_halo_are_exact(stride, dilation, outputs, taps):
 
 
 @given(st.integers(1, 40), st.integers(2, 6), st.integers(2, 6))
-def test_a_run_of_a_flattened_dim_touches_its_own_elements(size, rows, columns):
+def test_run_of_flattened_dim_touches_own_elements(size, rows, columns):
     h, w = Var("h", rows), Var("w", columns)
     cover = Cover.of([(h, w)], [size])
     assert elements(at("x", h, w), (rows, columns), cover) <= min(size, rows * columns)
@@ -94,7 +97,7 @@ def test_quasi_affine_indices_are_counted():
 
 
 @pytest.mark.parametrize("points", [3, 40, 900])
-def test_what_data_places_within_rows_touches_sectors_as_numbers_drawn_at_random_do(points):
+def test_data_positions_touch_sectors_as_random_numbers(points):
     rows, columns, unit = 4, 128, 8
     row, place = Var("row", rows), Var("place", points)
     looked_up = Index(0, ((Indirect("at", (as_index(place),), columns), 1),))
@@ -115,7 +118,7 @@ def schedule(dims, loops, staged, stages=1):
 
 
 def conv_schedule(group, blocks, threads, chunk):
-    """Schedule a convolution with axes kept apart, all operands staged."""
+    """Schedule a convolution with separate axes, all operands staged."""
     segment = group.segments[0]
     dims = [((a,), b, t) for a, b, t in zip(segment.axes, blocks, threads, strict=True)]
     loops = [((a,), c) for a, c in zip(segment.reductions[0].reduce, chunk, strict=True)]
@@ -146,13 +149,13 @@ def test_tables_6_to_8_of_a_convolution(stride, dilation):
     assert counts.transactions == 4 * rows * ceil(halo(8) / trans) + ceil(8 * 4 * 9 / trans)  # Table 8
 
 
-def test_elements_of_a_thread_that_lie_apart_share_no_halo():
+def test_separated_elements_of_a_thread_share_no_halo():
     group = conv(1, 4, 16, 32)
     chosen = conv_schedule(group, (1, 8, 4, 16), (1, 1, 1, 2), (4, 3, 3))
     (part,) = chosen.segments
-    apart = evolve(chosen, segments=(evolve(part, dims=tuple(evolve(d, vector=1) for d in part.dims)),))
+    unvectorised = evolve(chosen, segments=(evolve(part, dims=tuple(evolve(d, vector=1) for d in part.dims)),))
     assert features_of(group, chosen, H200).segments[0].loads == 4 * 3 * 4 + 36
-    assert features_of(group, apart, H200).segments[0].loads == 4 * 3 * 6 + 36
+    assert features_of(group, unvectorised, H200).segments[0].loads == 4 * 3 * 6 + 36
 
 
 def test_tables_6_to_8_of_a_matrix_multiplication():
@@ -193,8 +196,9 @@ def test_staged_halo_is_the_corrected_input_tile():
 
 
 def tiles_of(group: FusedGroup, lanes: int = 1) -> SegmentSchedule:
-    """A point that fits a product of matrices with any axes before rows and columns: both operands staged, or rows
-    shared by lanes.
+    """Return a point for a product with any axes before rows.
+
+    Both operands are staged, or lanes share rows.
     """
     (segment,) = group.segments
     (reduction,) = segment.reductions
@@ -206,7 +210,7 @@ def tiles_of(group: FusedGroup, lanes: int = 1) -> SegmentSchedule:
 
 
 @pytest.mark.parametrize("lanes", [1, 32])
-def test_a_part_of_a_reduction_costs_what_a_reduction_of_its_length_does(lanes: int) -> None:
+def test_partial_reduction_costs_its_own_length(lanes: int) -> None:
     halves = split_reduction(matmul(64, 128, 1024), 4)
     assert halves is not None
     part, alone = (features_of(g, Schedule((tiles_of(g, lanes),)), H200) for g in (halves[0], matmul(64, 128, 256)))
@@ -224,7 +228,7 @@ def added_names(path: Path) -> set[str]:
     return {name.value for name in named if isinstance(name, ast.Constant)}
 
 
-def test_every_count_that_is_a_sum_is_added_up_and_nothing_else_is() -> None:
+def test_exactly_the_summed_counts_are_added() -> None:
     model = Path(__file__).parents[2] / "passes" / "model"
     modules = (model / "features.py", *(model / "work").glob("*.py"))
     assert set[str]().union(*map(added_names, modules)) == set(SUMS)
@@ -235,9 +239,10 @@ def test_every_count_says_what_it_means() -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 6])
-def test_rows_of_outputs_that_no_reduction_runs_over_are_counted(repeats):
-    """Six sums of two neighbours a row, as a transform behind a norm: three times the row's loads, in loops of their
-    own.
+def test_output_rows_outside_every_reduction_are_counted(repeats):
+    """Six sums of two neighbours a row, after a norm.
+
+    Three times the row's loads, in loops of their own.
     """
     i, r, a, b = Var("i", 8), Var("r", 4096), Var("a", repeats), Var("b", 2048)
     total = Reduction("t", (r,), "sum", at("x", i, r))
@@ -258,8 +263,11 @@ def test_rows_of_outputs_that_no_reduction_runs_over_are_counted(repeats):
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_what_is_counted_once_is_what_is_counted_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of the same places, and nodes of the same axes, share their counts, which are the same to the last bit."""
+def test_shared_counts_equal_fresh_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of the same positions and nodes of equal axes share counts.
+
+    These are the same to the last bit.
+    """
 
     def counts() -> list[dict[str, object]]:
         batches = sampled(make_space(ALL[name], H200), 64)

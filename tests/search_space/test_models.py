@@ -1,4 +1,7 @@
-"""Both performance models: the paper's with its corrections, and the laws of the bound."""
+"""Both performance models.
+
+The paper's with its corrections, and the laws of the bound.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def test_paper_worked_by_hand_for_a_matrix_multiplication():
     assert float(pul(counts, V100)) == pytest.approx(intensity / balance * 4 / 19 * waves)
 
 
-def test_coef_r_admits_a_block_that_uses_all_there_is():
+def test_coef_r_admits_block_with_full_resources():
     group, schedule = gemm_schedule(block=(128, 128), thread=(4, 4))
     counts = features_of(group, schedule, H200)
     assert counts.threads == H200.MAX_thread
@@ -84,7 +87,7 @@ def test_pul_lies_between_zero_and_one():
             break
 
 
-def test_shared_level_fusion_charges_the_successor_no_transactions_for_the_shared_tensor():
+def test_shared_level_fusion_charges_no_shared_transactions():
     group = conv_conv(1, 8, 8, 8, 16)
     for batch in batches(make_space(group, V100, coarse=True)):
         weights = 9 * 8 * 8 / 32
@@ -129,8 +132,10 @@ def test_a_faster_machine_is_never_bound_longer(name, rate):
 
 
 def sums_of_rows(other: str) -> FusedGroup:
-    """Return two sums over long rows, the second of `other` with the first taken off; alike in what they iterate over,
-    but rows may be kept only where both read the same.
+    """Return two sums over long rows, the second of a difference.
+
+    It is `other` minus the first. Both iterate over the same axes, but rows may be cached only where both read the
+    same.
     """
     i, r = Var("i", 256), Var("r", 50_000)
     first = Reduction("t", (r,), "sum", relu(at("a", i, r)))
@@ -141,15 +146,15 @@ def sums_of_rows(other: str) -> FusedGroup:
 
 
 @pytest.mark.parametrize(("before", "group"), ["ab", "ba"])
-def test_a_group_is_judged_by_points_of_its_own_knobs(before: str, group: str) -> None:
-    """A group that was looked at before says where the best points lie only where it has the same knobs."""
+def test_group_is_judged_by_its_own_parameters(before: str, group: str) -> None:
+    """An earlier group predicts points only for the same schedule parameters."""
     modelled = Modelled(H200)
     modelled.cost(sums_of_rows(before))
     assert modelled.cost(sums_of_rows(group)) == Modelled(H200).cost(sums_of_rows(group))
 
 
 @pytest.mark.parametrize("target", [H200, V100, find_target("opencl")], ids=lambda t: t.name)
-def test_the_bound_is_below_the_rank_and_above_useful_work(target):
+def test_bound_lies_between_useful_work_and_rank(target):
     for group in ALL.values():
         for batch in batches(make_space(group, target, coarse=True)):
             found = bound(batch.features, target)
@@ -161,8 +166,11 @@ def test_the_bound_is_below_the_rank_and_above_useful_work(target):
             break
 
 
-def test_the_bound_of_a_known_kernel_is_below_its_measured_time():
-    """A hand-written kernel of this shape reached 45.1 TFLOP/s at 4096^3 on an H200: 3.05 ms; cuBLAS 51.4: 2.67 ms."""
+def test_bound_of_known_kernel_is_below_measurement():
+    """Times of a known kernel at 4096^3 on an H200.
+
+    A hand-written kernel of this shape reached 45.1 TFLOP/s: 3.05 ms; cuBLAS 51.4: 2.67 ms.
+    """
     group, schedule = gemm_schedule(size=4096, chunk=32, stages=2)
     time = float(bound(features_of(group, schedule, H200), H200).time)
     assert 2 * 4096**3 / 66.9e12 < time < 3.05e-3
@@ -173,9 +181,10 @@ def test_the_bound_of_a_known_kernel_is_below_its_measured_time():
     [((512, 512, 512), (1, 128), (1, 4), 8, 0, 0, 41.5e-6), ((333, 555, 127), (1, 512), (1, 2), 16, 0, 0, 18.2e-6),
      ((16, 1024, 1024), (8, 128), (4, 1), 32, 4, 2, 20.1e-6)],
 )  # fmt: skip
-def test_the_bound_allows_for_what_compilers_and_caches_do(sizes, block, thread, chunk, stages, min_blocks, seconds):
-    """On an H200 these ran in so many seconds: the compiler merged loads into vectors, and blocks found in L1 what
-    others had read.
+def test_bound_allows_for_compilers_and_caches(sizes, block, thread, chunk, stages, min_blocks, seconds):
+    """Measured seconds on an H200.
+
+    The compiler merged loads into vectors, and blocks hit in L1 on the loads of others.
     """
     group = matmul(*sizes)
     (i, j), (c,) = group.segments[0].axes, group.segments[0].reductions[0].reduce
@@ -186,7 +195,7 @@ def test_the_bound_allows_for_what_compilers_and_caches_do(sizes, block, thread,
     assert float(bound(features_of(group, schedule, H200), H200).time) < seconds
 
 
-def test_one_block_more_than_a_wave_doubles_the_time():
+def test_one_block_beyond_a_wave_doubles_the_time():
     group = pointwise(133 * 1024)
     axes = group.segments[0].axes
     one, two = (Schedule((SegmentSchedule((TileDim(axes, block, 4, 4),)),)) for block in (2048, 1024))
@@ -196,8 +205,11 @@ def test_one_block_more_than_a_wave_doubles_the_time():
     assert float(terms["math"]) == pytest.approx(float(bound(features_of(group, one, H200), H200).terms["math"]))
 
 
-def test_each_warp_of_an_sm_is_issued_by_one_scheduler():
-    """The same block of a product by one, two and four warps, and four blocks of one warp on an SM."""
+def test_each_warp_is_issued_by_one_scheduler():
+    """The same product block by one, two and four warps.
+
+    Four single-warp blocks are compared too.
+    """
 
     def terms(sms, thread):
         target = evolve(H200, NUM_SM=sms, PERF_peak=H200.PERF_peak / H200.NUM_SM * sms)
@@ -233,7 +245,7 @@ def test_data_that_was_just_written_lowers_the_bound():
     assert whole <= part < cold
 
 
-def test_a_small_kernel_waits_for_its_first_load_once():
+def test_small_kernel_waits_for_first_load_once():
     group = pointwise(64)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 64, 1, 1),)),))
     candidate = assess(group, schedule, H200)
@@ -251,7 +263,7 @@ def test_small_kernels_are_ordered_too():
     assert len(np.unique(values)) > len(values) / 4
 
 
-def test_throughput_begins_behind_the_first_load():
+def test_throughput_begins_after_the_first_load():
     group = pointwise(1 << 24)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
     found = bound(features_of(group, schedule, H200), H200)
@@ -282,7 +294,7 @@ def test_copies_are_as_wide_as_rows_are_aligned(depth, width):
     assert found.carried == (64 * 64 * chunks if width == 1 else 0)
 
 
-def test_one_warp_uses_one_tensor_core_and_waits_for_what_it_fetches_by_itself():
+def test_one_warp_uses_one_tensor_core():
     def estimates(depth: int) -> list[float]:
         counts = [_product_of_halves((2048, 256, depth), thread) for thread in ((8, 16), (4, 8))]
         return [float(rank(each, bound(each, H200), H200)) for each in counts]
@@ -292,30 +304,33 @@ def test_one_warp_uses_one_tensor_core_and_waits_for_what_it_fetches_by_itself()
 
 
 #: Points of samples at random places of [8, 64, 128, 128]: block and thread tiles, vectors, and seconds on an H200.
-SAMPLED = (
+MEASURED_SAMPLINGS = (
     (((1, 1, 1), (4, 4, 1), (64, 2, 1), (64, 2, 1)), 84.8e-6),
     (((1, 1, 1), (4, 4, 1), (64, 4, 1), (128, 8, 8)), 193e-6),
     (((1, 1, 1), (32, 4, 1), (1, 1, 1), (128, 4, 4)), 214e-6),
 )
 
 
-def test_points_that_data_places_are_ordered_as_they_were_measured():
-    """A lane's element lies in a line of its own, however many neighbours of the result a thread has."""
-    group = sampled()
+def test_data_dependent_points_are_ordered_as_measured():
+    """A lane's element lies in a line of its own.
+
+    This holds for any number of neighbouring results.
+    """
+    group = sampling_group()
     segment = group.segments[0]
     loop = ReductionSchedule(tuple(ReduceDim((a,), 2) for a in segment.reductions[0].reduce), (), 1)
     found = []
-    for tiles, _ in SAMPLED:
+    for tiles, _ in MEASURED_SAMPLINGS:
         dims = tuple(TileDim((a,), *tile) for a, tile in zip(segment.axes, tiles, strict=True))
         features = features_of(group, Schedule((SegmentSchedule(dims, (loop,)),)), H200)
         found.append(float(rank(features, bound(features, H200), H200)))
         assert float(features.lines) * features.grid > 33e6  # each load of each lane has one
     assert found == sorted(found)
-    assert found[0] == pytest.approx(SAMPLED[0][1], rel=0.4)
+    assert found[0] == pytest.approx(MEASURED_SAMPLINGS[0][1], rel=0.4)
 
 
-def sampled():
-    """Return the group that looks neighbours up, and weighs them, of samples between pixels."""
+def sampling_group():
+    """Return the group that weighs neighbours of samples between pixels."""
     image = TensorType(DType.F32, (8, 64, 128, 128))
     types = {"x": image, "at": TensorType(DType.F32, (8, 128, 128, 2)), "y": image}
     model = Graph("samples", ("x", "at"), ("y",), types, (Node("n", "grid_sample", ("x", "at"), ("y",)),))
@@ -328,8 +343,9 @@ def sampled():
 
 
 def test_products_are_ordered_as_they_were_measured() -> None:
-    """On an H100, 4096^3 with one factor turned word by word: 2,947 us in two blocks of an SM, 3,017 in one of twice as
-    many threads, 3,084 with a ring of four.
+    """Measured times of 4096^3 on an H100, one factor transposed.
+
+    They are 2,947 us in two blocks of an SM, 3,017 in one of twice as many threads, 3,084 with four stages.
     """
     times = []
     for columns, stages in ((128, 2), (256, 2), (256, 4)):

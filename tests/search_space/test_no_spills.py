@@ -1,5 +1,6 @@
-"""What is chosen without measuring spills no registers: compiled for a GPU that need not be there, and read off the
-compiler's log.
+"""Unmeasured choices spill no registers.
+
+They are compiled for a GPU that need not be there, and read from the compiler's log.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def blur(taps: int, border: str) -> str:
 
 
 def graph_of(registry: Registry, op: str, *shapes: tuple[int, ...], **attributes: object) -> Graph:
-    """One operation of tensors of f32, or of positions where a shape begins with -1."""
+    """Return one operation of f32 tensors.
+
+    Shapes that begin with -1 are positions.
+    """
     types = [TensorType(DType.I64, s[1:]) if s[0] == -1 else TensorType(DType.F32, s) for s in shapes]
     names = tuple(f"x{n}" for n in range(len(types)))
     results = registry[op].instantiate(types, attributes).output_types
@@ -102,7 +106,10 @@ def test_what_is_chosen_without_measuring_spills_nothing(case: str) -> None:
     ],
 )
 def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int, int, int, int]) -> None:
-    """Copies of rows that are not aligned, or not a power of two long, take registers for their places."""
+    """Copies of unaligned rows take address registers.
+
+    So do lengths that are no power of two.
+    """
     group = product_group(FORMATS[format_], shape, FORMATS[format_].stored)
     (candidate,) = choose(group, TARGET)
     function = emit(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
@@ -112,9 +119,10 @@ def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int,
 
 @needs_toolchain
 @pytest.mark.parametrize(("mode", "pixels"), [("f16", 28), ("f16", 7), ("tf32", 14), ("fp32x3", 14)])
-def test_copies_of_16_bytes_take_registers_for_their_places_once(mode: str, pixels: int) -> None:
-    """Where rows and columns of an image are one dim, and behind a border: warps get as many atoms as there is room
-    for, and the estimate is close to what the compiler uses.
+def test_16_byte_copies_take_address_registers_once(mode: str, pixels: int) -> None:
+    """Images with rows and columns as one dim and a border.
+
+    Warps get as many matrix instructions as there is room for, and the estimate is close to the compiler's use.
     """
     kind = DType.F16 if mode == "f16" else DType.F32
     group = convolution(kind, "" if mode == "f16" else mode, (64, 256, pixels, 256), 1, last=True)
@@ -127,8 +135,11 @@ def test_copies_of_16_bytes_take_registers_for_their_places_once(mode: str, pixe
 
 
 @needs_toolchain
-def test_a_pool_of_halves_spills_nothing_and_loads_without_branches() -> None:
-    """Between convolutions channels lie innermost: a thread takes several, and its loads come all together."""
+def test_half_pool_spills_nothing_and_has_no_branches() -> None:
+    """Channels lie innermost between convolutions.
+
+    A thread takes several, and its loads come together.
+    """
     registry = Registry.builtin()
     shapes = {"x": (64, 64, 56, 56), "u": (64, 64, 1, 1), "w": (64, 64, 1, 1)}
     half = {name: TensorType(DType.F16, shape) for name, shape in shapes.items()}
@@ -145,8 +156,11 @@ def test_a_pool_of_halves_spills_nothing_and_loads_without_branches() -> None:
     assert compile_kernels([pool], "sm_90")[0].spill_bytes == 0
 
 
-def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
-    """With 16 mirrored outputs of 7x7 taps a thread, ptxas uses all 255 registers and spills 128 bytes."""
+def test_thread_holds_neighbours_that_its_outputs_read() -> None:
+    """With 16 mirrored outputs of 7x7 taps a thread, ptxas spills.
+
+    It uses all 255 registers and spills 128 bytes.
+    """
     registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
     graph = graph_of(registry, "blur", (64, 256, 256))
     work = Compilation(registry, TARGET, CompileOptions(verify=False), emit, graph)
@@ -166,7 +180,10 @@ def test_a_thread_holds_the_neighbours_that_its_outputs_read() -> None:
 
 @needs_toolchain
 def test_vectors_that_wait_for_inner_loops_are_registers() -> None:
-    """The filter gradient of a first layer: vectors of rows, kept while the columns inside of them ran, spilled."""
+    """Filter gradient of a first layer.
+
+    Vectors of rows, kept while the columns inside of them ran, spilled.
+    """
     first = convolution_case(read_convolution("3x224 64x7x7 /2 +3")[0], 64)
     (tuned,) = tune([gradient_case(first, 1, "wgrad")], find_target("cuda:h200"), emit, None)
     assert [cubin.spill_bytes for cubin in compile_kernels(tuned.kernels, "sm_90")] == [0] * len(tuned.kernels)

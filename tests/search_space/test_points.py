@@ -1,4 +1,7 @@
-"""The vectorised rules and counts agree, point by point, with the scalar ones that work on schedules."""
+"""The vectorised rules and counts agree with the scalar ones.
+
+They are compared point by point.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def space_of(name, target, coarse):
 
 @st.composite
 def points(draw):
-    """Draw a group, a target, whether the space is thinned, a structure and a point of it, by name and number."""
+    """Draw a group, a target, thinning, a structure and a point.
+
+    The point has a name and a number.
+    """
     key = draw(st.sampled_from(sorted(ALL))), draw(st.sampled_from(sorted(TARGETS))), draw(st.booleans())
     structures = space_of(*key).structures
     position = draw(st.integers(0, len(structures) - 1))

@@ -1,6 +1,4 @@
-"""Registers: the estimate against what ptxas reported for kernels of these shapes, and the limit that launch bounds
-set.
-"""
+"""Registers: the estimate against ptxas, and the limit of launch bounds."""
 
 from __future__ import annotations
 
@@ -64,15 +62,18 @@ def test_points_that_spill_are_not(block, thread, min_blocks):
     assert "registers per thread" in reason
 
 
-def test_measured_tiles_of_a_large_product_are_estimated_within_a_fifth():
-    """On an H200, 4096^3 takes 2.90, 2.98 and 3.01 ms with these tiles."""
+def test_measured_product_tiles_are_estimated_within_a_fifth():
+    """Times of these tiles on an H200 are nearly equal.
+
+    4096^3 takes 2.90, 2.98 and 3.01 ms.
+    """
     tiles = [((128, 256), (8, 16), 8, 3, 1), ((128, 128), (8, 8), 16, 2, 2), ((64, 128), (8, 8), 8, 4, 2)]
     counts = [features_of(*product(4096, *tile), H200) for tile in tiles]
     ranks = [float(rank(c, bound(c, H200), H200)) for c in counts]
     assert all(0.8 < r / t < 1.2 for r, t in zip(ranks, (2.90e-3, 2.98e-3, 3.01e-3), strict=True))
 
 
-def test_a_row_held_by_its_lanes_is_loaded_once():
+def test_row_held_by_lanes_is_loaded_once():
     group = softmax(4096, 1024)
     best = choose(group, H200)[0].schedule
     (part,) = best.segments
@@ -83,8 +84,10 @@ def test_a_row_held_by_its_lanes_is_loaded_once():
 
 
 def test_rows_that_several_statements_read_are_all_held():
-    """The gradient of a layer norm, whose instances keep two rows, spilled 40 to 268 bytes at six of the eight points
-    that came first where one was counted; ptxas took 96, 167 and 168 registers of the other kernels of these shapes.
+    """Gradient of a layer norm, whose instances keep two rows.
+
+    It spilled 40 to 268 bytes at six of the eight first points where one row was counted; ptxas took 96, 167 and 168
+    registers of the other kernels of these shapes.
     """
     group = two_rows(16384, 1024)
     found = choose(group, H200, count=20)
@@ -96,8 +99,11 @@ def test_rows_that_several_statements_read_are_all_held():
         assert 2 * elements < candidate.features["registers"] <= 255
 
 
-def test_a_sum_of_two_rows_is_held_as_one():
-    """ptxas took 182 registers of a layer norm of a residual where a thread has 128 elements of the sum."""
+def test_sum_of_two_rows_is_held_as_one():
+    """ptxas took 182 registers of a layer norm of a residual.
+
+    A thread has 128 elements of the sum.
+    """
     i, j, k = Var("i", 64), Var("j", 128), Var("k", 128)
 
     def both(row: Var) -> Expr:

@@ -1,4 +1,7 @@
-"""The order of points of kernels of one wave, as an H100 measured them (`bench/results/plan_spaces`)."""
+"""Order of points of single-wave kernels, as measured on an H100.
+
+Times are in `bench/results/plan_spaces`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ SPACES = Path(__file__).parents[2] / "bench" / "results" / "plan_spaces"
 
 
 @pytest.mark.parametrize("number", ["5-conv", "7-conv", "11-conv", "15-conv-add"])
-def test_lanes_that_share_a_depth_wait_in_every_round(number: str) -> None:
-    """The model once took products whose depth lanes share, and that stage nothing, for the fastest."""
+def test_reduction_threads_wait_in_every_round(number: str) -> None:
+    """Products with reduction threads and no staging are not the fastest.
+
+    The cost model once took them for that.
+    """
     (operation,) = of_spaces(read_spaces(SPACES / f"mobilenetv2-1-{number}.json.gz"))
     target = evolve(operation.target, l2_bandwidth=find_target("cuda:h200").l2_bandwidth)
     estimated = estimate(FITTED, operation.points, target)

@@ -1,4 +1,7 @@
-"""What the space of each kind of group holds, and that enumeration neither loses nor repeats a point."""
+"""Spaces of each kind of group.
+
+Content, and an enumeration without losses or repeats.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_rows_are_shared_by_lanes():
     assert all(s.segments[0].lanes for s in make_space(softmax(4, 64), H200).structures)
 
 
-def test_pointwise_is_flat_or_keeps_the_last_axis_apart():
+def test_pointwise_is_flat_or_keeps_last_axis():
     shapes = [names(s.segments[0].dims) for s in make_space(pointwise(2, 3, 4), H200).structures]
     assert shapes == [["i0i1i2"], ["i0i1", "i2"]]
 
