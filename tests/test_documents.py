@@ -198,12 +198,6 @@ def test_every_room_is_in_the_readme_and_in_the_guide() -> None:
     assert [room for room in sorted(rooms) if "/" not in room and f"`{room}/`" not in read("README.md")] == []
 
 
-def test_every_module_of_a_frontend_is_in_their_guide() -> None:
-    guide = read("docs/frontends.md")
-    inside = [module for module in modules() if module.parts[0] == "frontends" and module.name != "__init__.py"]
-    assert [module for module in inside if f"{module.name}`" not in guide] == []
-
-
 @pytest.mark.parametrize("module", modules(), ids=str)
 def test_a_module_says_what_it_is_for(module: Path) -> None:
     text = purpose(ROOT / module)
