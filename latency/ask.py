@@ -46,7 +46,7 @@ def _profiled(target: str) -> str:
     if name not in known_profiles():
         raise UsageError(
             f"no layers were profiled on target '{target}'",
-            hint=f"profiled are {', '.join(known_profiles())}; bench/profile_layers.py profiles another GPU",
+            hint=f"profiled are {', '.join(known_profiles())}; `python -m cuts.latency.profiling` profiles another GPU",
         )
     return name
 

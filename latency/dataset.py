@@ -3,7 +3,7 @@
 `NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training; `held`,
 `sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that ran,
 their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks. `NAME.json` tells the
-machine. `bench/layer_data.py` writes them.
+machine. `latency/profiling/tables.py` writes them.
 """
 
 from __future__ import annotations

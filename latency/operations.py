@@ -117,7 +117,7 @@ def _pair(value: Any) -> tuple[int, int]:
 def torch_layer(
     name: str, target: str, attributes: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> ModelLayer:
-    """Return a node of a PyTorch graph, as `bench/layer_networks.py` describes it."""
+    """Return a node of a PyTorch graph, as `latency/profiling/networks.py` describes it."""
     return ModelLayer(name, target, _torch_pieces(target, attributes, inputs, outputs))
 
 

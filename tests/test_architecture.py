@@ -66,6 +66,7 @@ SISTERS = {
     "backends/cuda": {"source", "library"},
     "frontends/onnx": set(),
     "frontends/torch": set(),
+    "latency/profiling": set(),
 }
 #: An entry of the command line that lies where Python looks for it.
 ENTRIES = {Path("compile/__main__.py")}
@@ -209,7 +210,7 @@ def test_no_script_hides_a_module_of_python(folder: str) -> None:
 
 
 def _benches() -> list[Path]:
-    return [path.relative_to(ROOT) for path in sorted((ROOT / "bench").glob("*.py"))]
+    return [path.relative_to(ROOT) for path in sorted((ROOT / "bench").rglob("*.py"))]
 
 
 def test_foreign_packages_stay_in_their_wrappers() -> None:

@@ -1,5 +1,5 @@
 """Whole networks beside their peers: the evaluation of DeepCuts (section 7), and networks by precision policy."""
 
-from .statistics import settled
+from .models import settled
 
 __all__ = ["settled"]

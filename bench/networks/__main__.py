@@ -1,12 +1,11 @@
 """The evaluation of DeepCuts (section 7): the eight models of Table 10 beside PyTorch and its compiler, strict fp32.
 
-    python -m cuts.bench.networks --limit 450 --budget 20     # on a GPU: what the ledger lacks, small batches first
-    python -m cuts.bench.networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
-    python -m cuts.bench.networks --table                     # times, wins, means, breakdown of the ledger
-    python -m cuts.bench.networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
+    python -m cuts.bench networks --limit 450 --budget 20     # on a GPU: the missing rows, small batches first
+    python -m cuts.bench networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
+    python -m cuts.bench networks --table                     # times, wins, means, breakdown
+    python -m cuts.bench networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
 
-Rows go to a JSON file as they come (`--out`); a call goes on where the file ends, and ends behind `--limit` seconds.
-With `--pack FILE` the plans that were found are exported at the end, so that a later session begins with them
+Rows go to a JSON file (`--out`); a call adds the missing rows until `--limit`. `--pack FILE` exports the tuned plans
 (`cuts cache import FILE`).
 """
 
@@ -19,7 +18,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from time import monotonic
 
-from cuts.bench.records import circumstances, exit_code, read_rows
+from cuts.bench.tools.records import circumstances, exit_code, read_rows
 from cuts.search import export_pack, open_database
 from cuts.search.child import START_LIMIT
 
@@ -102,14 +101,6 @@ def line(row: Row) -> str:
     return f"{label:<32}{row['system']:<17}{facts}"
 
 
-def show(rows: list[Row]) -> None:
-    """Print all that the ledger says."""
-    means = "\n".join(f"{name}: {mean:.2f} of {count}" for name, (mean, count) in tables.speedups(rows).items())
-    print(
-        tables.times(rows), tables.winners_table(rows), means, tables.anytime(rows), tables.breakdowns(rows), sep="\n\n"
-    )
-
-
 def main() -> int:
     """Measure, or show what was measured; 1 where a row failed."""
     options = arguments()
@@ -120,11 +111,11 @@ def main() -> int:
     for path in options.readme:
         path.write_text(tables.with_table(path.read_text("utf-8"), rows), "utf-8")
     if options.figure:
-        from .figure import draw
+        from .tables import draw
 
         draw(rows, options.figure)
     if options.table:
-        show(rows)
+        print(tables.whole(rows))
     if options.add or options.readme or options.figure or options.table:
         return 0
     failed = 0
@@ -134,7 +125,7 @@ def main() -> int:
         print(line(row), flush=True)
         if options.pack and row["system"] in OURS:
             export_pack(open_database(), options.pack)
-    show(read_rows(options.out))
+    print(tables.whole(read_rows(options.out)))
     return int(failed > 0)
 
 

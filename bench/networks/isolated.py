@@ -16,7 +16,7 @@ from cuts.search.child import Child, Lost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task
-from .systems import EXPORTED, LEAVING, SYSTEMS, Case, Row, run
+from .systems import EXPORTED, LEAVING, SYSTEMS, ModelCase, Row, run
 
 #: Seconds that a row may take beyond what it is expected to.
 PATIENCE = 60.0
@@ -27,7 +27,7 @@ class Contest:
 
     def __init__(self, text: str, budget: float, exported: bool) -> None:
         workload = parse_workload(text)
-        self.case = Case(workload, workload.model.make(workload.batch, False), import_module("torch"), budget)
+        self.case = ModelCase(workload, workload.model.make(workload.batch, False), import_module("torch"), budget)
         if exported:
             _ = self.case.program
 

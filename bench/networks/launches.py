@@ -1,11 +1,10 @@
-"""The plan of a workload launch by launch: what each computes, how long it takes, and what it could take.
+"""The plan of a workload, launch by launch: operations, times, bound and schedule.
 
-    python -m cuts.bench.networks.launches resnet-50:1 resnet-50:64 bert-base:64 --budget 20 --out FOLDER
+    python -m cuts.bench launches resnet-50:1 resnet-50:64 bert-base:64 --budget 20 --out FOLDER
 
-tunes each (what is known already is not searched again) and writes `FOLDER/launches-MODEL-BATCH.json`: for each launch
-its time among the others between events, its time `alone` (repeated in a recorded graph, caches warm), what a recorded
-run loses without it (`marginal`: its share of the whole, overlaps counted), the model's estimate and bound with their
-terms, its schedule, grid, registers and memory. All times are in microseconds.
+Tunes each workload and writes `FOLDER/launches-MODEL-BATCH.json`. A launch has its time between events, its time
+`alone` (repeated in a graph, warm caches), the time that a graph without it saves (`marginal`), the estimate and bound
+of the cost model with their terms, schedule, grid, registers and memory. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cuts.bench.records import exit_code
+from cuts.bench.tools.records import exit_code
 from cuts.compile import CompiledPlan
 from cuts.search import export_pack, open_database
 
 from .isolated import text_of
 from .ledger import parse_workload
-from .systems import Case, Row, planned, tuned
+from .systems import ModelCase, Row, planned, tuned
 
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
@@ -97,7 +96,9 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch = import_module("torch")
     for workload in map(parse_workload, arguments.workloads):
-        case = Case(workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget)
+        case = ModelCase(
+            workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget
+        )
         if arguments.untuned:
             plan, search = planned(case), dict[str, object]()
         else:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cuts.bench.records import RESULTS, read_rows, write_rows
+from cuts.bench.tools.records import RESULTS, is_stale, read_rows, write_rows
 
 from .models import BY_NAME, ModelWorkload, other_vision, workloads
 from .systems import SYSTEMS, Row
@@ -21,7 +21,7 @@ Pair: TypeAlias = tuple[ModelWorkload, str]
 _WORKLOAD = re.compile(r"(?P<model>[^:]+):(?:(?P<batch>[1-9]\d*)|training)(?:=(?P<seconds>\d+))?")
 LEDGER = RESULTS / "evaluation.json"
 #: What tells a row from others of its GPU.
-KEY = ("model", "task", "batch", "system", "gpu")
+KEY = ("model", "task", "batch", "system", "device")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
@@ -77,7 +77,8 @@ def measured(rows: Sequence[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
     found: dict[tuple[str, str, int], dict[str, Row]] = {}
     for workload in workloads():
         key = (workload.model.name, workload.task, workload.batch)
-        rest = {r["system"]: r for r in rows if (r["model"], r["task"], r["batch"]) == key and "ms" in r}
+        own = [r for r in rows if (r["model"], r["task"], r["batch"]) == key and "ms" in r and not is_stale(r)]
+        rest = {r["system"]: r for r in own}
         if rest:
             found[key] = rest
     return found

@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from .statistics import settled
-
 #: Frames of a spectrogram: three seconds, about what a recording of AN4 takes.
 FRAMES = 300
 #: Words of a sentence, about what one of WMT has.
@@ -169,3 +167,20 @@ def workloads() -> tuple[ModelWorkload, ...]:
     inference = [ModelWorkload(model, "inference", batch) for model in APPLICATIONS for batch in model.batches]
     inference.sort(key=lambda each: each.model.batches.index(each.batch))
     return (*inference, *(ModelWorkload(model, "training", model.training) for model in APPLICATIONS))
+
+
+#: Images that batch norms learn statistics from, at most.
+IMAGES = 8
+
+
+def settled(model: Any, images: Any, torch: Any) -> Any:
+    """Return a network in evaluation mode whose batch norms have the statistics of some images: with those that they
+    begin with, numbers fall below what half types hold, and errors would say nothing.
+    """
+    for part in model.modules():
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+            part.momentum = 1.0  # what is seen replaces what was there
+    seen = images[:IMAGES] if len(images) > 1 else torch.randn(2, *images.shape[1:])  # one value has no variance
+    with torch.no_grad():
+        model.train()(seen)
+    return model.eval()

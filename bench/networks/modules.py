@@ -147,3 +147,16 @@ class BERT(nn.Module):
         embedded = self.words(tokens) + self.segments(segments) + self.positions(places)
         scores: Tensor = self.head(self.encoder(self.norm(embedded)))
         return scores
+
+
+class ScoredRows(nn.Module):
+    """A network whose scores are rows, as a loss takes them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Return a row of scores for each sample, word or frame."""
+        scores: Tensor = self.network(*given)
+        return scores.reshape(-1, scores.shape[-1])

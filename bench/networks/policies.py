@@ -1,21 +1,19 @@
-"""Whole networks of PyTorch on a GPU by precision policy: tuned for a budget, beside PyTorch in the same precision.
+"""Networks by precision policy on a GPU, tuned for a budget, beside PyTorch in the same precision.
 
-Run it with `python -m cuts.bench.networks.policies --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60]
-[--compile]`. A case is a network, a batch and a policy; one without a policy is run in each of `--precision`. PyTorch
-runs as a captured graph, channels first and last, with `--compile` compiled too; the better one counts, `--alone`
-leaves PyTorch out. Inputs are random, weights are those of an untrained network whose norms know the statistics of
-random images, so that numbers neither vanish nor grow on their way. Rows go to `FOLDER/networks.json`; the table comes
-last. With `--kernels`, every launch of a case goes to `FOLDER/kernels-CASE.json`: what it computes, its time among the
-others, the time it was chosen by, the model's estimate and bound, its schedule, registers and bytes.
+    python -m cuts.bench policies --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]
+
+A case is `network:batch:policy`, or `network:batch` for each policy of `--precision`. PyTorch runs as a captured graph,
+channels first and last, with `--compile` compiled too; the best counts, `--alone` leaves PyTorch out. Inputs and
+weights are random, and batch norms have the statistics of random images. Rows go to `FOLDER/networks.json`; with
+`--kernels`, the launches of each case go to `FOLDER/kernels-CASE.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -24,17 +22,17 @@ from typing import Any
 import cuts
 from attrs import asdict, frozen
 from cuts.backends import find_target
+from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
 from cuts.ir.precision import PRECISIONS, PrecisionName
 from cuts.search import summary_values, tuning_session
 
-from .statistics import settled
+from .launches import launches
+from .models import settled
+from .peer_calls import error_of, first, graphed, time_calls
 
 #: Networks of torchvision, and the encoder of BERT-base over 128 tokens, without its embeddings.
 NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
-REPEATS, ROUNDS = 20, 7
-#: What records of groups say in seconds.
-SECONDS = ("measured", "estimate", "bound")
 
 
 @frozen
@@ -67,28 +65,6 @@ def network(name: str, batch: int, torch: Any) -> tuple[Any, tuple[Any, ...]]:
     return settled(model, images, torch), (images,)
 
 
-def timed(torch: Any, run: Callable[[], object]) -> float:
-    """Return the milliseconds of a captured graph of a call, the median of some rounds."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    samples = []
-    for _ in range(ROUNDS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(REPEATS):
-            graph.replay()
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end) / REPEATS)
-    return float(statistics.median(samples))
-
-
 def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled: bool) -> Iterator[tuple[str, Any]]:
     """Yield calls of PyTorch in a precision, by name."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = policy == "tf32"
@@ -110,14 +86,6 @@ def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled
             yield f"{name}, channels {layout}", run
 
 
-def _first(result: Any) -> Any:
-    return result[0] if isinstance(result, (tuple, list)) else result
-
-
-def _error(torch: Any, found: Any, exact: Any) -> float:
-    return float((found.detach().cpu().double() - exact).abs().max() / exact.abs().max())
-
-
 def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan that a search within a budget ends with, and what the search did."""
     target, spec = find_target("cuda"), load_spec([])
@@ -127,27 +95,6 @@ def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledP
         return plan, summary_values(selector)
 
 
-def launches(plan: CompiledPlan) -> Iterator[dict[str, Any]]:
-    """Yield what there is to say of each launch of a plan that has run: times in microseconds, most first."""
-    times = plan.session.time_steps(repeats=20)
-    for group, step, time in sorted(
-        zip(plan.plan.groups, plan.plan.steps, times, strict=True), key=lambda each: -each[2].median
-    ):
-        kernel, cubin = plan.kernels[step.kernel], plan.cubins[step.kernel]
-        moved = {tensor: plan.plan.types[tensor].nbytes for tensor in step.tensors if tensor in plan.plan.types}
-        figures = {key: group.get(key) for key in ("ops", "nodes", "limit", "parameters", "terms", "form")}
-        yield figures | {
-            "time": time.median * 1e6,
-            **{key: value * 1e6 for key in SECONDS if isinstance(value := group.get(key), float)},
-            "megabytes": sum(moved.values()) / 1e6,
-            "grid": kernel.grid,
-            "block": kernel.block,
-            "registers": cubin.registers,
-            "spilled": cubin.spill_bytes,
-            "shared": kernel.shared_bytes + kernel.dynamic_shared,
-        }
-
-
 def measure(
     case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, kernels: Path | None, torch: Any
 ) -> Outcome:
@@ -155,7 +102,7 @@ def measure(
     name, batch, policy = case
     model, inputs = network(name, batch, torch)
     with torch.no_grad():
-        exact = _first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
+        exact = first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
     model = model.float()
     start = perf_counter()
     plan, search = tuned(torch.export.export(model, inputs), policy, budget)
@@ -164,15 +111,15 @@ def measure(
     found = torch.from_numpy(next(iter(plan.run(feeds).values())))
     ours = plan.session.time_compute(warmup=3, repeats=50).median * 1e3
     if kernels is not None:
-        record = {"search": search, "launches": list(launches(plan))}
+        record = {"search": search, "launches": launches(plan)[1]}
         kernels.write_text(json.dumps(record, indent=1) + "\n")
     best, best_name, worst = float("inf"), "", 0.0
     for peer, run in peers(torch, model, inputs, policy, compiled) if not alone else ():
-        taken = timed(torch, run)
+        taken = time_calls(torch, graphed(torch, run)).ms
         if taken < best:
-            best, best_name, worst = taken, peer, _error(torch, _first(run()), exact)
+            best, best_name, worst = taken, peer, error_of(first(run()), exact)
     return Outcome(
-        name, batch, policy, ours, best, best_name, tuning, len(plan.plan.steps), _error(torch, found, exact), worst
+        name, batch, policy, ours, best, best_name, tuning, len(plan.plan.steps), error_of(found, exact), worst
     )
 
 
@@ -216,6 +163,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch = import_module("torch")
     rows: list[Outcome] = []
+    facts = circumstances(torch.cuda.get_device_name())
     cases = [case for text in arguments.only for case in parse_cases(text, arguments.precision)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for case in cases:
@@ -225,7 +173,7 @@ def main() -> int:
         except (RuntimeError, cuts.ir.CutsError) as error:
             print(f"{':'.join(map(str, case))}: {str(error)[:300]}", file=sys.stderr)
             continue
-        (arguments.out / "networks.json").write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+        write_rows(arguments.out / "networks.json", [asdict(r) | facts for r in rows])
         print(table(rows[-1:]).splitlines()[-1], flush=True)
     print(table(rows))
     return 0 if len(rows) == len(cases) else 1

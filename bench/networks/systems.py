@@ -1,4 +1,9 @@
-"""The contenders of the evaluation: what each makes of a workload in inference, and what that takes."""
+"""Contenders of the evaluation: compiles, runs and times a workload, and divides its time by kind of kernel.
+
+A kernel is *complex* where it sums products of tensors over more places than a window has (convolutions, matrix
+products, without depthwise convolutions), else *simple*; either is fused where it computes several operations (section
+7.3 of DeepCuts). Kernels of libraries are classified by name and never count as fused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from math import prod
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -16,14 +21,12 @@ from attrs import evolve, field, frozen
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
 from cuts.compile.torch_backend import cuts_backend
-from cuts.ir import Budget, CompileOptions, CutsError, Mode
+from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
-from .breakdown import of_plan, of_profile
 from .models import Made, ModelWorkload, Task
-from .torch_calls import error_of, exact, first, graphed, on_gpu, strict, time_calls
-from .training import train
-from .xla import Compiled
+from .peer_calls import Compiled, error_of, exact, first, graphed, on_gpu, strict, time_calls
+from .training import train, train_as_one_graph
 
 #: Samples that are compared with double precision.
 SAMPLES = 8
@@ -33,7 +36,7 @@ Row = dict[str, Any]
 
 
 @frozen
-class Case:
+class ModelCase:
     """One workload as all contenders get it; `budget` are the seconds that ours may search."""
 
     workload: ModelWorkload
@@ -69,7 +72,7 @@ class Case:
 
 
 def tuned(
-    case: Case, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
+    case: ModelCase, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan that a search within the budget ends with, and what the search did. Where `libraries` are
     installed they take part in mode `mixed`, as users have it; a `fresh` search knows nothing of earlier ones, one that
@@ -99,21 +102,21 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
     return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
 
 
-def untuned(case: Case) -> Row:
+def untuned(case: ModelCase) -> Row:
     """Time the plan that the model makes without a measurement."""
     start = perf_counter()
     plan = planned(case)
     return {**_timed(case, plan), "seconds": perf_counter() - start}
 
 
-def planned(case: Case) -> CompiledPlan:
+def planned(case: ModelCase) -> CompiledPlan:
     """Return the plan that the model makes, whatever is known of earlier searches or from packs."""
     spec, target = load_spec([]), find_target("cuda")
     graph = load_model(case.program, spec, None, ())
     return plan_of(compile_model(graph, spec, target, CompileOptions()), graph, spec, target)
 
 
-def afresh(case: Case, seconds: float) -> Row:
+def afresh(case: ModelCase, seconds: float) -> Row:
     """Tune and time a plan of ours within a budget, where nothing is known of earlier searches or from packs."""
     kept = os.environ.get("CUTS_CACHE_DIR")
     with TemporaryDirectory() as folder:
@@ -124,15 +127,15 @@ def afresh(case: Case, seconds: float) -> Row:
             os.environ.pop("CUTS_CACHE_DIR") if kept is None else os.environ.update(CUTS_CACHE_DIR=kept)
 
 
-def ours(case: Case, mode: Mode, fresh: bool = False) -> Row:
+def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
     plan, search = tuned(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
-    row = {**_timed(case, plan), "budget": case.budget, "seconds": seconds, "search": search}
+    row = {**_timed(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
     return row | _breakdown(case, lambda: of_plan(plan))
 
 
-def _timed(case: Case, plan: CompiledPlan) -> Row:
+def _timed(case: ModelCase, plan: CompiledPlan) -> Row:
     """Return the time of a plan, its error, how many launches it has, and how many of each library."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
@@ -142,12 +145,12 @@ def _timed(case: Case, plan: CompiledPlan) -> Row:
     return row | {"launches": plan.plan.launch_count} | ({"libraries": dict(called)} if called else {})
 
 
-def eager(case: Case) -> Row:
+def eager(case: ModelCase) -> Row:
     """Time PyTorch's own kernels as a captured graph, channels first and last; the faster counts."""
     return min((_captured(case, network, given, name) for name, network, given in _placed(case)), key=_ms)
 
 
-def _placed(case: Case) -> Any:
+def _placed(case: ModelCase) -> Any:
     strict(case.torch)
     return on_gpu(case.torch, case.workload.model, case.made)
 
@@ -156,7 +159,7 @@ def _ms(row: Row) -> float:
     return float(row["ms"])
 
 
-def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> Row:
+def _captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
     torch, start = case.torch, perf_counter()
     with torch.no_grad():
         replay = graphed(torch, lambda: network(*given))
@@ -166,7 +169,7 @@ def _captured(case: Case, network: Any, given: tuple[Any, ...], layout: str) -> 
         return row | _breakdown(case, lambda: of_profile(torch, lambda: network(*given)))
 
 
-def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
+def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
     """Return where the time of a case goes; a profiler that fails costs no row."""
     if not case.divided:
         return {}
@@ -176,7 +179,7 @@ def _breakdown(case: Case, find: Callable[[], dict[str, float]]) -> Row:
         return {"breakdown_failure": str(error)[:300]}
 
 
-def compiled(case: Case, mode: str) -> Row:
+def compiled(case: ModelCase, mode: str) -> Row:
     """Time `torch.compile` in a mode; what is captured nowhere else is timed call by call and as a captured graph."""
     torch = case.torch
     torch._dynamo.reset()
@@ -197,7 +200,7 @@ def compiled(case: Case, mode: str) -> Row:
     return row
 
 
-def by_door(case: Case) -> Row:
+def by_door(case: ModelCase) -> Row:
     """Time the network through `torch.compile(backend="cuts")` as a captured graph, and call by call."""
     torch, start = case.torch, perf_counter()
     torch._dynamo.reset()
@@ -210,10 +213,10 @@ def by_door(case: Case) -> Row:
             time_calls(torch, graphed(torch, lambda: call(*given))),
         )
     row: Row = {"ms": captured.ms, "spread": captured.spread, "error": error, "calls_ms": timed.ms}
-    return row | {"seconds": seconds, "budget": case.budget}
+    return row | {"seconds": seconds, "budget_s": case.budget}
 
 
-def by_xla(case: Case) -> Row:
+def by_xla(case: ModelCase) -> Row:
     """Time what XLA makes of the exported program: its own loop, or calls one by one, the faster."""
     start = perf_counter()
     made = Compiled(case.program, case.made[1])
@@ -232,7 +235,7 @@ class System:
     takes no part in training.
     """
 
-    infer: Callable[[Case], Row]
+    infer: Callable[[ModelCase], Row]
     least: float = 25.0
     search: float | None = 0.0
     training: float | None = None
@@ -279,11 +282,64 @@ LEAVING = ("XLA",)
 USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 
 
-def run(case: Case, system: str) -> Row:
+def run(case: ModelCase, system: str) -> Row:
     """Measure a system on a workload."""
     if case.workload.task == "training":
-        if system == OURS[0]:  # the module needs PyTorch, which this one does not import
-            steps = import_module(f"{__package__}.own_steps")
-            return dict(steps.train_as_one_graph(case.made, case.budget))
+        if system == OURS[0]:
+            return train_as_one_graph(case.torch, case.made, case.budget)
         return train(case.torch, case.made, system, case.budget)
     return SYSTEMS[system].infer(case)
+
+
+# ---- breakdown
+
+#: Places of the largest window of a depthwise convolution in these networks.
+WINDOW = 25
+#: What the names of kernels of cuBLAS, cuDNN and PyTorch hold that convolve, multiply matrices or attend.
+COMPLEX = ("gemm", "gemv", "conv", "winograd", "xmma", "cutlass", "fmha", "attention", "dgrad", "fprop", "dot_kernel",
+           "rnn", "lstm", "gru", "splitk")  # fmt: skip
+DEPTHWISE = ("depthwise", "dgrad2d_grouped")
+
+
+def of_plan(plan: CompiledPlan) -> dict[str, float]:
+    """Return the microseconds of each kind of kernel of a plan that has run."""
+    found: dict[str, float] = {}
+    times = plan.session.time_steps(repeats=20)
+    for group, timing in zip(plan.plan.groups, times, strict=True):
+        kind = "complex" if _is_complex(str(group.get("form", ""))) else "simple"
+        nodes = group.get("nodes")
+        kind += " (fusion)" if isinstance(nodes, (list, tuple)) and len(nodes) > 1 else ""
+        turns = group.get("turns", 1)
+        found[kind] = found.get(kind, 0.0) + timing.median * 1e6 * (turns if isinstance(turns, int) else 1)
+    return found
+
+
+def _is_complex(text: str) -> bool:
+    """Whether a group, or one of several, sums more products than a window has places."""
+    groups = [parse_ir(part + "\n}", "<group>") for part in text.split("\n}\n") if part.strip()]
+    return any(_multiplies(group) for group in groups if isinstance(group, FusedGroup))
+
+
+def _multiplies(group: FusedGroup) -> bool:
+    for segment in group.segments:
+        names = [r.name for r in segment.reductions]
+        if any(is_contraction(r, names) and prod(v.extent for v in r.reduce) > WINDOW for r in segment.reductions):
+            return True
+    return False
+
+
+def of_profile(torch: Any, call: Callable[[], object]) -> dict[str, float]:
+    """Return the microseconds of each kind of kernel of a call of PyTorch."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for event in profile.events():
+        name = event.name.lower()
+        taken = float(event.device_time)
+        if taken > 0.0:
+            matrix = any(part in name for part in COMPLEX) and not any(part in name for part in DEPTHWISE)
+            kind = "complex" if matrix else "simple"
+            found[kind] = found.get(kind, 0.0) + taken
+    return found

@@ -5,10 +5,12 @@ over graphed PyTorch, the breakdown of section 7.3, and the table of README.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import accumulate
+from pathlib import Path
 from textwrap import fill
 
-from cuts.bench.records import geomean
+from cuts.bench.tools.records import geomean
 
 from .ledger import measured
 from .models import APPLICATIONS, Task
@@ -20,18 +22,6 @@ TASKS: tuple[Task, ...] = ("inference", "training")
 #: Between what lines a document has a table.
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 _KINDS = {model.name: model.kind for model in APPLICATIONS}
-
-
-def times(rows: Sequence[Row]) -> str:
-    """Return the milliseconds of every workload by system."""
-    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
-    lines = [f"{'workload':<28}" + "".join(f"{name:>17}" for name in names)]
-    for (model, task, batch), found in measured(rows).items():
-        label = f"{model} b{batch}" + (" training" if task == "training" else "")
-        cells = [f"{found[name]['ms']:.3f}" if name in found else "-" for name in names]
-        lines.append(f"{label:<28}" + "".join(f"{cell:>17}" for cell in cells))
-    lines += [f"failed: {r['model']} b{r['batch']} {r['system']}: {r['failure']}" for r in rows if "failure" in r]
-    return "\n".join(lines)
 
 
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
@@ -145,10 +135,10 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
     """Yield what README says of how rows were measured."""
     if not rows:
         return
-    gpus, dates = sorted({row["gpu"] for row in rows}), sorted({row["date"][:10] for row in rows})
+    gpus, dates = sorted({row["device"] for row in rows}), sorted({row["date"][:10] for row in rows})
     torches = sorted({row["versions"].get("torch", "?") for row in rows})
     # What was searched for before, in calls of their own whose results the row's search found, counts.
-    budgets = sorted({row["budget"] + row.get("budget before", 0.0) for row in rows if row["system"] == OURS[0]})
+    budgets = sorted({row["budget_s"] + row.get("budget before", 0.0) for row in rows if row["system"] == OURS[0]})
     searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     yield fill(
@@ -166,7 +156,7 @@ def whole(rows: Sequence[Row]) -> str:
         label = f"{model} b{batch}" + (" training" if task == "training" else "")
         cells = [f"{found[name]['ms']:.3g}" if name in found else "" for name in names]
         ours = found.get(OURS[0], {})
-        error = f"{ours['error']:.0e}" if "error" in ours else ""
+        error = f"{ours['error']:.0e}" if ours.get("error") is not None else ""
         lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
     lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
     for task in TASKS:
@@ -194,3 +184,49 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
         after = rest.partition(END.format(name))[2]
         text = f"{before}{BEGIN.format(name)}\n{PLACES[name](rows)}\n{END.format(name)}{after}"
     return text
+
+
+# ---- Figure 5
+
+#: What all speed-ups are over.
+BASE = "PyTorch"
+PANELS = (("CNN inference", ("CNN",), "inference"), ("RNN and MLP inference", ("RNN", "MLP"), "inference"),
+          ("Training", ("CNN", "RNN", "MLP"), "training"))  # fmt: skip
+COLOURS = ("#0b6e4f", "#4d9078", "#a3c9a8", "#e09f3e", "#9e2a2b", "#540b0e", "#335c67")
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draw the panels that have rows; the same rows make the same file."""
+    mpl, plt = import_module("matplotlib"), import_module("matplotlib.pyplot")
+    found = {key: each for key, each in measured(rows).items() if BASE in each and len(each) > 1}
+    shown = [name for name in SYSTEMS if name not in (BASE, *CURVED)]
+    names = [name for name in shown if any(name in each for each in found.values())]
+    panels = [(title, part) for title, kinds, task in PANELS if (part := _part(found, kinds, task))]
+    mpl.rcParams.update({"svg.hashsalt": "cuts", "svg.fonttype": "none", "font.size": 9})
+    figure, axes = plt.subplots(
+        len(panels) or 1, 1, figsize=(10, 2.6 * (len(panels) or 1)), squeeze=False, constrained_layout=True
+    )
+    for axis, (title, part) in zip(axes[:, 0], panels, strict=False):
+        width = 0.8 / len(names)
+        for number, name in enumerate(names):
+            bars = [(x, each[BASE]["ms"] / each[name]["ms"]) for x, each in enumerate(part.values()) if name in each]
+            places = [x + (number - (len(names) - 1) / 2) * width for x, _ in bars]
+            axis.bar(places, [height for _, height in bars], width, label=name, color=_colour(name))
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_title(title, loc="left")
+        axis.set_ylabel("speed-up over graphed PyTorch")
+        axis.set_xticks(range(len(part)), [f"{model}\nb{batch}" for model, _, batch in part])
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, ncols=len(names))
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def _part(
+    found: dict[tuple[str, str, int], dict[str, Row]], kinds: Sequence[str], task: str
+) -> dict[tuple[str, str, int], dict[str, Row]]:
+    return {key: each for key, each in found.items() if _KINDS[key[0]] in kinds and key[1] == task}
+
+
+def _colour(name: str) -> str:
+    return COLOURS[list(SYSTEMS).index(name) % len(COLOURS)]

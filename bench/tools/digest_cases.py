@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from cuts.backends import find_target
 from cuts.bench.networks.models import BY_NAME, ModelWorkload
-from cuts.bench.networks.systems import Case as ModelCase
-from cuts.bench.records import RESULTS
+from cuts.bench.networks.systems import ModelCase
+from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
 from cuts.compile.driver import precisions_of
 from cuts.compile.known import question_about

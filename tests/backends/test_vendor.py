@@ -16,8 +16,8 @@ from cuts.backends.library.contraction import Matrix, find_convolution
 from cuts.backends.library.cublas import CuBLAS, layout
 from cuts.backends.library.cudnn import CuDNN
 from cuts.backends.library.routine import Library, Request, RoutineError
-from cuts.bench.shapes import single
-from cuts.bench.tuned import group_of
+from cuts.bench.operators.shapes import single
+from cuts.bench.operators.tuned import group_of
 from cuts.ir.compiled import CompiledGraph, Step
 from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from cuts.bench import ops
-from cuts.bench.contenders import copy_bandwidth
+from cuts.bench.operators import ops
+from cuts.bench.operators.contenders import copy_bandwidth
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.bench.audit import (
+from cuts.bench.tools.audit import (
     POINTS,
     arguments,
     audit_cases,
     kept_points,
     main,
-    markdown,
     points_file,
     problems_of,
     row_of,
@@ -21,7 +20,7 @@ from cuts.bench.audit import (
     table,
     version_of,
 )
-from cuts.bench.records import Row, circumstances, key_of, read_rows, write_rows
+from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, Ran
@@ -129,5 +128,4 @@ def test_the_table_adds_up_what_was_lost_and_what_was_missed() -> None:
     assert "3 spaces, 3 of them timed whole; 2397 points timed besides the choices, 1200 of them proven slower" in text
     assert "lost by proof: 2; faster than their bound: 2; spaces with a faster point that was not proposed: 1" in text
     assert "worst 0.900" in text
-    assert markdown([row(0)]).startswith("| operation")
     assert table([]) == "no space was audited"

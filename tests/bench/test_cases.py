@@ -17,14 +17,22 @@ from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.backends.run_reference import run_reference
 from cuts.backends.source.emit import emit
-from cuts.bench import ops
-from cuts.bench.gradient_cases import KINDS, gradient_case
-from cuts.bench.ops import Suite, arguments
-from cuts.bench.peers import function_of
-from cuts.bench.records import Baselines, circumstances, read_rows, summary
-from cuts.bench.shapes import TO_FIRST, TO_LAST, Case, convolution_case, memory_cases, read_convolution, single
-from cuts.bench.timing import Contender, in_turns, sets_for
-from cuts.bench.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.operators import ops
+from cuts.bench.operators.cases import KINDS, gradient_case
+from cuts.bench.operators.contenders import function_of
+from cuts.bench.operators.ops import Suite, arguments
+from cuts.bench.operators.shapes import (
+    TO_FIRST,
+    TO_LAST,
+    Case,
+    convolution_case,
+    memory_cases,
+    read_convolution,
+    single,
+)
+from cuts.bench.operators.timing import Contender, in_turns, sets_for
+from cuts.bench.operators.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.tools.records import circumstances, read_rows, summary
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
@@ -126,7 +134,7 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
     options: Namespace = arguments(
         ["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
     )
-    suite = Suite(options, device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc"))
+    suite = Suite(options, device.target, device, None, [], circumstances("x", "abc"))
     suite.run(SMALL)
     rows = read_rows(tmp_path / "ops.json")
     assert [row["name"] for row in rows] == ["c", "m", "d"]
@@ -139,9 +147,7 @@ def test_classes_are_tuned_by_turns_and_what_fails_costs_its_own_row(
 ) -> None:
     device = OpenCLDevice(find_target("opencl"))
     known = ["--no-peers", "--mixed", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
-    suite = Suite(
-        arguments(known), device.target, device, None, [], Baselines.open("x", tmp_path), circumstances("x", "abc")
-    )
+    suite = Suite(arguments(known), device.target, device, None, [], circumstances("x", "abc"))
 
     def fails(cases: Sequence[Case], *others: Any) -> list[Tuned]:
         if any(case.name == "d" for case in cases):

@@ -13,14 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.bench.networks import isolated, ledger, tables
-from cuts.bench.networks.breakdown import _is_complex
 from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
-from cuts.bench.networks.systems import Case
+from cuts.bench.networks.peer_calls import Compiled
+from cuts.bench.networks.systems import ModelCase, _is_complex
 from cuts.bench.networks.training import loss_of, without_dropout
-from cuts.bench.networks.xla import Compiled
-from cuts.bench.records import read_rows
+from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
 from cuts.search.child import Child
 
@@ -67,7 +66,7 @@ def test_a_contender_that_moved_the_network_takes_nothing_from_the_program(monke
     """A program shares its parameters with the network, which others take to the GPU between two of its readers."""
     network, moves = torch.nn.Linear(3, 2), []
     monkeypatch.setattr(network, "to", lambda *place, **kind: moves.append(place) or network)
-    case = Case(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
+    case = ModelCase(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
     assert case.program is case.program
     assert moves.count(("cpu",)) == 2
 
@@ -107,8 +106,8 @@ def test_there_are_32_workloads() -> None:
 
 
 def row(system: str, ms: float, model: str = "DLRM", batch: int = 1, gpu: str = "A", **more: Any) -> dict[str, Any]:
-    facts = {"model": model, "task": "inference", "batch": batch, "system": system, "gpu": gpu, "ms": ms}
-    return {**facts, "versions": {"torch": "2"}, "date": "2026-11-22T00:00:00Z", "budget": 20.0, **more}
+    facts = {"model": model, "task": "inference", "batch": batch, "system": system, "device": gpu, "ms": ms}
+    return {**facts, "versions": {"torch": "2"}, "date": "2026-11-22T00:00:00Z", "budget_s": 20.0, **more}
 
 
 ROWS = [
@@ -137,7 +136,7 @@ def test_a_failure_takes_no_results_place(tmp_path: Path) -> None:
     failed = {k: v for k, v in row("PyTorch", 1.0).items() if k != "ms"} | {"failure": "out of memory"}
     ledger.keep(path, failed)
     assert [r.get("ms") for r in read_rows(path)] == [1.0]
-    assert "failed: DLRM b1 PyTorch: out of memory" in tables.times([failed])
+    assert "Failed: DLRM b1 PyTorch: out of memory." in tables.whole([failed])
 
 
 def test_wins_are_counted_where_both_were_measured() -> None:
@@ -190,7 +189,7 @@ def test_a_network_that_is_none_of_the_evaluation_is_named_by_its_package() -> N
 
 def test_a_figure_is_drawn_alike(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from cuts.bench.networks.figure import draw
+    from cuts.bench.networks.tables import draw
 
     for name in ("a", "b"):
         draw(ROWS, tmp_path / name)

@@ -14,14 +14,20 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target
 from cuts.backends.library.cudnn import CuDNN, Numerics
 from cuts.backends.source.emit import emit
-from cuts.bench import contenders, ops
-from cuts.bench.cases import CLASSES, all_cases
-from cuts.bench.contenders import Peers, channels_last, convolution_of, gradient_of
-from cuts.bench.cublaslt import PLANS, best_product, is_product
-from cuts.bench.gradient_cases import KINDS, gradient_case
 from cuts.bench.networks.policies import parse_cases
-from cuts.bench.shapes import convolution_case, read_convolution, single
-from cuts.bench.tuned import floor, peak, tune
+from cuts.bench.operators import contenders, ops
+from cuts.bench.operators.cases import CLASSES, KINDS, all_cases, gradient_case
+from cuts.bench.operators.contenders import (
+    PLANS,
+    Peers,
+    best_product,
+    channels_last,
+    convolution_of,
+    gradient_of,
+    is_product,
+)
+from cuts.bench.operators.shapes import convolution_case, read_convolution, single
+from cuts.bench.operators.tuned import floor, peak, tune
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType
 from cuts.tests.backends.hosts import HostCuDNN, HostDevice

@@ -1,10 +1,10 @@
-"""`bench/products.py` without a GPU: its points are legal, and its table says what rows hold."""
+"""`bench/operators/products.py` without a GPU: its points are legal, and its table says what rows hold."""
 
 from __future__ import annotations
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.bench.products import FORMATS, PROMOTED, WIDE, described, listed_shapes, product_group, table
+from cuts.bench.operators.products import FORMATS, PROMOTED, WIDE, described, listed_shapes, product_group, table
 from cuts.ir.types import DType
 from cuts.passes.schedule import check_schedule
 

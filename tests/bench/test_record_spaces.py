@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from attrs import evolve
-from cuts.bench.record_spaces import BEGINNING, left_of, part_of, wants
+from cuts.bench.tools.record_spaces import BEGINNING, left_of, part_of, wants
 from cuts.search.learned.recorded import RecordedPoint, RecordedSpace
 
 from ..search.fakes import problem_of

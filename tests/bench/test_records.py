@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from cuts.bench import ops
-from cuts.bench.cases import CLASSES, all_cases
-from cuts.bench.records import (
+from cuts.bench.__main__ import COMMANDS
+from cuts.bench.operators import ops
+from cuts.bench.operators.cases import CLASSES, all_cases
+from cuts.bench.operators.shapes import CONVOLUTIONS, convolutions
+from cuts.bench.tools.records import (
     FIELDS,
     GOALS,
-    Baselines,
+    RESULTS,
     Row,
+    as_row,
     circumstances,
     exit_code,
     figure,
+    is_stale,
     key_of,
     markdown,
+    marked,
     merged,
     read_rows,
     row_line,
     summary,
     write_rows,
 )
-from cuts.bench.shapes import CONVOLUTIONS, convolutions
 from cuts.ir.errors import BackendError
 
 
@@ -38,14 +41,50 @@ def row(
 
 
 def test_a_row_has_every_field() -> None:
-    assert set(FIELDS) <= set(row())
+    assert set(FIELDS) <= set(as_row(row()))
 
 
 def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
     rows = [row(), row(batch=16)]
     write_rows(tmp_path / "new" / "ops.json", rows)
-    assert read_rows(tmp_path / "new" / "ops.json") == rows
+    assert read_rows(tmp_path / "new" / "ops.json") == [as_row(each) for each in rows]
     assert read_rows(tmp_path / "none.json") == []
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda p: p.stem)
+def test_files_of_rows_are_read_in_one_schema(path: Path) -> None:
+    if path.stem in ("fuzz", "sweep", "planted", "latency", "cluster_run_1", "cluster_run_2"):
+        return  # no timing rows
+    rows = read_rows(path)
+    assert rows
+    for each in rows:
+        assert set(FIELDS) <= set(each)
+        assert all(each[name] for name in ("suite", "class", "name"))
+        assert each["cuts_ms"] is not None or each["peers"]
+        assert as_row(each) == each
+
+
+def test_former_names_and_shapes_of_records_become_fields() -> None:
+    ledger = {"model": "DLRM", "task": "inference", "batch": 1, "system": "PyTorch", "ms": 2.0, "gpu": "A", "budget": 5}
+    found = as_row(ledger)
+    assert (found["suite"], found["class"], found["name"]) == ("evaluation", "inference", "DLRM")
+    assert (found["device"], found["budget_s"], found["cuts_ms"], found["peers"]) == ("A", 5, None, {"PyTorch": 2.0})
+    assert as_row({**ledger, "system": "cuts mixed"})["cuts_ms"] == 2.0
+    product = {"product": "square", "format": "tf32", "point": "model 0", "us": 500.0}
+    assert (as_row(product)["cuts_ms"], as_row(product)["precision"]) == (0.5, "tf32")
+
+
+def test_rows_of_other_kernel_sources_are_stale_and_times_of_peers_are_not() -> None:
+    other, peers = row(sources="other"), row(cuts=None, sources="other")
+    found = marked([as_row(each) for each in (row(), other, peers)])
+    assert [is_stale(each) for each in found] == [False, True, False]
+
+
+def test_every_command_names_a_module_with_a_main_function() -> None:
+    for name, (module, purpose) in COMMANDS.items():
+        text = (RESULTS.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert "\ndef main(" in text, name
+        assert purpose
 
 
 def test_a_new_row_takes_the_place_of_the_old_one() -> None:
@@ -87,16 +126,6 @@ def test_the_documentation_lists_every_row() -> None:
 def test_every_class_has_a_goal() -> None:
     assert {goal.kind for goal in GOALS} == set(CLASSES)
     assert row_line(row(cuts=None)).count("failed") == 1
-
-
-def test_baselines_are_kept_per_gpu(tmp_path: Path) -> None:
-    Baselines.open("NVIDIA H200", tmp_path).keep("conv/c/b1", {"torch": 1.0, "compile": None}, {"gpu": "NVIDIA H200"})
-    again = Baselines.open("NVIDIA H200", tmp_path)
-    again.keep("conv/c/b1", {"cudnn": 0.5}, {"gpu": "NVIDIA H200"})
-    assert json.loads((tmp_path / "baselines-nvidia-h200.json").read_text())["peers"] == {
-        "conv/c/b1": {"torch": 1.0, "cudnn": 0.5}
-    }
-    assert Baselines.open("another", tmp_path).peers == {}
 
 
 # ---- what a call measures

@@ -1,4 +1,4 @@
-"""Contenders of `bench/timing.py` without a GPU: what is recorded, and on which tensors kernels run."""
+"""Contenders of `bench/operators/timing.py` without a GPU: what is recorded, and on which tensors kernels run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from attrs import define, field
 from cuts.backends.device import Device
-from cuts.bench.timing import by_kernel, by_torch, run_once, together
+from cuts.bench.operators.timing import by_kernel, by_torch, run_once, together
 from cuts.ir.launch import KernelFunction
 
 

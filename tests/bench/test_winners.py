@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cuts.bench import ops, winners
-from cuts.bench.cases import all_cases, sampled
+from cuts.bench.operators import ops, winners
+from cuts.bench.operators.cases import all_cases, sampled
 
 from ..needs import needs_opencl
 

@@ -1,4 +1,4 @@
-"""Every operation in every element type, at ordinary and extreme values: a part of what `bench/sweep.py` does."""
+"""Every operation in every element type, at ordinary and extreme values: a part of the sweep."""
 
 from __future__ import annotations
 

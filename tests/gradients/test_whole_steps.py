@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from cuts.tests.needs import needs_cuda
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from cuts.bench.networks.own_steps import batch_of, training_graph
-from cuts.bench.steps import made_of
+from cuts.bench.networks.models import BY_NAME, Made
+from cuts.bench.networks.training import batch_of, training_graph
 
 #: Networks and batches. None has batch norms: of two small images these divide by deviations of eight numbers, layer
 #: behind layer, and what float64 makes of a network is then no measure for what rounds.
@@ -20,10 +20,30 @@ NETWORKS = ("bert-base:2", "bilstm:2", "dlrm:4")
 STEPS = 10
 
 
+class BiLSTM(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """One bidirectional layer of LSTM cells over frames [T, N, C]: the states of both directions."""
+
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(cells, cells, bidirectional=True)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
+        return self.layer(frames)[0]
+
+
+def made_of(text: str) -> Made:
+    """Return a small network and inputs of a batch, given `name:batch`."""
+    name, _, batch = text.partition(":")
+    if name != "bilstm":
+        return BY_NAME[name].make(int(batch), True)
+    torch.manual_seed(0)
+    return BiLSTM(8).eval(), (torch.randn(5, int(batch), 8),)
+
+
 @needs_cuda
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
-    made = made_of(network, small=True)
+    made = made_of(network)
     training = training_graph(made)
     plan = training.build("cuda")
     wrong = [r for r in plan.verify({**training.initial, **batch_of(training, made)}) if not r.ok]
@@ -33,7 +53,7 @@ def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
 @needs_cuda
 @pytest.mark.parametrize("network", ["mobilenetv2:2", "bert-base:2"])
 def test_ten_steps_twice_on_the_gpu_leave_the_same_bits(network: str) -> None:
-    made = made_of(network, small=True)
+    made = made_of(network)
     training: cuts.Training = training_graph(made)
     plan, data = training.build("cuda"), [batch_of(training, made)] * STEPS
     first, second = (training.run(data, plan, progress=False) for _ in range(2))

@@ -13,7 +13,7 @@ from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.bench.products import FORMATS, HandPoint, product_group
+from cuts.bench.operators.products import FORMATS, HandPoint, product_group
 from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule

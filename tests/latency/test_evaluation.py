@@ -1,12 +1,13 @@
-"""What the whole models reached, as `bench/layer_report.py` wrote it: fitting them takes too long for every commit."""
+"""Accuracy of the whole models, as `tests/latency/report.py` wrote it: fitting them is too slow for every commit."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from cuts.bench.layer_tables import DOCUMENT, RESULTS, with_sections
 from cuts.latency.networks import KNOWN
+
+from .report import DOCUMENT, RESULTS, with_sections
 
 VALUES = json.loads(RESULTS.read_text(encoding="utf-8"))
 BASELINES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
-from cuts.bench.strategies import ReplayedSearch, first_of, regrets, searched, until
+from cuts.bench.tools.strategies import ReplayedSearch, first_of, regrets, searched, until
 from cuts.ir.errors import UsageError
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database

@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
-from cuts.bench.products import FORMATS, HandPoint, product_group
+from cuts.bench.operators.products import FORMATS, HandPoint, product_group
 from cuts.ir import CompileOptions, Graph, Node
 from cuts.ir.expr import call
 from cuts.ir.index import Var, as_index

@@ -1,0 +1,1 @@
+"""Measurements of `cuts`: single operations, whole networks, and tools that look at the compiler itself."""

@@ -1,0 +1,47 @@
+"""Runs one of the measurements: `python -m cuts.bench NAME [options]`; without a name, lists them."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+#: Module of each name, and its purpose.
+COMMANDS = {
+    "ops": ("operators.ops", "single operations beside cuBLASLt, cuDNN, PyTorch and torch.compile"),
+    "breadth": ("operators.breadth", "operations of the vocabulary, with gradients, beside torch.compile"),
+    "products": ("operators.products", "matrix products with matrix instructions, schedule by schedule"),
+    "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
+    "networks": ("networks.__main__", "the evaluation of DeepCuts: eight models beside their peers"),
+    "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
+    "launches": ("networks.launches", "the plan of a workload, launch by launch"),
+    "door": ("networks.door", "wall time of calls through torch.compile"),
+    "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
+    "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),
+    "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
+    "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),
+    "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
+    "compile": ("tools.compile_model", "compile time of a model, by pass"),
+    "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
+    "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
+}
+
+
+def main() -> int:
+    """Run the command that the first argument names."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        print("usage: python -m cuts.bench NAME [options]\n")
+        print("\n".join(f"  {known:<11} {purpose}" for known, (_, purpose) in COMMANDS.items()))
+        return int(name not in ("", "-h", "--help"))
+    module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
+    sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
+    return int(getattr(module, "exit_code", _plain)(module.main))
+
+
+def _plain(run: object) -> int:
+    assert callable(run)
+    return int(run() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""Runs cluster plans of models larger than their memory limit, beside the same models whole in memory.
+
+    python -m cuts.bench cluster --target cuda                                         # one GPU
+    torchrun --nproc-per-node 2 -m cuts.bench cluster --target cuda                    # two: groups, stages
+    python -m cuts.bench cluster --small                                               # on a CPU, in seconds
+
+Each case is predicted from rates measured just before, run, and compared with a run in memory: results are equal bit
+by bit on one process, and close where gradients are summed in another order. "share" is the time of the slower of
+storage and compute over the time of the run, "disk" the storage rate during the run over the rate before, "rest" the
+error of the prediction with the rate during the run. JSON goes to $OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed
+from attrs import asdict, evolve, frozen
+from cuts.cluster.batches import random_batches
+from cuts.cluster.describe import Machine, Transformer
+from cuts.cluster.feasible import fit
+from cuts.cluster.kernels import Kernels, compile_kernels
+from cuts.cluster.measure import RunPrediction, predict, storage_at_work
+from cuts.cluster.plan_file import ClusterPlan
+from cuts.cluster.running import Runner
+from cuts.cluster.ways import Way, columns
+
+#: Device memory that the capped runs may use, as a part of the model's weights (inference) or weights and state
+#: (training).
+LARGE = 1e12
+
+
+@frozen
+class ClusterCase:
+    """A run: its name, the model, the way, and the way that keeps all in memory."""
+
+    name: str
+    model: Transformer
+    way: Way
+    whole: Way
+    training: bool
+    steps: int
+
+
+def cases(small: bool, processes: int) -> list[ClusterCase]:
+    """Return the runs for a number of processes."""
+    hidden, heads, sequence = (128, 4, 32) if small else (2048, 16, 512)
+    deep, trained, micro = (6, 4, 1) if small else (20, 12, 2) if processes == 1 else (12, 4, 2)
+
+    def model(name: str, layers: int, batch: int, precision: str = "single") -> Transformer:
+        return Transformer(name, layers, hidden, heads, sequence, batch * micro, precision=precision)
+
+    if processes > 1:
+        return several(model, deep, trained, micro, processes)
+    whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
+    back, streamed = evolve(whole, activations="recompute"), Way(1, 1, 1, "PR", micro)
+    offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
+    outputs = Way(1, 1, 1, "PR", micro, "nothing", "offload")
+    plain, mixed = model("inference", deep, 4), model("mixed", deep, 8, "mixed")
+    return [
+        ClusterCase("inference PR", plain, streamed, whole, False, 3),
+        ClusterCase("inference PR offload", plain, outputs, whole, False, 2),
+        ClusterCase("inference AR", plain, Way(1, 1, 1, "AR", micro), whole, False, 1),
+        ClusterCase("training PR", model("training", trained, 4), offload, back, True, 2),
+        ClusterCase("mixed inference PR", mixed, streamed, whole, False, 3),
+        ClusterCase("mixed training PR", model("mixed-training", trained // 2, 4, "mixed"), offload, back, True, 2),
+    ]
+
+
+def several(
+    model: Callable[..., Transformer], layers: int, trained: int, micro: int, processes: int
+) -> list[ClusterCase]:
+    """Return the runs for several processes; the first four end within 240 s together on two GPUs."""
+    p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
+    group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
+    parts = Way(1, processes, 1, "PR", micro)
+    kept, whole_stages = evolve(parts, resident="weights"), evolve(p, resident="weights")
+    whole_groups = evolve(group, policy="AR", resident="weights", activations="recompute")
+    split, whole = evolve(parts, activations="recompute+offload"), evolve(kept, policy="AR", activations="recompute")
+    shared, staged = model("inference-parts", layers, 8), model("inference", layers, 8)
+    trained_stages = evolve(p, resident="gradients")
+    turns, stay = evolve(p, policy="PR"), evolve(whole_stages, policy="PR")
+    return [
+        ClusterCase("inference parts PR", shared, parts, kept, False, 3),
+        ClusterCase("inference stages PR", staged, turns, stay, False, 3),
+        ClusterCase("training groups PR", model("training", trained, 4 * processes), group, whole_groups, True, 2),
+        ClusterCase("training parts PR", model("trained-parts", trained, 8), split, whole, True, 2),
+        ClusterCase("training stages AR", model("stages", trained, 8), trained_stages, whole_stages, True, 2),
+    ]
+
+
+def engine_of(way: Way) -> Any:
+    """Return what connects the processes."""
+    if way.gpus == 1:
+        return None
+    from cuts.cluster.torch_engine import TorchEngine
+
+    return lambda device: TorchEngine(device, way.p, way.wp)
+
+
+def cap_of(case: ClusterCase, machine: Machine) -> float:
+    """Return the memory that a capped run may use: what the planner says that the way needs."""
+    return float(fit(columns([case.way]), case.model, machine, training=case.training).memory[0])
+
+
+def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
+    """Return a plan's kernels; runs of one shape share them."""
+    recompute = plan.way.activations.startswith("recompute") and plan.training
+    key = (
+        plan.model.precision,
+        plan.way.wp,
+        plan.way.micro,
+        plan.training,
+        plan.model.batch * plan.training,
+        recompute,
+    )
+    if key not in known:
+        known[key] = compile_kernels(plan, target)
+    return known[key]
+
+
+def folder_of(case: ClusterCase, root: Path, capped: bool) -> Path:
+    """Return where a run's files go: inference changes nothing, so all of it reads the same ones."""
+    own = case.name.replace(" ", "-") + ("" if capped else "-whole")
+    return root / (own if case.training else case.model.name)
+
+
+def run_once(
+    case: ClusterCase, capped: bool, make: Callable[[Path, ClusterPlan, float], Runner], root: Path, machine: Machine
+) -> tuple[dict[str, Any], Any]:
+    """Run a case, or the case whole in memory; return what it took, and what it computed."""
+    way = case.way if capped else case.whole
+    cap = cap_of(case, machine) if capped else LARGE
+    folder = folder_of(case, root, capped)
+    runner = make(folder, ClusterPlan(case.model, machine, way, case.training), cap)
+    found = predict(runner) if capped else None
+    row = predicted(found) if found else {}
+    outcome = computed(runner, case)
+    row |= taken(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
+    runner.engine.least(0)
+    runner.close()
+    if case.training and runner.engine.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    runner.engine.least(0)
+    return row, outcome
+
+
+def predicted(found: RunPrediction) -> dict[str, Any]:
+    """Return what the planner expects, from rates measured here."""
+    measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
+    rates = {"alone": found.reads.alone, "read": measured.storage_read, "write": measured.storage_write}
+    kernels = {"forward": block.forward, "backward": block.backward, "link": measured.gpu_link}
+    return {"predicted": terms["total"], "terms": terms, "storage": found.storage, **rates, **kernels}
+
+
+def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
+    """Run all steps; return what training made of the weights, or the first results of inference."""
+    if case.training:
+        runner.train(case.steps)
+        return weights_of(runner)
+    results = [runner.infer(number) for number in range(case.steps)]
+    return results[0]
+
+
+def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
+    """Return what a run reports, and what is predicted with the storage that it had."""
+    report, at_work = runner.report, storage_at_work(runner, found)
+    return {
+        "disk": at_work.part if at_work else 1.0,
+        "with_disk": at_work.seconds if at_work else found.terms["total"],
+        "seconds": report.seconds,
+        "losses": report.losses,
+        "memory": report.memory,
+        "cap": cap,
+        "weights": case.model.value_bytes * case.model.parameters // (case.way.p * case.way.wp),
+        "read_bytes": report.read_bytes,
+        "written_bytes": report.written_bytes,
+        "kernels": report.compute / len(report.seconds),
+    }
+
+
+def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
+    """Predict, run, and compare with the run that keeps all in memory."""
+    begin, batches = time.perf_counter(), cached(case)
+
+    def make(folder: Path, plan: ClusterPlan, cap: float) -> Runner:
+        kernels, engine = compiled(plan, target, known), engine_of(plan.way)
+        return Runner(plan, folder, target, memory=cap, engine=engine, kernels=kernels, batches=batches)
+
+    row: dict[str, Any] = {"case": case.name, "training": case.training, "way": asdict(case.way)}
+    outcomes = []
+    for capped in (True, False):
+        found, outcome = run_once(case, capped, make, root, machine)
+        row |= found
+        outcomes.append(outcome)
+        gc.collect()  # the runner's device memory
+    row["difference"] = max((float(np.abs(a - b).max()) for a, b in pairs(*outcomes)), default=0.0)
+    least, terms = min(row["seconds"][1:] or row["seconds"]), row["terms"]
+    row |= {"taken": least, "off": least / row["predicted"] - 1, "all": time.perf_counter() - begin}
+    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / least
+    return row
+
+
+def cached(case: ClusterCase) -> Any:
+    """Return random batches that are made once: making them is no part of a run."""
+    make = random_batches(case.model, case.way.micro, 0)
+    known: dict[Any, Any] = {}
+
+    def batch(step: int, group: int, micro: int) -> Any:
+        key = (group, micro)  # every step sees the same data
+        if key not in known:
+            known[key] = make(0, group, micro)
+        return known[key]
+
+    for group in range(case.way.dp):
+        for micro in range(case.model.batch // (case.way.dp * case.way.micro)):
+            batch(0, group, micro)
+    return batch
+
+
+def weights_of(runner: Runner) -> dict[int, Any]:
+    """Return what training made of this stage's weights."""
+    made = runner.store.weights
+    generation = runner.done % 2
+    paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
+    return {
+        layer: np.fromfile(path, made.dtype.numpy, offset=made.start).astype(np.float32)
+        for layer, path in paths.items()
+    }
+
+
+def pairs(mine: dict[int, Any], other: dict[int, Any]) -> list[tuple[Any, Any]]:
+    """Return what both runs have, side by side; stages of two ways may have other layers."""
+    return [(mine[key], other[key]) for key in mine if key in other]
+
+
+def line(r: dict[str, Any]) -> str:
+    """Return a case's line of the table."""
+    sizes = f"{r['case']:22}{r['weights'] / 1e9:7.3f}{r['cap'] / 1e9:8.3f}{r['memory'] / 1e9:7.3f}"
+    times = f"{r['predicted']:11.3f}{r['taken']:9.3f}{r['off']:+8.1%}{r['share']:7.2f}{min(r['whole_seconds']):8.3f}"
+    rates = f"{r['disk']:6.2f}{r['taken'] / r['with_disk'] - 1:+8.1%}"
+    rates += f"{r['difference']:10.2g}{r['read'] / 1e9:11.2f}{r['write'] / 1e9:7.2f}"
+    return f"{sizes}{times}{rates}{r['forward'] * 1e3:8.2f}{r['backward'] * 1e3:8.2f}{r['all']:7.1f}"
+
+
+HEAD = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>9}{'off':>8}{'share':>7}{'whole':>8}"
+HEAD += f"{'disk':>6}{'rest':>8}{'max diff':>10}{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"
+
+
+def main() -> None:
+    """Run the cases for the processes that there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="opencl")
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
+    parser.add_argument("--folder", help="where files go (default a temporary folder)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
+    arguments = parser.parse_args()
+    processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if arguments.target == "cuda" and processes > 1:
+        os.environ["CUDA_DEVICE"] = os.environ.get("LOCAL_RANK", "0")  # the device of PyCUDA's context
+    machine = Machine("here", 1, processes, 1e13, 1.0, LARGE, 1e9, 1e9, 1e11, 1e11)
+    root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
+    rows, begin = [], time.perf_counter()
+    known: dict[Any, Kernels] = {}
+    for case in cases(arguments.small, processes):
+        if arguments.only not in case.name or time.perf_counter() - begin > arguments.seconds:
+            continue
+        if rank == 0:
+            print(f"{time.perf_counter() - begin:6.1f} s: {case.name}", flush=True)
+        rows.append(run_case(case, arguments.target, root, machine, known))
+        if rank == 0:
+            print(HEAD, line(rows[-1]), sep="\n", flush=True)
+            if out := os.environ.get("OUT"):
+                Path(out, f"cluster_run_{processes}.json").write_text(json.dumps(rows, indent=1))
+    if rank == 0:
+        print(HEAD, *map(line, rows), sep="\n", flush=True)
+    shutil.rmtree(root, ignore_errors=True) if rank == 0 else None
+    if processes > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measurements of single operations beside the vendor libraries and torch.compile."""

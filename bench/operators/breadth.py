@@ -1,0 +1,346 @@
+"""Operations of the vocabulary beside the better of PyTorch and torch.compile on a CUDA device.
+
+    python -m cuts.bench breadth --limit 400 --out bench/results/breadth.json
+
+A call skips the rows that the file has; `--below 0.8` repeats the rows below that speed, with `--reuse` beside the
+recorded times of the peers. An operation is a function of PyTorch (`bench/operators/suite.py`), imported through
+torch.export. All run in strict fp32 as CUDA graphs, with cold caches, in alternating rounds. Processes import the rows
+of a part while the part before it is tuned, with `--budget` seconds a row. A failure is a row, too. The table lists
+rows below 0.8, means by family, and the share of rows at 0.8 and above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+from cuts.backends.device import Device
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
+from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
+from cuts.bench.operators.contenders import Peers
+from cuts.bench.operators.suite import EVERY, GradientOperation
+from cuts.bench.operators.timing import Contender, in_turns, together
+from cuts.bench.operators.tuned import Tuned, bind, cold_sets, tune, tuned_apart, with_times
+from cuts.bench.operators.vocabulary import TorchCase
+from cuts.bench.tools.records import (
+    Row,
+    add_row_options,
+    circumstances,
+    exit_code,
+    figure,
+    geomean,
+    is_stale,
+    key_of,
+    merged,
+    read_rows,
+    share,
+    write_rows,
+)
+from cuts.ir.budget import cores
+from cuts.ir.target import Target
+from cuts.search.session import tuning_session
+
+#: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
+TOGETHER = 48
+#: Speed from which on a row counts as good enough.
+ENOUGH = 0.8
+#: Lines of a document between which the families' table stands.
+MARKS = ("<!-- breadth: begin -->", "<!-- breadth: end -->")
+#: Seconds that must be left for another part to begin.
+_LEAST = 15.0
+
+
+@define
+class Breadth:
+    """A run of the suite: device, options, and rows so far."""
+
+    options: argparse.Namespace
+    target: Target
+    device: Device
+    torch: Any
+    rows: list[Row]
+    facts: dict[str, Any]
+    begin: float = field(factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the call should end."""
+        return float(self.options.limit) - (time.monotonic() - self.begin)
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Measure rows by their numbers, some dozens at a time, until none or no time is left. Rows that are tuned
+        together take about as long, where that is known, for a search looks first at what takes longest.
+        """
+        numbers = self._by_time(numbers)
+        parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
+        ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
+        left = len(numbers)
+        try:
+            begun = self._begin(parts[0], ahead) if parts else []
+            for part, following in zip(parts, [*parts[1:], []], strict=True):
+                if self.left < _LEAST:
+                    break
+                begun = self._part(part, begun, following, ahead)
+                left -= len(part)
+        finally:
+            ahead.close()
+        self._say(f"in all, {left} rows are left")
+
+    def _by_time(self, numbers: Sequence[int]) -> list[int]:
+        """Return rows in parts of rows that take about as long; the part that has the slowest, of all beside their
+        peers, comes first.
+        """
+        known = {key_of(row): row for row in self.rows}
+        found = {n: known.get(f"{EVERY[n].operation.family}/{EVERY[n].name}/b1") for n in numbers}
+        if None in found.values():
+            return list(numbers)
+        each = sorted(numbers, key=lambda n: figure(found[n] or {}, "speed") or 0.0)
+        size = max(1, self.options.together)
+        parts = [each[start : start + 2 * size] for start in range(0, len(each), 2 * size)]
+        return [n for part in parts for n in sorted(part, key=lambda n: (found[n] or {}).get("cuts_ms") or 0.0)]
+
+    def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
+        """Begin to make rows ready, for torch.compile where its times are wanted and not known."""
+        compiles = self.options.compile and self.torch is not None
+        return ahead.begin(numbers, [number for number in numbers if compiles and not self._known(number)])
+
+    def _say(self, what: str) -> None:
+        print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
+
+    def _part(
+        self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
+    ) -> list[Future[Ready]]:
+        """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""
+        found = dict(zip(numbers, ahead.rows(begun), strict=True))
+        self._say(f"{len(found)} rows are ready")
+        later = self._begin(following, ahead)
+        for number, each in found.items():
+            if each.graph is None:
+                self._keep(self._row(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
+        cases = {
+            number: EVERY[number].case(each.graph, each.sources)
+            for number, each in found.items()
+            if each.graph is not None
+        }
+        tuned = tuned_apart(list(cases.values()), self._tuned)
+        self._say(f"{len(cases)} rows are tuned")
+        wait(later, timeout=max(0.0, self.left))
+        for (number, case), kernels in zip(cases.items(), tuned, strict=True):
+            if self.left < 0:
+                break
+            self._keep(self._measured(number, case, found[number], kernels))
+        self._say(f"{len(cases)} rows are timed")
+        return later
+
+    def _tuned(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
+        with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
+            return tune(cases, self.target, emit, selector)
+
+    def _known(self, number: int) -> dict[str, float]:
+        """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
+        key = (EVERY[number].operation.family, EVERY[number].name, self.device.name)
+        found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["device"]) == key and r["peers"])
+        return dict(next(found, {})) if self.options.reuse else {}
+
+    def _keep(self, row: Row) -> None:
+        self.rows = merged(self.rows, row)
+        write_rows(self.options.out, self.rows)
+        print(line(row), flush=True)
+
+    # ---- one row
+
+    def _row(self, family: str, name: str) -> Row:
+        return {"suite": "breadth", "class": family, "name": name, "batch": 1, "precision": "fp32", "cuts_ms": None,
+                "peers": {}, "budget_s": self.options.budget, **self.facts}  # fmt: skip
+
+    def _measured(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
+        row = self._row(case.kind, case.name)
+        if isinstance(tuned, str):
+            return row | {"failure": tuned}
+        row |= {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
+        return with_times(row, self.torch, lambda: self._times(number, tuned, ready))
+
+    def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
+        sets = cold_sets(tuned, self.device, self.target.l2_bytes)
+        launches = bind(tuned, self.device, sets)
+        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
+        launches[0]()
+        known = self._known(number)
+        wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
+        if self.torch is not None:
+            peers = Peers(tuned, self.device, self.torch, sets, EVERY[number].operation.call)
+            wrong = peers.difference()
+            ways = {"torch": peers.eager, **({"compile": peers.compiled} if self.options.compile else {})}
+            for name, make in ways.items() if not known else ():
+                if name not in missing:
+                    try:
+                        contenders.append(make())
+                    except RuntimeError as error:  # what cannot be recorded, or a compiler that fails
+                        missing[name] = str(error).partition("\n")[0]
+        timings = in_turns(self.device, contenders)
+        times = {name: timing.median * 1e3 for name, timing in timings.items()}
+        found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times or known}
+        found |= {"reused": True} if known else {}
+        found |= {"sets": len(sets), "bytes": sets[0].nbytes} | ({"missing": missing} if missing else {})
+        return found | ({"wrong": wrong} if wrong else {})
+
+
+def describe(record: Any) -> dict[str, object]:
+    """Return what a row says of a kernel: its parameters, its time where it was measured, and what limits it."""
+    keys = ("ops", "algorithms", "parameters", "measured", "estimate", "limit", "bound")
+    return {key: record[key] for key in keys if key in record}
+
+
+def speed(row: Row) -> float:
+    """Return the best peer's time over ours; 0 where there is no right result, or no peer."""
+    return 0.0 if row.get("wrong") else figure(row, "speed") or 0.0
+
+
+def line(row: Row) -> str:
+    """Return a row as a line of text, times in microseconds."""
+    head = f"{row['class']:<16} {row['name']:<52}"
+    if row["cuts_ms"] is None:
+        return f"{head} failed: {row['failure']}"
+    peers = "  ".join(f"{name} {ms * 1e3:.1f}" for name, ms in row["peers"].items())
+    says = f"  WRONG: {row['wrong']}" if row.get("wrong") else ""
+    return (
+        f"{head} {row['cuts_ms'] * 1e3:>9.1f} us {speed(row):>5.2f}x  {peers}  bound {row['bound_ms'] * 1e3:.1f}{says}"
+    )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the rows that are not fast enough, the slowest first, and the figures of each family and of all."""
+    slow = sorted((row for row in rows if speed(row) < ENOUGH), key=speed)
+    lines = [line(row) for row in slow]
+    families = list(dict.fromkeys(row["class"] for row in rows))
+    lines.append(f"{'family':<18}{'rows':>5}{'mean':>8}{'from ' + str(ENOUGH):>10}  slowest, fastest")
+    lines += [_figures(name, [row for row in rows if row["class"] == name]) for name in families]
+    return "\n".join([*lines, _figures("all", rows)])
+
+
+def _figures(name: str, rows: Sequence[Row]) -> str:
+    """Return the geometric mean of the rows that have a result, and the share of all that are fast enough."""
+    known = [speed(row) for row in rows if speed(row)]
+    share = sum(speed(row) >= ENOUGH for row in rows) / len(rows) if rows else 0.0
+    mean = f"{geomean(known):>8.2f}{share:>10.0%}  {min(known):.2f}, {max(known):.2f}" if known else "       -"
+    failed = len(rows) - len(known)
+    return f"{name:<18}{len(rows):>5}{mean}{f', {failed} without a right result' if failed else ''}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return every row as a table for a document, by family, times in microseconds."""
+    lines = ["| operation | cuts | PyTorch | torch.compile | speed | bound |", "|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda r: (str(r["class"]), str(r["name"]))):
+        times = [row["cuts_ms"], row["peers"].get("torch"), row["peers"].get("compile")]
+        cells = ["-" if ms is None else f"{ms * 1e3:.1f}" for ms in (*times, row.get("bound_ms"))]
+        cells.insert(3, f"{speed(row):.2f}")
+        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def families(rows: Sequence[Row]) -> str:
+    """Return the figures of each family and of all as a table for a document."""
+    lines = ["| family | rows | mean speed | from 0.8 | slowest | fastest |", "|---|---|---|---|---|---|"]
+    for name in (*dict.fromkeys(row["class"] for row in rows), "all"):
+        own = [speed(row) for row in rows if name in (row["class"], "all")]
+        known = [each for each in own if each] or [0.0]
+        enough = sum(each >= ENOUGH for each in own) / max(1, len(own))
+        figures = (f"{len(own)}", f"{geomean(known):.2f}", f"{enough:.0%}".replace("%", " %"), f"{min(known):.2f}")
+        lines.append(f"| {name} | {' | '.join(figures)} | {max(known):.2f} |")
+    return "\n".join(lines)
+
+
+def between(text: str, table: str) -> str:
+    """Return a document with a table between its marks.
+
+    Raises `ValueError` where it has none.
+    """
+    before, first, rest = text.partition(MARKS[0])
+    _, last, after = rest.partition(MARKS[1])
+    if not first or not last:
+        raise ValueError(f"expected the lines {MARKS[0]} and {MARKS[1]}")
+    return f"{before}{first}\n{table}\n{last}{after}"
+
+
+def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """Return rows with those of another file that are newer, in the order that they had."""
+    found = {key_of(row): row for row in rows}
+    for row in others:
+        if row["date"] >= found.get(key_of(row), row)["date"]:
+            found[key_of(row)] = row
+    return list(found.values())
+
+
+def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
+    """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
+    known = {key_of(row): row for row in rows}
+    found = []
+    for number, row in enumerate(EVERY):
+        old = known.get(f"{row.operation.family}/{row.name}/b1")
+        again = old is None or options.again or (options.below and speed(old) < options.below)
+        wanted = isinstance(row.operation, GradientOperation) == options.gradients
+        named = not options.only or any(text in f"{row.operation.family}/{row.name}" for text in options.only)
+        if wanted and again and named:
+            found.append(number)
+    turn, turns = options.share
+    return found[turn::turns]
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose family or name contains this")
+    parser.add_argument("--gradients", action="store_true", help="the suite of gradients (bench/operators/suite.py)")
+    parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
+    parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
+    parser.add_argument("--workers", type=int, default=cores(), metavar="N", help="processes that prepare")
+    parser.add_argument(
+        "--share",
+        type=share,
+        default=(0, 1),
+        metavar="K/N",
+        help="every N-th of the rows, from number K on: for N GPUs",
+    )
+    parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
+    parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
+    parser.add_argument("--add", nargs="+", type=Path, metavar="FILE", help="take in newer rows of other files")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="write the families' table there")
+    add_row_options(parser, "breadth.json")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Measure what is missing and print the table."""
+    options = arguments()
+    rows = read_rows(options.out)
+    for other in options.add or ():
+        rows = newest(rows, read_rows(other))
+        write_rows(options.out, rows)
+    fresh = [row for row in rows if not is_stale(row)]
+    if options.document:
+        text = options.document.read_text(encoding="utf-8")
+        options.document.write_text(
+            between(text, families([row for row in rows if not is_stale(row)])), encoding="utf-8"
+        )
+    if not (options.table or options.markdown or options.add or options.document):
+        target = find_target(options.target)
+        device = open_device(target)
+        facts = circumstances(device.name, options.commit)
+        torch = None if options.no_peers else load_settled_torch()
+        suite = Breadth(options, target, device, torch, rows, facts)
+        suite.run(select(options, rows))
+        fresh = [row for row in suite.rows if not is_stale(row)]
+    print(markdown(fresh) if options.markdown else summary(fresh))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,118 @@
+"""Rows of the suite of single operations: gradients of convolutions, all cases, samples of them.
+
+Data gradients are of class `dgrad`, filter gradients of class `wgrad`. As in a training step, neither operand is known
+when they are compiled. The declaration of a row is derived from that of the convolution.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from attrs import frozen
+from cuts.bench.operators.shapes import Case, convolution_cases, dense_cases, gemm_cases, memory_cases
+from cuts.ir.attributes import Attribute
+from cuts.ir.graph import Graph, Node
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+from cuts.ops.gradient.gradients import Gradients
+
+#: Batches that networks are trained with.
+TRAINING_BATCHES = (16, 64)
+#: The class of rows for the gradient of each operand.
+KINDS = ("dgrad", "wgrad")
+#: What rows call the operands of a convolution, and the gradient of its result.
+OPERANDS, GIVEN = ("x", "w"), "dy"
+
+
+@frozen
+class GradientCase(Case):
+    """The gradient of operand `position` of a convolution, whose operands have the shapes `forward`; `nodes` have the
+    attributes of that convolution.
+    """
+
+    forward: tuple[tuple[int, ...], ...] = ()
+    position: int = 0
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The derived declaration, and those that its algorithms need."""
+        _, texts = self._derived
+        return texts
+
+    def graph(self, registry: Registry) -> Graph:
+        """Return the case as a graph of one node."""
+        node, _ = self._derived
+        types = {name: TensorType(self.dtype, shape) for name, shape in self.inputs.items()}
+        (types["y"],) = registry[node.op].instantiate([types[t] for t in node.operands], {}).output_types
+        return Graph(self.key, tuple(self.inputs), ("y",), types, (node,))
+
+    @property
+    def _derived(self) -> tuple[Node, tuple[Source, ...]]:
+        return _derive(self.forward, tuple(sorted(self.nodes[0][3].items())), self.position, self.dtype)
+
+
+@cache
+def _derive(
+    shapes: tuple[tuple[int, ...], ...], attributes: tuple[tuple[str, Attribute], ...], position: int, dtype: DType
+) -> tuple[Node, tuple[Source, ...]]:
+    """Return the node that computes a gradient, and the declarations that it needs."""
+    gradients = Gradients(Registry.builtin())
+    instance = gradients.registry["conv"].instantiate([TensorType(dtype, s) for s in shapes], dict(attributes))
+    (step,) = gradients.steps(instance, (OPERANDS[position],), ("y",))
+    texts = tuple(Source(f"{name}.cuts", text) for name, text in gradients.texts.items())
+    return Node(step.name, step.op, step.inputs, ("y",)), texts
+
+
+def gradient_cases(batches: Iterable[int] = TRAINING_BATCHES) -> Iterator[Case]:
+    """Yield the data gradient, then the filter gradient, of every distinct convolution of the four networks."""
+    for batch in batches:
+        for position, kind in enumerate(KINDS):
+            for case in convolution_cases((batch,)):
+                yield gradient_case(case, position, kind)
+
+
+def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
+    """Return the case of the gradient of an operand of a convolution."""
+    ((op, _, _, attributes),) = case.nodes
+    image, weight = case.inputs.values()
+    strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
+    result = (image[0], weight[0], *(_extent(*e) for e in zip(image[2:], weight[2:], strides, pads, strict=True)))
+    other = OPERANDS[1 - position]
+    inputs = {other: (image, weight)[1 - position], GIVEN: result}
+    nodes = ((op, tuple(inputs), "y", attributes),)
+    return GradientCase(
+        kind, case.name, case.batch, inputs, nodes, dict(case.uses), forward=(image, weight), position=position
+    )
+
+
+def pair(value: object) -> tuple[int, int]:
+    """Return what an attribute says of rows and of columns."""
+    assert isinstance(value, tuple)
+    return int(value[0]), int(value[1])
+
+
+def _extent(size: int, kernel: int, stride: int, pad: int) -> int:
+    return (size + 2 * pad - kernel) // stride + 1
+
+
+#: Every class of rows.
+CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory", *KINDS)
+
+
+def sampled(cases: Iterable[Case], every: int) -> list[Case]:
+    """Return the first of every few cases of each class and batch size, so that all kinds of them are there."""
+    counts: Counter[tuple[str, int]] = Counter()
+    chosen = []
+    for case in cases:
+        if counts[case.kind, case.batch] % every == 0:
+            chosen.append(case)
+        counts[case.kind, case.batch] += 1
+    return chosen
+
+
+def all_cases() -> list[Case]:
+    """Return every row of the benchmark."""
+    return [*convolution_cases(), *gemm_cases(), *dense_cases(), *memory_cases(), *gradient_cases()]

@@ -1,0 +1,374 @@
+"""The contenders of a row, all in the same precision, on the same tensors.
+
+Contenders are the kernels of `cuts`, PyTorch eager, torch.compile, the fastest plan that the heuristics of cuBLASLt
+propose (planned, timed and run by `nvmath-python`), the fastest plan of cuDNN in the better of two layouts, and a copy
+on the device. TF32 is off unless the precision is `tf32`; cuDNN benchmarks its algorithms.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from attrs import define, evolve
+from cuts.backends.device import Device, Pointer
+from cuts.backends.library.contraction import Block, Convolution, find_convolution
+from cuts.backends.library.cudnn import Numerics, Wanted
+from cuts.backends.library.routine import require_library
+from cuts.bench.operators.cases import GIVEN, OPERANDS, GradientCase, pair
+from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
+from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
+from cuts.bench.operators.tuned import Tuned, TunedBuffers, group_of
+from cuts.ir.atoms import MATH_MODES
+from cuts.ir.attributes import Attribute
+from cuts.ir.errors import BackendError
+from cuts.ir.precision import PRECISIONS
+from cuts.ir.types import DType, row_major
+
+#: Plans that the heuristics are asked for, and runs of each.
+PLANS, RUNS = 32, 10
+#: How the policies of f32 multiply; half types are multiplied as they are, and added up in f32.
+_COMPUTED = {"fp32": "COMPUTE_32F_PEDANTIC", "fp32x3": "COMPUTE_32F_PEDANTIC", "tf32": "COMPUTE_32F_FAST_TF32"}
+
+#: Operations that are a product of two matrices: the two, from the inputs of a case.
+_FACTORS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "matmul": lambda a, b: (a, b),
+    "gemm": lambda a, b: (a, b.T),  # weights of a dense layer, stored as frameworks do
+}
+
+
+def is_product(case: Case) -> bool:
+    """Whether a case is one product of matrices."""
+    return len(case.nodes) == 1 and case.nodes[0][0] in _FACTORS
+
+
+def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function of a case's inputs that multiplies them by the fastest plan, which is found on the given ones.
+
+    Raises `BackendError` where nvmath-python is not installed, or has no plan.
+    """
+    factors = _FACTORS[case.nodes[0][0]]
+    try:
+        advanced: Any = import_module("nvmath.linalg.advanced")
+        kind = advanced.MatmulComputeType[_COMPUTED.get(case.precision, "COMPUTE_32F")]
+        product = advanced.Matmul(*factors(*inputs), options={"compute_type": kind})
+        product.plan(preferences={"limit": PLANS})
+        product.autotune(iterations=RUNS)
+    except Exception as error:  # besides ImportError, nvmath raises errors of its own
+        raise BackendError(f"cuBLASLt cannot be used: {error}", hint="pip install nvmath-python") from error
+
+    def run(*given: Any) -> Any:
+        a, b = factors(*given)
+        product.reset_operands(a=a, b=b)
+        return product.execute()
+
+    return run
+
+
+Tensors = Mapping[str, Any]
+
+
+def load_torch(precision: str = "fp32") -> Any:
+    """Import PyTorch with cuDNN's benchmark mode; products of f32 are strict, unless the precision is `tf32`."""
+    torch = import_module("torch")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def function_of(case: Case, torch: Any) -> Callable[..., Any]:
+    """Return a case as a function of its inputs in order."""
+    if isinstance(case, GradientCase):
+        return _gradient(case, torch)
+    steps = [(_BUILDERS[op](torch, attributes), operands, result) for op, operands, result, attributes in case.nodes]
+    names = tuple(case.inputs)
+
+    def run(*inputs: Any) -> Any:
+        values = dict(zip(names, inputs, strict=True))
+        for call, operands, result in steps:
+            values[result] = call(*(values[t] for t in operands))
+        return values[steps[-1][2]]
+
+    return run
+
+
+Builder = Callable[[Any, Mapping[str, Attribute]], Callable[..., Any]]
+
+
+def _ints(value: Attribute) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(int(v) for v in value)
+
+
+def _conv(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+    pads, strides, groups = _ints(a["pads"]), _ints(a["strides"]), int(str(a["groups"]))
+    return lambda x, w: torch.nn.functional.conv2d(x, w, None, strides, pads[:2], 1, groups)
+
+
+def _gradient(case: GradientCase, torch: Any) -> Callable[..., Any]:
+    """Return the gradient of one operand of a convolution; the operand itself only lends its shape."""
+    ((_, _, _, a),), position = case.nodes, case.position
+    strides, pads, groups = _ints(a["strides"]), _ints(a["pads"]), int(str(a["groups"]))
+    wanted = [position == 0, position == 1, False]
+
+    def run(other: Any, given: Any) -> Any:
+        shaped = other.new_empty(1).expand(case.forward[position])
+        image, weight = (shaped, other) if position == 0 else (other, shaped)
+        return torch.ops.aten.convolution_backward(
+            given, image, weight, None, strides, pads[:2], (1, 1), False, (0, 0), groups, wanted
+        )[position]
+
+    return run
+
+
+def _pool(kind: str) -> Builder:
+    def build(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+        call, pads = getattr(torch.nn.functional, kind), _ints(a.get("pads", (0, 0)))
+        return lambda x: call(x, _ints(a["kernel_shape"]), _ints(a["strides"]), pads[:2])
+
+    return build
+
+
+def _permuted(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+    return lambda x: x.permute(_ints(a["perm"])).contiguous()
+
+
+def _layer_norm(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+    return lambda x, scale, bias: torch.nn.functional.layer_norm(x, x.shape[-1:], scale, bias)
+
+
+def _batch_norm(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+    return lambda x, scale, bias, mean, var: torch.nn.functional.batch_norm(x, mean, var, scale, bias)
+
+
+def _plain(path: str, **fixed: object) -> Builder:
+    def build(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+        call = torch
+        for name in path.split("."):
+            call = getattr(call, name)
+        return lambda *x: call(*x, **fixed)
+
+    return build
+
+
+def _sum(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+    return lambda x: torch.sum(x, _ints(a["axes"]), keepdim=True)
+
+
+_BUILDERS: Mapping[str, Builder] = {
+    "conv": _conv,
+    "matmul": _plain("matmul"),
+    "gemm": _plain("nn.functional.linear"),
+    "relu": _plain("relu"),
+    "add": _plain("add"),
+    "mul": _plain("mul"),
+    "sigmoid": _plain("sigmoid"),
+    "softmax": _plain("softmax", dim=-1),
+    "transpose": _permuted,
+    "max_pool": _pool("max_pool2d"),
+    "average_pool": _pool("avg_pool2d"),
+    "global_average_pool": lambda torch, a: lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1),
+    "layer_norm": _layer_norm,
+    "batch_norm": _batch_norm,
+    "reduce_sum": _sum,
+}
+
+
+class View:
+    """Memory of ours as an array of a library that knows `__cuda_array_interface__`; nothing is copied."""
+
+    def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": tuple(shape),
+            "typestr": kind,
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:
+    """Return memory of ours as a tensor; PyTorch knows bfloat16 by no name that others have, so it goes as bits."""
+    if dtype is DType.BF16:
+        return torch.as_tensor(View(address, shape, "<i2"), device="cuda").view(torch.bfloat16)
+    return torch.as_tensor(View(address, shape, dtype.numpy.str), device="cuda")
+
+
+#: Error relative to the root mean square of a result at which a row counts as wrong.
+WRONG = 1e-3
+#: The parts of a convolution whose gradients rows compute, by the position of the operand.
+PARTS: tuple[Wanted, Wanted] = ("image", "filter")
+
+
+@define
+class Peers:
+    """The libraries on the same tensors; `call` is the case as a function of PyTorch."""
+
+    tuned: Tuned
+    device: Device
+    torch: Any
+    sets: Sequence[TunedBuffers]
+    call: Callable[..., Any]
+
+    def eager(self) -> Contender:
+        """Return PyTorch, operation by operation."""
+        return self._recorded("torch", self.call)
+
+    def compiled(self, mode: str = "default") -> Contender:
+        """Return what torch.compile makes of the case in a mode, for these shapes alone."""
+        self.torch._dynamo.reset()
+        return self._recorded("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
+
+    def libraries(self, case: Case) -> Iterator[Contender]:
+        """Yield cuBLASLt or cuDNN where the case is theirs."""
+        if is_product(case):
+            yield from self._unless_missing(
+                lambda: self._recorded("cublaslt", best_product(case, self._views(self.sets[0])))
+            )
+        if isinstance(case, GradientCase):
+            yield from self._unless_missing(lambda: self._cudnn(*gradient_of(case)))
+        elif (convolution := convolution_of(case)) is not None:
+            yield from self._unless_missing(lambda: self._cudnn(convolution))
+
+    def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
+        """Yield a contender, or say why there is none: a library that is not installed, or refuses."""
+        try:
+            yield make()
+        except (BackendError, RuntimeError) as error:
+            message = error.message if isinstance(error, BackendError) else str(error).partition("\n")[0]
+            print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
+
+    def difference(self) -> str:
+        """Return how the results on the first set differ from PyTorch's, nothing where they do not."""
+        wanted = self.call(*self._views(self.sets[0]))
+        parts = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
+        self.torch.cuda.synchronize()
+        pairs = zip(self.tuned.case.outputs, parts, strict=True)
+        return next((text for name, part in pairs if (text := self._differs(self.tuned.name(name), part))), "")
+
+    def _differs(self, name: str, wanted: Any) -> str:
+        """Return how one result differs from PyTorch's: floats relative to their root mean square, others at all."""
+        type_ = self.tuned.graph.types[name]
+        found = np.empty(type_.shape, type_.dtype.numpy)
+        self.device.download(found, self.sets[0].place(name))
+        wanted = wanted.permute(TO_LAST) if self.tuned.case.channels_last else wanted.reshape(type_.shape)
+        if not type_.dtype.is_float:
+            wrong = int((found != wanted.cpu().numpy()).sum())
+            return f"{wrong} of {found.size} integers differ from PyTorch's" if wrong else ""
+        wanted = wanted.float()
+        error = self.torch.from_numpy(found.astype(np.float32)).to(wanted.device) - wanted
+        scale = float(wanted.square().mean().sqrt()) or 1.0
+        worst = float(error.abs().max()) / scale
+        # PyTorch rounds a half type behind every operation of a case, at most four; the largest value has most to lose.
+        math = PRECISIONS[self.tuned.case.precision].math
+        rounding = max(type_.dtype.element.epsilon, MATH_MODES[math].epsilon if math else 0.0)
+        allowed = max(WRONG, 4 * rounding * max(1.0, float(wanted.abs().max()) / scale))
+        return "" if worst <= allowed else f"differs from PyTorch by {worst:.2g} of the root mean square"
+
+    def _views(self, memory: TunedBuffers) -> list[Any]:
+        views = []
+        for name, shape in self.tuned.case.inputs.items():
+            place = memory.place(self.tuned.name(name))
+            address = int(place.buffer.handle) + place.offset
+            turned = self.tuned.case.turned(name)
+            lies = tuple(shape[d] for d in TO_LAST) if turned else shape
+            view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
+            views.append(view.permute(TO_FIRST) if turned else view)
+        return views
+
+    def _recorded(self, name: str, call: Any) -> Contender:
+        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
+        own.
+        """
+        inputs = [self._views(memory) for memory in self.sets]
+        return by_torch(self.device, self.torch, name, [partial(call, *each) for each in inputs])
+
+    def _cudnn(self, convolution: Convolution, wanted: Wanted = "result") -> Contender:
+        library: Any = require_library("cudnn")
+        policy = PRECISIONS[self.tuned.case.precision]
+        numerics = Numerics(policy.stored, tensor_cores=policy.math == "tf32")
+        found = []
+        for there, places in ((convolution, self._places), (channels_last(convolution), self._copies)):
+            sets = [places(memory) for memory in self.sets]
+            plans = library.plans(self.device, there, sets[0], numerics, wanted)
+            found += [(plan.seconds, plan.launch, sets) for plan in plans]
+        if not found:
+            raise BackendError(f"cuDNN has no plan in {policy.name}")
+        _, best, sets = min(found, key=lambda each: each[0])
+        return Contender("cudnn", self.device.capture(together([best.on(each) for each in sets])), len(sets))
+
+    def _places(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
+        """Return where the tensors of the case lie."""
+        return {
+            tensor: memory.place(self.tuned.name(tensor))
+            for tensor in (*self.tuned.case.inputs, *self.tuned.case.outputs)
+        }
+
+    def _copies(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
+        """Return copies of the tensors, to be read in another order: their numbers are random either way."""
+        copies = {}
+        for tensor, place in self._places(memory).items():
+            nbytes = self.tuned.type_of(self.tuned.name(tensor)).nbytes
+            copies[tensor] = Pointer(self.device.allocate(nbytes))
+            self.device.copy(copies[tensor], place, nbytes)
+        return copies
+
+
+def convolution_of(case: Case) -> Convolution | None:
+    """Return the convolution that a case is, in whatever type; None where it is none."""
+    group = group_of(evolve(case, precision="fp32", channels_last=False)) if len(case.nodes) == 1 else None
+    return find_convolution(group) if group else None
+
+
+def gradient_of(case: GradientCase) -> tuple[Convolution, Wanted]:
+    """Return the convolution of a gradient's row on tensors of the row, and which part of it the row computes."""
+    ((_, _, result, attributes),) = case.nodes
+    image, weight = case.forward
+    names = [result if case.position == place else operand for place, operand in enumerate(OPERANDS)]
+    strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
+    blocks = (dense(names[0], image), dense(names[1], weight), dense(GIVEN, case.inputs[GIVEN]))
+    return Convolution(*blocks, strides, (1, 1), pads, pads), PARTS[case.position]
+
+
+def dense(tensor: str, shape: tuple[int, ...]) -> Block:
+    """Return a tensor in the usual order of dims."""
+    return Block(tensor, shape, row_major(shape))
+
+
+def channels_last(convolution: Convolution) -> Convolution:
+    """Return a convolution on dense tensors whose channels are the innermost dim."""
+
+    def turned(block: Block) -> Block:
+        steps, size = [0] * len(block.sizes), 1
+        for dim in (1, *reversed(range(2, len(block.sizes))), 0):
+            steps[dim], size = size, size * block.sizes[dim]
+        return Block(block.tensor, block.sizes, tuple(steps))
+
+    return evolve(
+        convolution,
+        image=turned(convolution.image),
+        filter=turned(convolution.filter),
+        result=turned(convolution.result),
+    )
+
+
+def copying(device: Device, nbytes: int, cache: int) -> Contender:
+    """Return the device's own copy as a contender: it reads half of `nbytes` and writes as many."""
+    half = max(16, nbytes // 2)
+    pairs = [(Pointer(device.allocate(half)), Pointer(device.allocate(half))) for _ in range(sets_for(2 * half, cache))]
+
+    def run() -> None:
+        for source, destination in pairs:
+            device.copy(destination, source, half)
+
+    return Contender("copy", device.capture(run), len(pairs))
+
+
+def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:
+    """Return the bytes per second that a large copy on the device reads and writes."""
+    source, destination = Pointer(device.allocate(nbytes)), Pointer(device.allocate(nbytes))
+    return 2 * nbytes / device.time(lambda: device.copy(destination, source, nbytes), warmup=2, repeats=10).median

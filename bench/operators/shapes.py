@@ -1,0 +1,389 @@
+"""Shapes of the suite of single operations: convolutions of four networks, matrix products, memory-bound operations.
+
+The convolutions are those of inference of one image (224 pixels a side, 299 for Inception-v3 without its auxiliary
+classifier). `CONVOLUTIONS` lists each distinct one as `channels x size, filters x height x width`, then `/stride`,
+`+pad` (or `+pad of rows,pad of columns`), `dw` for depthwise and `*count`. The networks have 53, 94, 120 and 52
+convolutions of 4.09, 5.71, 2.83 and 0.299 billion multiply-adds, which are the published figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from attrs import evolve, field, frozen
+from cuts.backends.device import Array
+from cuts.ir.attributes import Attribute
+from cuts.ir.graph import Graph, Node
+from cuts.ir.precision import PRECISIONS
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+
+#: Random numbers repeat after this many: a prime, so that no stride meets the same ones again.
+PERIOD = 4_194_301
+
+BATCHES = (1, 16, 64)
+
+CONVOLUTIONS = {
+    "resnet50": """
+        3x224 64x7x7 /2 +3, 64x56 64x1x1, 64x56 64x3x3 +1 *3, 64x56 256x1x1 *4, 256x56 64x1x1 *2, 256x56 128x1x1,
+        128x56 128x3x3 /2 +1, 128x28 512x1x1 *4, 256x56 512x1x1 /2, 512x28 128x1x1 *3, 128x28 128x3x3 +1 *3,
+        512x28 256x1x1, 256x28 256x3x3 /2 +1, 256x14 1024x1x1 *6, 512x28 1024x1x1 /2, 1024x14 256x1x1 *5,
+        256x14 256x3x3 +1 *5, 1024x14 512x1x1, 512x14 512x3x3 /2 +1, 512x7 2048x1x1 *3, 1024x14 2048x1x1 /2,
+        2048x7 512x1x1 *2, 512x7 512x3x3 +1 *2
+    """,
+    "inception_v3": """
+        3x299 32x3x3 /2, 32x149 32x3x3, 32x147 64x3x3 +1, 64x73 80x1x1, 80x73 192x3x3, 192x35 64x1x1 *2, 192x35 48x1x1,
+        48x35 64x5x5 +2 *3, 64x35 96x3x3 +1 *4, 96x35 96x3x3 +1 *3, 192x35 32x1x1, 256x35 64x1x1 *3, 256x35 48x1x1,
+        288x35 64x1x1 *4, 288x35 48x1x1, 288x35 384x3x3 /2, 96x35 96x3x3 /2, 768x17 192x1x1 *12, 768x17 128x1x1 *2,
+        128x17 128x1x7 +0,3 *2, 128x17 192x7x1 +3,0, 128x17 128x7x1 +3,0 *2, 128x17 192x1x7 +0,3, 768x17 160x1x1 *4,
+        160x17 160x1x7 +0,3 *4, 160x17 192x7x1 +3,0 *2, 160x17 160x7x1 +3,0 *4, 160x17 192x1x7 +0,3 *2,
+        192x17 192x1x7 +0,3 *4, 192x17 192x7x1 +3,0 *4, 192x17 320x3x3 /2, 192x17 192x3x3 /2, 1280x8 320x1x1,
+        1280x8 384x1x1, 384x8 384x1x3 +0,1 *4, 384x8 384x3x1 +1,0 *4, 1280x8 448x1x1, 448x8 384x3x3 +1 *2,
+        1280x8 192x1x1, 2048x8 320x1x1, 2048x8 384x1x1, 2048x8 448x1x1, 2048x8 192x1x1
+    """,
+    "densenet121": """
+        3x224 64x7x7 /2 +3, 64x56 128x1x1, 128x56 32x3x3 +1 *6, 96x56 128x1x1, 128x56 128x1x1, 160x56 128x1x1,
+        192x56 128x1x1, 224x56 128x1x1, 256x56 128x1x1, 128x28 128x1x1, 128x28 32x3x3 +1 *12, 160x28 128x1x1,
+        192x28 128x1x1, 224x28 128x1x1, 256x28 128x1x1, 288x28 128x1x1, 320x28 128x1x1, 352x28 128x1x1, 384x28 128x1x1,
+        416x28 128x1x1, 448x28 128x1x1, 480x28 128x1x1, 512x28 256x1x1, 256x14 128x1x1, 128x14 32x3x3 +1 *24,
+        288x14 128x1x1, 320x14 128x1x1, 352x14 128x1x1, 384x14 128x1x1, 416x14 128x1x1, 448x14 128x1x1, 480x14 128x1x1,
+        512x14 128x1x1, 544x14 128x1x1, 576x14 128x1x1, 608x14 128x1x1, 640x14 128x1x1, 672x14 128x1x1, 704x14 128x1x1,
+        736x14 128x1x1, 768x14 128x1x1, 800x14 128x1x1, 832x14 128x1x1, 864x14 128x1x1, 896x14 128x1x1, 928x14 128x1x1,
+        960x14 128x1x1, 992x14 128x1x1, 1024x14 512x1x1, 512x7 128x1x1, 128x7 32x3x3 +1 *16, 544x7 128x1x1,
+        576x7 128x1x1, 608x7 128x1x1, 640x7 128x1x1, 672x7 128x1x1, 704x7 128x1x1, 736x7 128x1x1, 768x7 128x1x1,
+        800x7 128x1x1, 832x7 128x1x1, 864x7 128x1x1, 896x7 128x1x1, 928x7 128x1x1, 960x7 128x1x1, 992x7 128x1x1
+    """,
+    "mobilenet_v2": """
+        3x224 32x3x3 /2 +1, 32x112 32x3x3 +1 dw, 32x112 16x1x1, 16x112 96x1x1, 96x112 96x3x3 /2 +1 dw, 96x56 24x1x1,
+        24x56 144x1x1 *2, 144x56 144x3x3 +1 dw, 144x56 24x1x1, 144x56 144x3x3 /2 +1 dw, 144x28 32x1x1, 32x28 192x1x1 *3,
+        192x28 192x3x3 +1 dw *2, 192x28 32x1x1 *2, 192x28 192x3x3 /2 +1 dw, 192x14 64x1x1, 64x14 384x1x1 *4,
+        384x14 384x3x3 +1 dw *4, 384x14 64x1x1 *3, 384x14 96x1x1, 96x14 576x1x1 *3, 576x14 576x3x3 +1 dw *2,
+        576x14 96x1x1 *2, 576x14 576x3x3 /2 +1 dw, 576x7 160x1x1, 160x7 960x1x1 *3, 960x7 960x3x3 +1 dw *3,
+        960x7 160x1x1 *2, 960x7 320x1x1, 320x7 1280x1x1
+    """,
+}
+
+_CONVOLUTION = re.compile(
+    r"(?P<c>\d+)x(?P<size>\d+) (?P<k>\d+)x(?P<r>\d+)x(?P<s>\d+)(?: /(?P<stride>\d+))?"
+    r"(?: \+(?P<rows>\d+)(?:,(?P<columns>\d+))?)?(?P<dw> dw)?(?: \*(?P<uses>\d+))?"
+)
+
+
+@lru_cache(maxsize=8)
+def normal_numbers(seed: int) -> Array:
+    """Return a period of normal numbers in f32."""
+    return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)
+
+
+@lru_cache(maxsize=8)
+def unit_numbers(seed: int) -> Array:
+    """Return a period of numbers from 0 up to 1 in f32."""
+    return np.random.default_rng(seed).random(PERIOD, np.float32)
+
+
+@frozen
+class ConvolutionShape:
+    """A convolution of one image: square input, one stride for both directions, padding of rows and of columns on both
+    sides.
+    """
+
+    channels: int
+    size: int
+    filters: int
+    kernel: tuple[int, int]
+    stride: int = 1
+    pads: tuple[int, int] = (0, 0)
+    depthwise: bool = False
+
+    @property
+    def name(self) -> str:
+        """The text form, without what is common."""
+        text = f"{self.channels}x{self.size} {self.filters}x{self.kernel[0]}x{self.kernel[1]}"
+        return text + (f" /{self.stride}" if self.stride > 1 else "")
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        high, wide = ((self.size + 2 * p - k) // self.stride + 1 for p, k in zip(self.pads, self.kernel, strict=True))
+        return high, wide
+
+    @property
+    def multiplications(self) -> int:
+        """Multiply-adds of one image."""
+        return self.filters * (1 if self.depthwise else self.channels) * prod(self.kernel) * prod(self.output)
+
+
+def read_convolution(text: str) -> tuple[ConvolutionShape, int]:
+    """Return a convolution from its text, and how often it occurs."""
+    found = _CONVOLUTION.fullmatch(text)
+    assert found is not None, f"no convolution: {text!r}"
+    numbers = {key: int(value) for key, value in found.groupdict().items() if value and key != "dw"}
+    rows = numbers.get("rows", 0)
+    kernel, pads = (numbers["r"], numbers["s"]), (rows, numbers.get("columns", rows))
+    shape = ConvolutionShape(
+        numbers["c"], numbers["size"], numbers["k"], kernel, numbers.get("stride", 1), pads, found["dw"] is not None
+    )
+    return shape, numbers.get("uses", 1)
+
+
+def convolutions(network: str) -> dict[ConvolutionShape, int]:
+    """Return the distinct convolutions of a network and how often each occurs, in order of first use."""
+    return dict(read_convolution(text.strip()) for text in " ".join(CONVOLUTIONS[network].split()).split(", "))
+
+
+#: The layout of cases whose images have their channels innermost, and the dims of either order in the other.
+LAST, TO_LAST, TO_FIRST = "channels last", (0, 2, 3, 1), (0, 3, 1, 2)
+#: An operation of a case: its name, its operands, its result, its attributes.
+Step: TypeAlias = tuple[str, tuple[str, ...], str, Mapping[str, Attribute]]
+
+
+@frozen
+class Case:
+    """One row of the benchmark: a small graph of operations on tensors of given shapes.
+
+    The last result of `nodes` is the output. `weights` are the inputs that are known when the
+    case is compiled; `uses` names the networks that contain it, and how often; tensors are stored as `precision` says.
+    With `channels_last`, images are given and taken with their channels innermost, as they lie between the kernels of a
+    network; shapes and operations are still those of channels first.
+    """
+
+    kind: str
+    name: str
+    batch: int
+    inputs: Mapping[str, tuple[int, ...]]
+    nodes: tuple[Step, ...]
+    uses: Mapping[str, int] = field(factory=dict)
+    weights: tuple[str, ...] = ()
+    precision: str = "fp32"
+    channels_last: bool = False
+
+    @property
+    def key(self) -> str:
+        """What tells a row from all others."""
+        known = f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
+        return f"{known}/{LAST}" if self.channels_last else known
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of all tensors."""
+        return PRECISIONS[self.precision].stored
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The result, which is that of the last operation."""
+        return (self.nodes[-1][2],)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Declarations that it needs besides the vocabulary."""
+        return ()
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of an input, in the order of dims in which its shape is written."""
+        return TensorType(self.dtype, self.inputs[tensor])
+
+    def values(self, tensor: str) -> Array:
+        """Return random numbers to fill an input with, the same ones each time."""
+        weight = tensor in self.weights
+        array = np.resize(normal_numbers(int(weight)), self.inputs[tensor])
+        positive = weight and self.nodes[0][0] == "batch_norm"  # one of its operands is a variance
+        return (np.abs(array) + 0.5 if positive else array).astype(self.dtype.numpy)
+
+    def turned(self, tensor: str) -> bool:
+        """Whether a tensor that the case is given or gives lies with its channels innermost."""
+        image = len(self.inputs.get(tensor, ())) == 4 or tensor == self.nodes[-1][2]
+        return self.channels_last and image and tensor not in self.weights
+
+    def graph(self, registry: Registry) -> Graph:
+        """Return the case as a graph of tensors of its element type."""
+        types: dict[str, TensorType] = {}
+        nodes: list[Node] = []
+
+        def add(op: str, operands: tuple[str, ...], result: str, attributes: Mapping[str, Attribute]) -> None:
+            (types[result],) = registry[op].instantiate([types[t] for t in operands], attributes).output_types
+            nodes.append(Node(f"n{len(nodes)}_{op}", op, operands, (result,), dict(attributes)))
+
+        for name, shape in self.inputs.items():
+            lies = tuple(shape[d] for d in TO_LAST) if self.turned(name) else shape
+            types[name] = TensorType(self.dtype, lies)
+            if self.turned(name):
+                add("transpose", (name,), f"{name}.first", {"perm": TO_FIRST})
+        for op, operands, result, attributes in self.nodes:
+            names = tuple(f"{t}.first" if t in self.inputs and self.turned(t) else t for t in operands)
+            add(op, names, f"{result}.first" if self.turned(result) else result, attributes)
+        (*_, result) = (step[2] for step in self.nodes)
+        if self.turned(result):
+            add("transpose", (f"{result}.first",), result, {"perm": TO_LAST})
+        return Graph(self.key, tuple(self.inputs), (result,), types, tuple(nodes))
+
+
+def single(
+    kind: str,
+    name: str,
+    batch: int,
+    op: str,
+    shapes: tuple[tuple[int, ...], ...],
+    attributes: Mapping[str, Attribute],
+    weights: int = 0,
+) -> Case:
+    """Return the case of one operation; its last `weights` operands are known when it is compiled."""
+    names = tuple(f"x{k}" for k in range(len(shapes)))
+    nodes = ((op, names, "y", attributes),)
+    return Case(kind, name, batch, dict(zip(names, shapes, strict=True)), nodes, weights=names[len(names) - weights :])
+
+
+def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
+    """Yield every distinct convolution of the four networks at every batch size, depthwise ones as a class of their
+    own.
+    """
+    uses: dict[ConvolutionShape, dict[str, int]] = {}
+    for network in CONVOLUTIONS:
+        for shape, count in convolutions(network).items():
+            uses.setdefault(shape, {})[network] = count
+    for batch in batches:
+        for shape, where in uses.items():
+            yield convolution_case(shape, batch, where)
+
+
+def convolution_case(shape: ConvolutionShape, batch: int, uses: Mapping[str, int] | None = None) -> Case:
+    """Return the case of a convolution."""
+    image = (batch, shape.channels, shape.size, shape.size)
+    weight = (shape.filters, 1 if shape.depthwise else shape.channels, *shape.kernel)
+    attributes: dict[str, Attribute] = {
+        "strides": (shape.stride, shape.stride),
+        "pads": (*shape.pads, *shape.pads),
+        "groups": shape.channels if shape.depthwise else 1,
+    }
+    kind = "depthwise" if shape.depthwise else "conv"
+    return evolve(
+        single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {}
+    )
+
+
+def _pads(shape: ConvolutionShape) -> str:
+    return (
+        ""
+        if shape.pads == (0, 0)
+        else f" +{shape.pads[0]}"
+        if shape.pads[0] == shape.pads[1]
+        else f" +{shape.pads[0]},{shape.pads[1]}"
+    )
+
+
+#: Products of matrices by class of use: name, batch, (m, n, k) and how many of them at once.
+BERT = {"hidden": (768, 768), "up": (3072, 768), "down": (768, 3072)}
+DLRM = ((512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 256))
+SQUARES = (512, 1024, 2048, 4096, 8192)
+#: Skinny and odd shapes: (m, n, k).
+SKINNY = (
+    (16, 4096, 4096),
+    (32, 8192, 2048),
+    (64, 1024, 8192),
+    (4096, 64, 4096),
+    (8192, 8192, 64),
+    (128, 128, 16384),
+    (65536, 64, 64),
+)
+ODD = ((1000, 1000, 1000), (1023, 1025, 511), (333, 777, 555), (2049, 2047, 2051), (127, 4099, 1021), (4097, 129, 3))
+#: Dense layers on few rows: (n, k).
+DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096), (768, 3072), (50257, 768))
+
+
+def gemm_cases() -> Iterator[Case]:
+    """Yield matrix products: y = a @ b, weights stored as in a layer, [k, n]."""
+    for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
+        for name, (n, k) in BERT.items():
+            yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
+        yield single(
+            "gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)), {}
+        )
+        yield single(
+            "gemm",
+            f"bert context s{tokens}",
+            batch,
+            "matmul",
+            ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)),
+            {},
+        )
+    for batch in (128, 2048):
+        for n, k in dict.fromkeys(DLRM):
+            yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
+    shapes = [("square", (s, s, s)) for s in SQUARES] + [("skinny", s) for s in SKINNY] + [("odd", s) for s in ODD]
+    for name, (m, n, k) in shapes:
+        yield single("gemm", f"{name} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
+
+
+def dense_cases() -> Iterator[Case]:
+    """Yield dense layers on 1 to 8 rows, weights [n, k] as frameworks store them."""
+    for batch in (1, 2, 4, 8):
+        for n, k in DENSE:
+            yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), {"trans_b": True}, 1)
+
+
+def memory_cases() -> Iterator[Case]:
+    """Yield operations that memory limits: small (about 1 MB), middle, and at least 64 MB a tensor."""
+    for size, label in ((1 << 18, "1 MB"), (1 << 22, "16 MB"), (1 << 24, "64 MB"), (1 << 26, "256 MB")):
+        yield from _elementwise(size, label)
+        yield from _rows(size, label)
+        yield from _images(size, label)
+
+
+def _elementwise(size: int, label: str) -> Iterator[Case]:
+    shape = (size // 1024, 1024)
+    yield single("memory", f"relu {label}", 1, "relu", (shape,), {})
+    yield single("memory", f"add {label}", 1, "add", (shape, shape), {})
+    nodes: tuple[Step, ...] = (
+        ("mul", ("a", "b"), "t0", {}),
+        ("add", ("t0", "c"), "t1", {}),
+        ("sigmoid", ("t1",), "t2", {}),
+        ("mul", ("t1", "t2"), "y", {}),
+    )
+    yield Case("memory", f"chain {label}", 1, {"a": shape, "b": shape, "c": (1024,)}, nodes)
+    yield single("memory", f"transpose {label}", 1, "transpose", (shape,), {"perm": (1, 0)})
+
+
+def _rows(size: int, label: str) -> Iterator[Case]:
+    for width in (384, 4096, 65536):
+        shape = (size // width, width)
+        yield single("memory", f"softmax {width} {label}", 1, "softmax", (shape,), {})
+        yield single("memory", f"sum of rows {width} {label}", 1, "reduce_sum", (shape,), {"axes": (1,)})
+    for width in (768, 4096):
+        yield single(
+            "memory",
+            f"layer norm {width} {label}",
+            1,
+            "layer_norm",
+            ((size // width, width), (width,), (width,)),
+            {},
+            2,
+        )
+    yield single("memory", f"sum of columns {label}", 1, "reduce_sum", ((size // 1024, 1024),), {"axes": (0,)})
+
+
+def _images(size: int, label: str) -> Iterator[Case]:
+    image = (size // (64 * 64 * 64) or 1, 64, 64, 64)
+    yield single(
+        "memory",
+        f"max pool {label}",
+        image[0],
+        "max_pool",
+        (image,),
+        {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    )
+    yield single(
+        "memory",
+        f"average pool {label}",
+        image[0],
+        "average_pool",
+        (image,),
+        {"kernel_shape": (2, 2), "strides": (2, 2)},
+    )
+    yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,), {})
+    yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4), {}, 4)
+    yield single("memory", f"channels last {label}", image[0], "transpose", (image,), {"perm": (0, 2, 3, 1)})

@@ -1,0 +1,117 @@
+"""Rows of the vocabulary suite, in the order of measurement, with those of gradients.
+
+A gradient row takes the operands of its operation and, unless that is a loss, the gradient of its result; it returns
+the gradients of the differentiable operands. The gradients of `cuts` are derived from the declarations, those of
+PyTorch are `torch.func.vjp`; either computes the forward values that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import cuts
+from attrs import evolve, frozen
+from cuts.bench.operators import vocabulary_rows, vocabulary_tensors
+from cuts.bench.operators.vocabulary import Given, SizedOperation, Sizes, UserOperation, integers, unit, x
+from cuts.ir.graph import Graph
+from cuts.ir.source import Source
+
+torch: Any = import_module("torch")
+F: Any = torch.nn.functional
+
+#: What the gradient of a result is called.
+GIVEN = "result_gradient"
+
+
+@frozen
+class GradientOperation(UserOperation):
+    """The gradient of a function `forward` with respect to its first `moved` operands; `given` ends with the gradient
+    of the result, unless the function is a `loss`.
+    """
+
+    forward: Callable[..., Any] = abs
+    moved: int = 1
+    loss: bool = False
+
+    def operands(self, given: tuple[Given, ...]) -> tuple[Given, ...]:
+        """Return what the function is given."""
+        return given if self.loss else given[:-1]
+
+    def derived(self, graph: Graph) -> tuple[Graph, tuple[Source, ...]]:
+        """Return the gradients as a graph, given that of the function, and the declarations that it needs."""
+        names, (result,) = graph.inputs, graph.outputs
+        if not self.loss:
+            graph = evolve(graph, inputs=(*names, GIVEN), types={**graph.types, GIVEN: graph.types[result]})
+        training = cuts.grad(graph, loss=result, wrt=names[: self.moved], given=None if self.loss else GIVEN)
+        outputs = tuple(training.gradients[name] for name in names[: self.moved])
+        texts = tuple(Source(f"{name}.cuts", text) for name, text in training.spec.texts.items())
+        return evolve(training.graph, inputs=graph.inputs, outputs=outputs), texts
+
+
+def gradient(
+    name: str,
+    tiny: Sizes,
+    sizes: tuple[Sizes, Sizes],
+    given: Callable[..., tuple[Given, ...]],
+    forward: Callable[..., Any],
+    moved: int = 1,
+    loss: bool = False,
+) -> GradientOperation:
+    """Return the gradient of a function; what `given` returns has the result's gradient last, where there is one."""
+
+    def call(*tensors: Any) -> Any:
+        operands = tensors if loss else tensors[:-1]
+        value, back = torch.func.vjp(lambda *free: forward(*free, *operands[moved:]), *operands[:moved])
+        return back(torch.ones_like(value) if loss else tensors[-1])
+
+    return GradientOperation("gradient", f"gradient of {name}", given, call, tiny, sizes, forward, moved, loss)
+
+
+# fmt: off
+GRADIENTS: tuple[GradientOperation, ...] = (
+    gradient("layer norm", (5, 33), ((2048, 768), (16384, 1024)),
+             lambda m, n: (x(m, n), x(n), x(n), x(m, n)), lambda a, s, b: F.layer_norm(a, a.shape[-1:], s, b), 3),
+    gradient("rms norm", (5, 33), ((2048, 1024), (16384, 4096)),
+             lambda m, n: (x(m, n), x(n), x(m, n)), lambda a, s: F.rms_norm(a, a.shape[-1:], s, 1e-6), 2),
+    gradient("batch norm", (3, 5, 6), ((64, 256, 28), (32, 64, 112)),
+             lambda n, c, s: (x(n, c, s, s), x(c), x(c), x(n, c, s, s)),
+             lambda a, s, b: F.batch_norm(a, None, None, s, b, True), 3),
+    gradient("group norm", (2, 8, 5), ((8, 256, 64), (16, 128, 64)),
+             lambda n, c, s: (x(n, c, s, s), x(c), x(c), x(n, c, s, s)), lambda a, s, b: F.group_norm(a, 4, s, b), 3),
+    gradient("softmax", (5, 33), ((24576, 128), (4096, 1000)),
+             lambda m, n: (x(m, n), x(m, n)), lambda a: F.softmax(a, -1)),
+    gradient("log softmax", (5, 33), ((4096, 1000), (1024, 32000)),
+             lambda m, n: (x(m, n), x(m, n)), lambda a: F.log_softmax(a, -1)),
+    gradient("attention", (1, 2, 7, 4), ((16, 12, 128, 64), (4, 12, 512, 64)),
+             lambda b, h, s, d: (x(b, h, s, d),) * 4, F.scaled_dot_product_attention, 3),
+    gradient("causal attention", (1, 2, 8, 4), ((4, 12, 512, 64), (2, 16, 1024, 64)),
+             lambda b, h, s, d: (x(b, h, s, d),) * 4,
+             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), 3),
+    gradient("cross entropy", (5, 33), ((4096, 1000), (1024, 32000)),
+             lambda m, n: (x(m, n), integers(n, m)), F.cross_entropy, 1, True),
+    gradient("binary cross entropy of logits", (5, 33), ((4096, 1000), (16384, 1024)),
+             lambda m, n: (x(m, n), unit(m, n)), F.binary_cross_entropy_with_logits, 1, True),
+    gradient("gelu", (5, 33), ((2048, 3072), (16384, 3072)), lambda m, n: (x(m, n), x(m, n)), F.gelu),
+    gradient("max pool 3x3", (2, 3, 8), ((64, 64, 112), (32, 64, 112)),
+             lambda n, c, s: (x(n, c, s, s), x(n, c, s // 2, s // 2)), lambda a: F.max_pool2d(a, 3, 2, 1)),
+)
+# fmt: on
+
+#: The first size of each before the second of any.
+GRADIENT_ROWS: tuple[SizedOperation, ...] = tuple(o.rows[n] for n in (0, 1) for o in GRADIENTS)
+
+#: Every operation.
+OPERATIONS: tuple[UserOperation, ...] = (
+    *vocabulary_tensors.WINDOWS,
+    *vocabulary_rows.OPERATIONS,
+    *vocabulary_tensors.MATRICES,
+    *vocabulary_tensors.MOVES,
+)
+_FIRST = [o.rows[n % 2] for n, o in enumerate(OPERATIONS)]
+_SECOND = [o.rows[1 - n % 2] for n, o in enumerate(OPERATIONS)]
+#: Every operation at one of its sizes before any at the other: a call that ends early has seen all of them.
+ROWS: tuple[SizedOperation, ...] = (*_FIRST, *_SECOND)
+#: These, and behind them the rows of gradients, which are a suite of their own.
+EVERY: tuple[SizedOperation, ...] = (*ROWS, *GRADIENT_ROWS)

@@ -1,0 +1,101 @@
+"""Times contenders side by side: cold caches, CUDA graphs, alternating rounds.
+
+Each contender runs on several sets of tensors in turn, together at least four times the size of the L2 cache: at twice
+the size, a cache with random replacement serves a fifth of the accesses, at four times 2 %. A round over all sets is
+one graph; rounds of the contenders alternate, so that clock drift affects all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
+from cuts.ir.launch import KernelFunction
+
+#: Fewest and most sets of tensors.
+FEWEST, MOST = 1, 128
+
+
+@frozen
+class Contender:
+    """Something that computes a case: `replay` runs it on every set once."""
+
+    name: str
+    replay: Launch
+    sets: int
+
+
+def sets_for(nbytes: int, cache: int) -> int:
+    """Return how many sets of tensors keep a cache cold: together four times its size."""
+    return max(FEWEST, min(MOST, -(-4 * cache // max(1, nbytes))))
+
+
+def together(launches: Sequence[Launch]) -> Launch:
+    """Return one launch of several, in their order."""
+
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    return run
+
+
+def by_kernel(
+    device: Device, function: KernelFunction, code: bytes | None, sets: Sequence[Mapping[str, Any]]
+) -> list[Launch]:
+    """Return the launches of a kernel on each set of PyTorch's tensors, by the names of its arguments; it is built here
+    where there is no `code`.
+    """
+    (loaded,) = device.build([function], [code])
+    launches = []
+    for tensors in sets:
+        placed = [tensors[argument.tensor] for argument in function.arguments]
+        pointers = [Pointer(Buffer(tensor.data_ptr(), tensor.nbytes)) for tensor in placed]
+        launches.append(device.bind(loaded, function, pointers))
+    return launches
+
+
+def run_once(device: Device, torch: Any, launch: Launch, result: Any) -> None:
+    """Run a launch whose result holds no number before, so that what it leaves out is seen."""
+    result.fill_(float("nan"))
+    torch.cuda.synchronize()
+    launch()
+    device.synchronize()
+
+
+def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
+    """Record PyTorch's calls, one for each set, as a CUDA graph of its own that runs on the device's stream; what they
+    return is kept, so that each set has results of its own.
+    """
+    stream, side = torch.cuda.ExternalStream(device.stream_handle), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        results = [call() for call in calls]
+
+    def replay(keep: object = (results, calls)) -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return Contender(name, replay, len(calls))
+
+
+def in_turns(device: Device, contenders: list[Contender], rounds: int = 7, least: float = 2e-3) -> Mapping[str, Timing]:
+    """Return the seconds of one run of each contender; a sample is a round over all sets, or a few until `least`
+    seconds are full.
+    """
+    repeats: dict[str, int] = {}
+    for each in contenders:
+        first = device.time(each.replay, warmup=2, repeats=2).median
+        repeats[each.name] = max(1, min(10, int(least / max(first, 1e-7))))
+    samples: dict[str, list[float]] = {each.name: [] for each in contenders}
+    for _ in range(rounds):
+        for each in contenders:
+            taken = device.time(each.replay, warmup=0, repeats=repeats[each.name]).samples
+            samples[each.name].append(sum(taken) / len(taken) / each.sets)
+    return {name: Timing(tuple(values)) for name, values in samples.items()}

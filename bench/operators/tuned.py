@@ -1,0 +1,343 @@
+"""The `cuts` side of the benchmark: many cases tuned together, each ready to run on any set of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+from attrs import evolve, field, frozen
+from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
+from cuts.backends.library.contraction import find_convolution
+from cuts.bench.operators.shapes import Case
+from cuts.bench.operators.timing import sets_for, together
+from cuts.bench.tools.records import Row
+from cuts.ir.atoms import MATH_MODES, MATRIX_ATOMS
+from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
+from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph, Node
+from cuts.ir.launch import KernelFunction, Storage
+from cuts.ir.precision import PRECISIONS
+from cuts.ir.segment import FusedGroup
+from cuts.ir.source import Source
+from cuts.ir.target import Target
+from cuts.ir.types import TensorType
+from cuts.ops import Registry
+from cuts.ops.costs import program_costs
+from cuts.passes.compilation import Emit
+from cuts.passes.fusion import build_programs, centre_means
+from cuts.passes.fusion.groups import in_math
+from cuts.passes.fusion.normalise import Illegal, normalise
+from cuts.passes.model.bound import warmed
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.workload import Selector
+from cuts.runtime.plan import extent_bytes
+
+
+class Tunable(Protocol):
+    """What is tuned and measured as one row: a `Case`, or a function of PyTorch as a `TorchCase`.
+
+    `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `sources` declare
+    operations that the vocabulary lacks. `type_of` and `values` say what an input is and what it is filled with,
+    `turned` whether a tensor lies with its channels innermost.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def channels_last(self) -> bool: ...
+    @property
+    def inputs(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def weights(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def sources(self) -> tuple[Source, ...]: ...
+    def type_of(self, tensor: str) -> TensorType: ...
+    def turned(self, tensor: str) -> bool: ...
+    def values(self, tensor: str) -> Array: ...
+    def graph(self, registry: Registry) -> Graph: ...
+
+
+#: What is tuned together is of one kind.
+C = TypeVar("C", bound=Tunable)
+
+
+@frozen
+class Tuned:
+    """The kernels of one case, in order, and what a report says of them."""
+
+    case: Tunable
+    graph: Graph
+    kernels: tuple[KernelFunction, ...]
+    steps: tuple[Step, ...]
+    storages: Mapping[str, Storage]
+    records: tuple[Mapping[str, object], ...]
+    prefix: str
+    target: Target
+
+    @property
+    def bound(self) -> float:
+        """The sum of the kernels' lower bounds, in seconds;
+        what one of them leaves for the next may be in the cache.
+        """
+        made: set[str] = set()
+        total = 0.0
+        for record in self.records:
+            terms, read = cast("Mapping[str, float]", record["terms"]), cast("Sequence[str]", record["inputs"])
+            total += warmed(terms, self.target, sum(self.type_of(t).nbytes for t in read if t in made))
+            made.update(cast("Sequence[str]", record["outputs"]))
+        return total
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of a tensor; an input that no kernel reads any more,
+        since its equal is read instead, has that of the case.
+        """
+        return self.graph.types.get(tensor) or self.case.type_of(tensor.removeprefix(self.prefix))
+
+    def name(self, tensor: str) -> str:
+        """Return the name in the tuned graph of a tensor of the case."""
+        return f"{self.prefix}{tensor}"
+
+
+def union(cases: Sequence[Tunable], registry: Registry) -> Graph:
+    """Return one graph of many independent cases, whose names begin with the number of the case."""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    types: dict[str, TensorType] = {}
+    nodes: list[Node] = []
+    constants: dict[str, Array] = {}
+    for number, case in enumerate(cases):
+        graph, mark = case.graph(registry), prefix(number)
+        inputs += [mark + t for t in graph.inputs if t not in case.weights]
+        outputs += [mark + t for t in graph.outputs]
+        types |= {mark + t: type_ for t, type_ in graph.types.items()}
+        constants |= {mark + t: array for t, array in graph.constants.items()}
+        constants |= {mark + t: case.values(t) for t in case.weights}
+        for node in graph.nodes:
+            operands = tuple(None if t is None else mark + t for t in node.inputs)
+            nodes.append(
+                evolve(node, name=mark + node.name, inputs=operands, outputs=tuple(mark + t for t in node.outputs))
+            )
+    return Graph("cases", tuple(inputs), tuple(outputs), types, tuple(nodes), constants)
+
+
+def prefix(number: int) -> str:
+    """Return what the names of a case begin with."""
+    return f"c{number}."
+
+
+def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
+    """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
+    of its own; without a selector the model chooses.
+    """
+    registry = vocabulary_of(cases)
+    policy = PRECISIONS[cases[0].precision]
+    # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
+    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side="connected")
+    compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
+    return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+
+
+def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
+    """Return the vocabulary with what cases declare themselves."""
+    declared = {source.name: source for case in cases for source in case.sources}
+    return Registry.builtin().extend(*declared.values())
+
+
+def _part(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
+    chosen = []
+    for step, record in zip(compiled.steps, compiled.groups, strict=True):
+        # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
+        if any(t.startswith(mark) and t not in compiled.graph.constants for t in step.tensors):
+            chosen.append((step, record))
+    steps, records = tuple(s for s, _ in chosen), tuple(r for _, r in chosen)
+    kernels = tuple(compiled.kernels[s.kernel] for s in steps)
+    return Tuned(case, compiled.graph, kernels, steps, compiled.storages, records, mark, target)
+
+
+@frozen(eq=False)
+class TunedBuffers:
+    """One set of the tensors of a case on the device."""
+
+    tuned: Tuned
+    device: Device
+    buffers: dict[str, Buffer] = field(factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all of them."""
+        return sum(buffer.nbytes for buffer in self.buffers.values())
+
+    def place(self, tensor: str) -> Pointer:
+        """Return where a tensor of the tuned graph lives; its buffer is allocated when it is first asked for."""
+        type_ = self.tuned.type_of(tensor)
+        storage = self.tuned.storages.get(tensor) or Storage(tensor, 0, type_.strides)
+        if storage.buffer not in self.buffers:
+            self.buffers[storage.buffer] = self.device.allocate(
+                self._extent(storage.buffer, extent_bytes(type_, storage))
+            )
+        return Pointer(self.buffers[storage.buffer], storage.offset * type_.dtype.size)
+
+    def _extent(self, buffer: str, least: int) -> int:
+        shared = [(self.tuned.graph.types[t], s) for t, s in self.tuned.storages.items() if s.buffer == buffer]
+        return max([least, *(extent_bytes(type_, storage) for type_, storage in shared)])
+
+    def copy(self, other: TunedBuffers) -> None:
+        """Take over the contents of another set."""
+        for name, buffer in other.buffers.items():
+            self.buffers[name] = self.device.allocate(buffer.nbytes)
+            self.device.copy(Pointer(self.buffers[name]), Pointer(buffer), buffer.nbytes)
+
+
+def fill(tuned: Tuned, device: Device) -> TunedBuffers:
+    """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
+    memory = TunedBuffers(tuned, device)
+    for name in tuned.case.inputs:
+        device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
+    for kernel, step in zip(tuned.kernels, tuned.steps, strict=True):
+        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
+            if (
+                not argument.table
+                and tensor in tuned.graph.constants
+                and tensor not in map(tuned.name, tuned.case.inputs)
+            ):
+                device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
+            elif not argument.table:
+                memory.place(tensor)
+    return memory
+
+
+def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
+    """Return sets of tensors that hold the same and keep a cache cold."""
+    first = fill(tuned, device)
+    sets = [first]
+    for _ in range(sets_for(first.nbytes, cache) - 1):
+        sets.append(TunedBuffers(tuned, device))
+        sets[-1].copy(first)
+    return sets
+
+
+def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Launch]:
+    """Return a launch of all kernels of the case for each set of tensors."""
+    loaded = device.build(tuned.kernels)
+    tables: dict[tuple[int, str], Pointer] = {}
+    for number, kernel in enumerate(tuned.kernels):
+        for name, table in kernel.tables.items():
+            array = np.array(table, np.int32)
+            tables[number, name] = Pointer(device.allocate(array.nbytes))
+            device.upload(tables[number, name], array)
+
+    def launches(memory: TunedBuffers) -> Iterator[Launch]:
+        for number, (kernel, step) in enumerate(zip(tuned.kernels, tuned.steps, strict=True)):
+            pairs = zip(kernel.arguments, step.tensors, strict=True)
+            pointers = [tables[number, t] if a.table else memory.place(t) for a, t in pairs]
+            yield device.bind(loaded[number], kernel, pointers)
+
+    return [together(tuple(launches(memory))) for memory in sets]
+
+
+def group_of(case: Case) -> FusedGroup | None:
+    """Return a case of one operation as a group, in the layout that its user gave, multiplied as its precision says;
+    nothing where it is no single group.
+    """
+    programs = centre_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
+    group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
+    return None if isinstance(group, Illegal) else in_math(group, PRECISIONS[case.precision].math)
+
+
+def is_convolution(case: Case) -> bool:
+    """Whether a library of convolutions could compute the case."""
+    group = group_of(case)
+    return group is not None and find_convolution(group) is not None
+
+
+def floor(case: Case, target: Target) -> tuple[float, float, float]:
+    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at the
+    peak of what multiplies in the case's precision.
+    """
+    registry = vocabulary_of([case])
+    graph = case.graph(registry)
+    costs = [
+        program_costs(registry[n.op].instantiate([graph.types[t] for t in n.operands], n.attributes).program)
+        for n in graph.nodes
+    ]
+    moved = sum(graph.types[t].nbytes for t in (*graph.inputs, *graph.outputs))
+    if len(costs) == 1:
+        moved = costs[0].bytes_read + costs[0].bytes_written
+    work = sum(c.flops for c in costs)
+    return work, moved, max(work / peak(case, target), moved / target.BW_global)
+
+
+def peak(case: Case, target: Target) -> float:
+    """Return the operations per second that a case can reach: those of the target's atoms where one multiplies what it
+    adds up, else those of f32.
+    """
+    policy = PRECISIONS[case.precision]
+    mode = MATH_MODES.get(policy.math)
+    format_, products = (mode.format, len(mode.products)) if mode else (policy.stored.value, 1)
+    found = [(MATRIX_ATOMS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
+    rates = [2 * a.m * a.n * a.k / clocks for a, clocks in found if a.format == format_]
+    return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
+
+
+def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
+    """Return cases with their kernels, or why there are none: where one fails, its neighbours are tuned without it.
+
+    Whatever fails then is one row's, be it an error of ours or a fault of the compiler, but for a lost device.
+    """
+    try:
+        return tuned(cases)
+    except Exception as error:
+        if lost(error):
+            raise
+        if len(cases) == 1:
+            return [first_line(error)]
+        half = len(cases) // 2
+        return [*tuned_apart(cases[:half], tuned), *tuned_apart(cases[half:], tuned)]
+
+
+def lost(error: Exception) -> bool:
+    """Whether every later row would fail with an error, too."""
+    return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
+
+
+def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
+    """Return a row with what measuring finds, or why that failed; an error that later rows would meet is raised."""
+    try:
+        return row | measure()
+    except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
+        if lost(error):
+            raise
+        return row | {"failure": first_line(error)}
+    finally:
+        if torch is not None:
+            torch.cuda.empty_cache()
+
+
+def first_line(error: Exception) -> str:
+    """Return what a row says of an error."""
+    text = error.message if isinstance(error, CutsError) else str(error)
+    return next(iter(text.splitlines()), type(error).__name__)
+
+
+def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator[list[Case]]:
+    """Yield runs of cases of one class and batch size, `together` at most; of all of them by turns where they are
+    `mixed`.
+    """
+    runs: dict[tuple[str, int], list[Case]] = {}
+    for case in cases:
+        runs.setdefault((case.kind, case.batch), []).append(case)
+    turns = [each for turn in zip_longest(*runs.values()) for each in turn if each is not None]
+    for run in [turns] if mixed else runs.values():
+        yield from (run[start : start + together] for start in range(0, len(run), together))

@@ -1,0 +1,192 @@
+"""What a row of the suite of many operations is: a function of PyTorch, three sizes, and the tensors that it is given.
+
+The tables are `vocabulary_windows.py`, `vocabulary_rows.py`, `vocabulary_products.py` and `vocabulary_moves.py`. An
+operation has a size for tests, which a processor computes in a moment, and two that are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from attrs import field, frozen
+from cuts.backends.device import Array
+from cuts.bench.operators.shapes import normal_numbers, unit_numbers
+from cuts.ir.graph import Graph
+from cuts.ir.source import Source
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry
+
+#: Steps from one number to the next where all must differ: a prime beyond any extent of a tensor here.
+_STRIDE = 2_147_483_647
+
+
+@frozen
+class Given:
+    """A tensor that an operation is given: its type, how its elements are drawn, and whether they are known when it is
+    compiled, as weights are.
+
+    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two alike) and
+    `integer` (0 to `limit` - 1).
+    """
+
+    shape: tuple[int, ...]
+    draw: str = "normal"
+    weight: bool = False
+    limit: int = 0
+
+    @property
+    def type(self) -> TensorType:
+        """The type: integers are what PyTorch indexes by."""
+        return TensorType(DType.I64 if self.draw == "integer" else DType.F32, self.shape)
+
+    def values(self, seed: int) -> Array:
+        """Return random elements, the same ones for the same seed."""
+        size = prod(self.shape)
+        if self.draw == "distinct":
+            numbers = ((np.arange(size) * _STRIDE + seed) % size / size).astype(np.float32)
+        elif self.draw == "integer":
+            numbers = (unit_numbers(seed) * self.limit).astype(np.int64)
+        else:
+            numbers = unit_numbers(seed) if self.draw == "unit" else normal_numbers(seed)
+        return np.resize(np.abs(numbers) + np.float32(0.5) if self.draw == "positive" else numbers, self.shape)
+
+
+def x(*shape: int) -> Given:
+    """Return a tensor of normal numbers."""
+    return Given(shape)
+
+
+def w(*shape: int) -> Given:
+    """Return weights: normal numbers that are known when the operation is compiled."""
+    return Given(shape, weight=True)
+
+
+def positive(*shape: int) -> Given:
+    """Return a tensor of numbers from 0.5 on."""
+    return Given(shape, "positive")
+
+
+def unit(*shape: int) -> Given:
+    """Return a tensor of numbers between 0 and 1."""
+    return Given(shape, "unit")
+
+
+def distinct(*shape: int) -> Given:
+    """Return a tensor no two elements of which are alike, so that there is one order of them."""
+    return Given(shape, "distinct")
+
+
+def integers(limit: int, *shape: int) -> Given:
+    """Return a tensor of integers below a limit."""
+    return Given(shape, "integer", limit=limit)
+
+
+Sizes: TypeAlias = tuple[int, ...]
+#: A line of a table: name, the size for tests, the two that are measured, what is given at a size, the function.
+Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ...]"], Callable[..., Any]]
+
+
+@frozen
+class UserOperation:
+    """An operation that users meet: its family and name, what it is given at a size, and the function of PyTorch."""
+
+    family: str
+    name: str
+    given: Callable[..., tuple[Given, ...]]
+    call: Callable[..., Any]
+    tiny: Sizes
+    sizes: tuple[Sizes, Sizes]
+
+    def at(self, size: Sizes) -> SizedOperation:
+        """Return the row of one size."""
+        return SizedOperation(self, size)
+
+    @property
+    def rows(self) -> tuple[SizedOperation, ...]:
+        """The rows that are measured."""
+        return tuple(self.at(size) for size in self.sizes)
+
+
+def table(family: str, *lines: Line) -> list[UserOperation]:
+    """Return the operations of a family."""
+    return [UserOperation(family, name, given, call, tiny, (a, b)) for name, tiny, a, b, given, call in lines]
+
+
+@frozen
+class SizedOperation:
+    """An operation at one size."""
+
+    operation: UserOperation
+    size: Sizes
+
+    @property
+    def name(self) -> str:
+        """The operation's name and the size."""
+        return f"{self.operation.name}, {'x'.join(map(str, self.size))}"
+
+    @property
+    def given(self) -> tuple[Given, ...]:
+        """The tensors that it is given."""
+        return self.operation.given(*self.size)
+
+    def case(self, graph: Graph, sources: tuple[Source, ...] = ()) -> TorchCase:
+        """Return it as a case of the benchmark, by its graph, whose inputs lie in the function's order."""
+        given = dict(zip(graph.inputs, self.given, strict=True))
+        return TorchCase(self.operation.family, self.name, graph, given, sources)
+
+
+@frozen
+class TorchCase:
+    """A row that the harness can tune: a function of PyTorch that was read as a graph of our vocabulary.
+
+    It offers what `bench.shapes.Case` does; tensors lie as they are and are stored in strict f32, or are integers.
+    `sources` are declarations that it needs besides the vocabulary.
+    """
+
+    kind: str
+    name: str
+    traced: Graph
+    given: dict[str, Given]
+    sources: tuple[Source, ...] = ()
+    batch: int = 1
+    precision: str = "fp32"
+    channels_last: bool = field(default=False, init=False)
+
+    @property
+    def key(self) -> str:
+        """What tells a row from all others."""
+        return f"{self.kind}/{self.name}/b{self.batch}"
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what it is given."""
+        return {name: each.shape for name, each in self.given.items()}
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The inputs that are known when it is compiled."""
+        return tuple(name for name, each in self.given.items() if each.weight)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The results, in order."""
+        return self.traced.outputs
+
+    def type_of(self, tensor: str) -> TensorType:
+        """Return the type of an input."""
+        return self.given[tensor].type
+
+    def turned(self, tensor: str) -> bool:
+        """Whether a tensor lies in another order than its shape says: none does."""
+        return False
+
+    def values(self, tensor: str) -> Array:
+        """Return what an input is filled with."""
+        return self.given[tensor].values(list(self.given).index(tensor))
+
+    def graph(self, registry: Registry) -> Graph:
+        """Return the graph; weights are inputs of it."""
+        return self.traced

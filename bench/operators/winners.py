@@ -1,0 +1,157 @@
+"""Launches each tuned kernel once, for a memory or race checker.
+
+    compute-sanitizer --tool memcheck --report-api-errors no python -m cuts.bench winners --class conv --batch 1
+    compute-sanitizer --tool racecheck python -m cuts.bench winners --class gemm
+
+Kernels come from the tuning database of `python -m cuts.bench ops`; nothing is searched or timed. `--untuned` launches
+the first choices of the cost model instead, compiled on all cores. Results are compared with PyTorch unless
+`--no-peers` is given. `--share 0/4` launches a quarter of the operations. The exit code is 1 if a result differs or an
+operation is not in the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+from attrs import evolve
+from cuts.backends.cuda import compile_kernels
+from cuts.backends.device import Device
+from cuts.backends.devices import find_target, open_device
+from cuts.backends.source.emit import emit
+from cuts.bench.operators.cases import CLASSES, all_cases, sampled
+from cuts.bench.operators.contenders import Peers, function_of, load_torch
+from cuts.bench.operators.shapes import Case
+from cuts.bench.operators.tuned import Tuned, bind, fill, parts, tune
+from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, share
+from cuts.ir.budget import cores
+from cuts.ir.errors import CutsError
+from cuts.ir.target import Target
+from cuts.search.session import tuning_session
+
+
+def launch(tuned: Tuned, device: Device, torch: Any) -> str:
+    """Run the kernels of a case once; return how the result differs from PyTorch's, nothing where it does not."""
+    memory = fill(tuned, device)
+    (run,) = bind(tuned, device, [memory])
+    run()
+    device.synchronize()
+    assert isinstance(tuned.case, Case)
+    if torch is None:
+        return ""
+    return Peers(tuned, device, torch, [memory], function_of(tuned.case, torch)).difference()
+
+
+def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
+    """Return those of a few cases whose kernels the database has, and how many of the others there are."""
+    try:
+        with tuning_session(target, frozen=True) as selector:
+            return tune(part, target, emit, selector), 0
+    except CutsError as error:
+        if len(part) == 1:
+            print(f"{part[0].key}: {error}", file=sys.stderr)
+            return [], 1
+    alone = [known([case], target) for case in part]
+    return [each for found, _ in alone for each in found], sum(count for _, count in alone)
+
+
+def chosen(case: Case, target: Target) -> Tuned | str:
+    """Return a case with the kernels that the model chooses, compiled, or why there are none."""
+    try:
+        (tuned,) = tune([case], target, emit, None)
+        if target.dialect == "cuda":
+            compile_kernels(tuned.kernels, target.arch)  # what the device's process then finds in the cache
+        return tuned
+    except CutsError as error:
+        return f"{case.key}: {error}"
+
+
+def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tuple[list[Tuned], int]]:
+    """Yield cases as processes have chosen and compiled their kernels, with how many of them have none; so many
+    checkers share the cores.
+    """
+    pool = ProcessPoolExecutor(max(1, cores() // beside), get_context("spawn"))
+    try:
+        for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
+            found = done.result()
+            if isinstance(found, str):
+                print(found, file=sys.stderr)
+            yield ([], 1) if isinstance(found, str) else ([found], 0)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def select(options: argparse.Namespace) -> list[Case]:
+    """Return the cases that were asked for."""
+    chosen = [
+        c
+        for c in (evolve(case, precision=options.precision) for case in all_cases())
+        if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
+    ]
+    named = (c for c in chosen if not options.only or any(text in c.name for text in options.only))
+    first, step = options.share
+    return sampled(named, options.every)[first::step]
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated"
+    )
+    parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
+    add_every_option(parser)
+    add_precision_option(parser)
+    parser.add_argument("--untuned", action="store_true", help="launch the model's first choices")
+    parser.add_argument(
+        "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
+    )
+    parser.add_argument("--share", type=share, default=(0, 1), metavar="PART/PARTS", help="a part of the operations")
+    parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
+    parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
+    parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
+    parser.add_argument("--target", default="cuda:device")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Launch the winners and say how many there were."""
+    options, begin = arguments(argv), time.monotonic()
+    target = find_target(options.target)
+    device = open_device(target)
+    torch = None if options.no_peers else load_torch(options.precision)
+    kernels = cases = unknown = 0
+    wrong: list[str] = []
+    wanted = select(options)
+    every = (known(part, target) for part in parts(wanted, options.together))
+    for tuned, missing in untuned(wanted, target, options.share[1]) if options.untuned else every:
+        unknown += missing
+        for each in tuned:
+            if time.monotonic() - begin > options.limit or kernels >= options.most:
+                break
+            difference = launch(each, device, torch)
+            cases, kernels = cases + 1, kernels + len(each.kernels)
+            wrong += [f"{each.case.key}: {difference}"] if difference else []
+        spent = time.monotonic() - begin
+        print(f"{cases} operations so far, {spent:.0f} s", file=sys.stderr, flush=True)
+        if spent > options.limit or kernels >= options.most:
+            break
+    print(
+        "\n".join(
+            [
+                *wrong,
+                f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown",
+            ]
+        )
+    )
+    return 1 if wrong or unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,123 @@
+"""Calibrates the cost model on measured kernels and cross-validates its order of candidate schedules.
+
+    python -m cuts.bench fit-rank FILE ... [--target TARGET]
+
+A file is a tuning database (`tuning.sqlite3`), or JSON with `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
+MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The printed constants are the text of
+`passes/model/rank_constants.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from cuts.backends.devices import find_target
+from cuts.ir.segment import FusedGroup
+from cuts.ir.target import Target
+from cuts.ir.text import parse_ir
+from cuts.passes.model.rank_constants import FITTED
+from cuts.search.learned.rank_fit import estimate, fit_constants
+from cuts.search.learned.rank_points import FEWEST, RankPoints, counted, rank_points
+
+Array = np.ndarray[Any, Any]
+
+
+def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
+    """Return the names of the operations and their points; kernels that spilled are left out, and operations with few
+    points.
+    """
+    names: list[str] = []
+    rows: list[list[float]] = []
+    for name, text, points in (each for path in paths for each in measured(path)):
+        group = parse_ir(text)
+        assert isinstance(group, FusedGroup), "the text of a group"
+        rows_of_points = [(counted(group, parse_ir(schedule), target), seconds) for schedule, seconds in points]
+        found = [[*row, seconds, len(names)] for row, seconds in rows_of_points if row]
+        if len(found) >= FEWEST:
+            rows += found
+            names.append(name)
+    return names, rank_points(rows)
+
+
+def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
+    """Yield the operations of a file: a name, the text of the group, and the schedules that ran with their seconds."""
+    if path.suffix == ".json":
+        for name, entry in json.loads(path.read_text()).items():
+            yield (
+                name,
+                entry["group"],
+                [(p["sched"], p["ms"] * 1e-3) for p in entry["points"] if p.get("ms") and not p.get("spill")],
+            )
+        return
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    trials: dict[str, list[tuple[str, float]]] = {}
+    for key, schedule, seconds in connection.execute(
+        "select problem, schedule, seconds from trials where outcome = 'ok' order by 1, 2"
+    ):
+        if seconds is not None:
+            trials.setdefault(key, []).append((schedule, seconds))
+    for key, description, label in connection.execute("select key, description, label from problems order by key"):
+        work: Mapping[str, str] = json.loads(description)
+        text, mark, _ = work["work"].partition("\n}\n")
+        yield label, text + mark, trials.get(key, [])
+    connection.close()
+
+
+def quality(estimated: Array, points: RankPoints, names: list[str]) -> list[dict[str, Any]]:
+    """Return for each operation the time of the first point and of the best of the first eight, as multiples of the
+    best measured, and the place of that one in the order.
+    """
+    found = []
+    for number, name in enumerate(names):
+        own = np.flatnonzero(points.case == number)
+        ordered = points.seconds[own[np.argsort(estimated[own], kind="stable")]]
+        row: dict[str, Any] = {"name": name, "place": int(np.argmin(ordered)) + 1, "points": len(own)}
+        found.append(row | {"first": ordered[0] / ordered.min(), "eight": ordered[:8].min() / ordered.min()})
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return medians and the geometric mean, and how many operations have a point within 10 % of the best among their
+    first eight; `place_median` is where the best point stands in the order.
+    """
+    return {
+        "operations": len(rows),
+        "first_median": round(float(np.median([r["first"] for r in rows])), 3),
+        "first_mean": round(float(np.exp(np.mean(np.log([r["first"] for r in rows])))), 3),
+        "place_median": float(np.median([r["place"] for r in rows])),
+        "eight_median": round(float(np.median([r["eight"] for r in rows])), 3),
+        "eight_within_tenth": sum(bool(r["eight"] <= 1.1) for r in rows),
+    }
+
+
+def main() -> None:
+    """Fit, cross-validate by leaving operations out, print the constants and the quality of the order."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--target", default="cuda:h200")
+    parser.add_argument("--folds", type=int, default=10, help="parts that operations are left out in; 0 for none")
+    options = parser.parse_args()
+    target = find_target(options.target)
+    names, points = read(options.files, target)
+    print(f"{len(points.seconds)} points of {len(names)} operations")
+    print("as committed", json.dumps(summary(quality(estimate(FITTED, points, target), points, names))))
+    costs = fit_constants([(points, target)])
+    print(", ".join(f"{name}={value:.4g}" for name, value in attrs.asdict(costs).items()))
+    print("fitted", json.dumps(summary(quality(estimate(costs, points, target), points, names))))
+    if options.folds:
+        left_out = np.empty(len(points.seconds))
+        for fold in range(options.folds):
+            own = points.case % options.folds == fold
+            left_out[own] = estimate(fit_constants([(points.where(~own), target)], rounds=6), points, target)[own]
+        print("left out", json.dumps(summary(quality(left_out, points, names))))
+
+
+if __name__ == "__main__":
+    main()

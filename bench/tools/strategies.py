@@ -1,0 +1,212 @@
+"""Replays search strategies on recorded spaces, with the same budgets and the same first points.
+
+    python -m cuts.bench strategies spaces/*.json.gz --seeds 10 --out strategies.json
+    python -m cuts.bench strategies --table --out strategies.json
+
+A space is a file of `bench/tools/record_spaces.py`. A strategy proposes points as in a live search; each proposal
+becomes the nearest untried recorded point, with its recorded time. Regret is the slow-down of the best point so far
+against the best of the recording, after 5, 10, 20, 40 and 100 kernels; seconds are the time of the proposals. `ended`
+is the state at which `cuts tune` stops. `unaided` rows are searches without the cost model. All spaces have one weight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+from cuts.bench.tools.record_spaces import problem_of
+from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
+from cuts.bench.tools.strategy_cases import strategy_cases
+from cuts.passes.schedule import best_points
+from cuts.search.build import Scored
+from cuts.search.copies import one_thread
+from cuts.search.learned.pool import RecordedGround, ground_of
+from cuts.search.learned.recorded import RecordedSpace, read_spaces
+from cuts.search.settings import Settings
+from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
+
+#: Kernels after which regret is looked at.
+AFTER = (5, 10, 20, 40, 100)
+#: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
+FIRST, BATCH = Settings().first, Settings().batch
+#: Proposals that may fail to bring a new point before a search is over.
+VAIN = 3
+
+
+def first_of(ground: RecordedGround) -> list[Scored]:
+    """Return what a live search would begin with: the model's varied choice, each as the recorded point nearest to
+    it.
+    """
+    space = ground.full.space
+    chosen = best_points(space.group, space.target, ground.full.model, FIRST)
+    near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
+    return [ground.scored(p) for p in near.values()]
+
+
+@frozen
+class ReplayedSearch:
+    """The times of the points that a search tried, in order, how many these were after each proposal, and the seconds
+    that proposals took.
+    """
+
+    times: list[float]
+    ends: list[int]
+    seconds: float
+
+    def ended(self, settings: Settings) -> int:
+        """Return after how many kernels `cuts tune` would have ended it."""
+        reached, stale = inf, 0
+        for before, end in pairwise([0, *self.ends]):
+            stale = 0 if min(self.times[:end]) < (1 - settings.tie) * reached or not before else stale + 1
+            reached = min(self.times[:end])
+            if stale > settings.patience or end >= settings.most:
+                return min(end, settings.most)
+        return len(self.times)
+
+
+def searched(
+    ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
+) -> ReplayedSearch:
+    """Return what a search tried."""
+    begin = time.process_time()
+    strategy = strategy_on(ground, name, first, seed, aided)
+    known: list[Known] = []
+    ends: list[int] = []
+    vain = 0
+    while len(known) < most and vain < VAIN:
+        best = min((k.seconds for k in known), default=inf)
+        count = min(BATCH if known else FIRST, most - len(known))
+        with one_thread():  # as live
+            proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
+        known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
+        ends += [len(known)] if proposed else []
+        vain = 0 if proposed else vain + 1
+    return ReplayedSearch([k.seconds for k in known], ends, time.process_time() - begin)
+
+
+def regrets(times: Sequence[float], best: float, after: Sequence[int] = AFTER) -> list[float]:
+    """Return the regret after each number of kernels; a search that ended keeps its best, nothing run is ten times."""
+    found = np.minimum.accumulate([min(t, 10 * best) for t in times] or [10 * best])
+    return [float(found[min(n, len(found)) - 1] / best - 1.0) for n in after]
+
+
+def until(times: Sequence[float], best: float, close: float = 0.03) -> int | None:
+    """Return how many kernels were tried until one was within 3 % of the best."""
+    return next((n for n, t in enumerate(times, 1) if t <= (1 + close) * best), None)
+
+
+def row_of(
+    space: RecordedSpace, ground: RecordedGround, first: Sequence[Scored], name: str, aided: bool, seeds: int
+) -> Row:
+    """Return what a strategy came to in a space."""
+    runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    seconds = float(np.mean([run.seconds for run in runs]))
+    if all(run.times == runs[0].times for run in runs):
+        runs = runs[:1]  # nothing in it is left to chance
+    ended = [run.ended(Settings()) for run in runs]
+    return {
+        "space": space.label, "machine": space.machine.get("target", ""), "strategy": name, "aided": aided,
+        "points": len(ground.points), "recorded": len(space.points), "whole": space.whole,
+        "timed": sum(t < inf for t in ground.seconds.values()), "best us": round(1e6 * ground.best, 3),
+        "regret": [[round(r, 4) for r in regrets(run.times, ground.best)] for run in runs],
+        "until": [until(run.times, ground.best) for run in runs], "tried": [len(run.times) for run in runs],
+        "ended": [[n, *(round(r, 4) for r in regrets(run.times, ground.best, (n,)))]
+                  for n, run in zip(ended, runs, strict=True)],
+        "seeds": seeds, "seconds": round(seconds, 3),
+    }  # fmt: skip
+
+
+def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows that are missing, until time is over."""
+    end = time.monotonic() + options.limit
+    have = {same(row) for row in known}
+    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
+    for space in (space for path in paths for space in read_spaces(path)):
+        ground: RecordedGround | None = None
+        first: list[Scored] = []
+        wanted = [(name, aided) for aided in (True, False) for name in options.strategies]
+        for name, aided in wanted:
+            if (space.label, name, aided, len(space.points)) in have or time.monotonic() > end:
+                continue
+            if ground is None:
+                ground = ground_of(space, problem_of(cases[space.label], space.described))
+                first = first_of(ground)
+            yield row_of(space, ground, first, name, aided, options.seeds)
+
+
+def same(row: Row) -> tuple[object, ...]:
+    """Return what a row is of; one of a recording that was gone on with since is of another."""
+    return row["space"], row["strategy"], row["aided"], row["recorded"]
+
+
+def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
+    """Return the 95 % interval of a mean, by drawing again; values are means of spaces."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (draws, len(values))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def table(rows: Sequence[Row], by: str = "") -> str:
+    """Return mean regret in percent by strategy, with intervals over spaces, kernels until within 3 %, and what it
+    comes to where `cuts tune` ends it.
+    """
+    lines = ["| strategy | spaces | " + " | ".join(f"after {n}" for n in AFTER)
+             + " | kernels until 3 %, median | reached | ends after | with regret | s a search |"]  # fmt: skip
+    lines.append("|---" * (7 + len(AFTER)) + "|")
+    for aided in (True, False):
+        for name in STRATEGIES:
+            own = [r for r in rows if r["strategy"] == name and r["aided"] == aided]
+            if own:
+                lines.append(_line(own, f"{name}{'' if aided else ', unaided'}{by}"))
+    return "\n".join(lines)
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Return the table of all spaces, and for each kind of operation what strategies with the model's help come to."""
+    kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
+    parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
+    return "\n\n".join((table(rows), *parts))
+
+
+def _line(own: Sequence[Row], title: str) -> str:
+    cells = [title, str(len(own))]
+    for column in range(len(AFTER)):
+        means = [100 * float(np.mean([run[column] for run in r["regret"]])) for r in own]
+        low, high = interval(means)
+        cells.append(f"{np.mean(means):.1f} ({low:.1f}-{high:.1f})")
+    counts = [n for r in own for n in r["until"]]
+    reached = [n for n in counts if n is not None]
+    middle = float(np.median([np.median([inf if n is None else n for n in r["until"]]) for r in own]))
+    kernels, regret = (np.mean([np.mean([each[k] for each in r["ended"]]) for r in own]) for k in (0, 1))
+    cells += [f"{middle:g}" if middle < inf else "over 100", f"{len(reached) / len(counts):.0%}"]
+    cells += [f"{kernels:.1f}", f"{100 * regret:.1f}", f"{np.mean([r['seconds'] for r in own]):.2f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Replay what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="recorded spaces")
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--limit", type=float, default=inf, metavar="SECONDS", help="begin no row after that")
+    parser.add_argument("--table", action="store_true", help="replay nothing")
+    parser.add_argument("--out", type=Path, default=RESULTS / "strategies.json")
+    options = parser.parse_args()
+    rows = read_rows(options.out)
+    for row in () if options.table else rows_of(options.files, options, rows):
+        rows = [*(r for r in rows if same(r)[:3] != same(row)[:3]), row]
+        write_rows(options.out, rows)
+        print(_line([row], f"{row['space']}: {row['strategy']}{'' if row['aided'] else ', unaided'}"), flush=True)
+    print(tables(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
