@@ -15,6 +15,7 @@ from cuts.bench.networks.ledger import measured
 from cuts.bench.networks.systems import CURVED, OURS, SYSTEMS
 from cuts.bench.operators import breadth
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
+from cuts.latency.networks import KNOWN
 
 DOCUMENT = Path(__file__).parent / "results.md"
 WIDTH = 120
@@ -86,7 +87,7 @@ def number(value: float | None, digits: int = 3) -> str | None:
 
 
 def fresh(rows: Sequence[Row]) -> tuple[list[Row], str]:
-    """Return the rows of the present kernels, and a sentence about the others."""
+    """Return rows of present kernels, and the number of others."""
     kept = [row for row in rows if not is_stale(row)]
     older = len(rows) - len(kept)
     return kept, f"{older} rows of older kernels are omitted." if older else ""
@@ -112,7 +113,7 @@ def networks(known: Circumstances, name: str) -> Iterator[str]:
         means = {s: each for s, each in tables.speedups(rows, task).items() if s not in CURVED}
         if means:
             text = ", ".join(f"{s} {mean:.2f} ({count})" for s, (mean, count) in means.items())
-            yield wrapped(f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}.")
+            yield wrap_text(f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}.")
     if any(each.keys() & {OURS[0]} and each.keys() - set(OURS) for each in found.values()):
         yield f"Workloads that each system wins (Tables 11 and 12 of DeepCuts):\n\n{tables.winners_table(rows)}"
     if curve := tables.anytime(rows):
@@ -166,7 +167,7 @@ def rows_table(known: Circumstances, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def vocabulary(known: Circumstances, *names: str) -> Iterator[str]:
-    """Yield operations of the vocabulary and gradients, by family and device, then row by row."""
+    """Yield operations of the vocabulary and gradients, by family and row."""
     rows, older = fresh([row for name in names for row in read_rows(RESULTS / name)])
     for device in dict.fromkeys(row["device"] for row in rows):
         yield f"{device}:\n\n{breadth.families([row for row in rows if row['device'] == device])}"
@@ -268,8 +269,51 @@ def cluster(known: Circumstances, *names: str) -> Iterator[str]:
     )
 
 
+def latency_models(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield the accuracy of latency models: layers, networks, plans of `cuts`."""
+    values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    for precision in ("fp32", "tf32"):
+        lines = []
+        for label, row in values[precision]["layers"].items():
+            shares = (percent(row[key]) for key in ("within", "within_5"))
+            errors = (percent(row[key]) for key in ("median", "p90"))
+            right = percent(row["right"]) if "right" in row else None
+            lines.append([label, row["count"], *shares, f"{row['rmse']:.3f}", *errors, right])
+        heads = ["rows", "within 10 %", "within 5 %", "RMSE, ms", "median", "p90", "kernels right"]
+        yield f"Held-out layers, {precision}:\n\n{table(['model', *heads], lines)}"
+    kinds = [(precision, batch) for precision in ("fp32", "tf32") for batch in (16, 1)]
+    columns = [values[precision][f"networks, batch {batch}"] for precision, batch in kinds]
+    lines = [
+        [f"{label} (training set)" if label in KNOWN else label, *(prediction(column[label]) for column in columns)]
+        for label in columns[0]
+    ]
+    held = [{label: row for label, row in column.items() if label not in KNOWN} for column in columns]
+    lines.append(["within 10 %", *(close(column) for column in held)])
+    heads = [f"{precision}, batch {batch}" for precision, batch in kinds]
+    yield f"Networks: measured and predicted milliseconds, error:\n\n{table(['network', *heads], lines)}"
+    for kind, head in (("plans of cuts", "tuned plan"), ("networks, kernels of cuts", "network, without its plan")):
+        rows = values["fp32"][kind]
+        lines = [*([label, prediction(row)] for label, row in rows.items()), ["within 10 %", close(rows)]]
+        yield table([head, "measured and predicted milliseconds, error"], lines)
+
+
+def percent(value: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * value:.1f} %"
+
+
+def prediction(row: Mapping[str, float]) -> str:
+    """Return measured and predicted milliseconds, and the error."""
+    return f"{row['measured']:.2f}, {row['predicted']:.2f}, {100 * row['off']:+.1f} %"
+
+
+def close(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the number of predictions within 10 %, of all."""
+    return f"{sum(abs(row['off']) <= 0.1 for row in rows.values())} of {len(rows)}"
+
+
 def tests(known: Circumstances, *_: str) -> Iterator[str]:
-    """Yield runs of the fuzzer, of the sweep of operations, and of planted bugs."""
+    """Yield runs of the fuzzer, the sweep and planted bugs."""
     runs = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("fuzz", "sweep")}
     fuzz = [
         [
@@ -296,11 +340,11 @@ def tests(known: Circumstances, *_: str) -> Iterator[str]:
 
 
 def sum_of(findings: Mapping[str, int] | None) -> int | None:
-    """Return the number of findings of all kinds, nothing where a run does not list them."""
+    """Return the number of findings; nothing where none are listed."""
     return None if findings is None else sum(findings.values())
 
 
-def wrapped(text: str) -> str:
+def wrap_text(text: str) -> str:
     """Return a sentence in lines of a document."""
     return fill(text, WIDTH, break_on_hyphens=False)
 
@@ -316,6 +360,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
     ("Products with matrix instructions", products, ("products.json",)),
     ("Audit of pruning", audit, ("audit.json",)),
+    ("Latency models", latency_models, ("latency.json",)),
     ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )
@@ -326,7 +371,8 @@ TEXTS = {
         "are captured CUDA graphs.\n\n![Speed-ups over graphed PyTorch](evaluation.svg)"
     ),
     "Cluster plans": "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory.",
-    "Tests": "[Testing](testing.md) explains these runs. [Latency](latency.md) has the accuracy of the latency models.",
+    "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
+    "Tests": "[Testing](testing.md) explains these runs.",
 }
 
 
