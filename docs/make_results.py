@@ -15,6 +15,8 @@ from cuts.bench.networks.ledger import measured
 from cuts.bench.networks.systems import CURVED, OURS, SYSTEMS
 from cuts.bench.operators import breadth
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
+from cuts.cluster.table import reproduce
+from cuts.docs import make_table_5_6
 from cuts.latency.networks import KNOWN
 
 DOCUMENT = Path(__file__).parent / "results.md"
@@ -297,6 +299,11 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
         yield table([head, "measured and predicted milliseconds, error"], lines)
 
 
+def thesis_table(known: Circumstances, *_: str) -> Iterator[str]:
+    """Yield Table 5.6 of the thesis: printed and computed values."""
+    yield "\n".join(make_table_5_6.rows(reproduce()))
+
+
 def percent(value: float) -> str:
     """Return a share in percent."""
     return f"{100 * value:.1f} %"
@@ -362,6 +369,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),
     ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
+    ("Table 5.6", thesis_table, ()),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )
 #: Sections with a text of their own before the tables.
@@ -372,6 +380,10 @@ TEXTS = {
     ),
     "Cluster plans": "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory.",
     "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
+    "Table 5.6": (
+        "Table 5.6 of the DeepCuts thesis: printed values and those of the form `table-5.6`. A star marks a\n"
+        "difference of more than 1 %. The values are computed ([cluster](cluster.md#three-forms-of-the-model))."
+    ),
     "Tests": "[Testing](testing.md) explains these runs.",
 }
 
@@ -384,7 +396,7 @@ def document() -> str:
     for title, section, names in SECTIONS:
         found = [*([TEXTS[title]] if title in TEXTS else []), *section(known, *names)]
         files = ", ".join(f"`bench/results/{name}`" for name in names)
-        parts += [f"## {title}", *found, f"Rows: {files}."]
+        parts += [f"## {title}", *found, *([f"Rows: {files}."] if files else [])]
     return "\n\n".join([*parts, "## Circumstances", known.table()]) + "\n"
 
 
