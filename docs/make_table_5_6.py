@@ -6,7 +6,7 @@ from cuts.cluster.table import BLOCKS, Cell, printed_table, reproduce
 
 
 def rows(cells: tuple[Cell, ...]) -> list[str]:
-    """Return a table for each model; a star marks differences above 1 %."""
+    """Return tables by model; a star marks differences above 1 %."""
     found = {(c.block, c.policy, (c.dp, c.wp, c.p)): c for c in cells}
     lines: list[str] = []
     for model in dict.fromkeys(block.rpartition(" ")[0] for block in BLOCKS):
