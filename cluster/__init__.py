@@ -1,6 +1,4 @@
-"""How to run a model that is larger than GPU memory on a cluster: which way, how long it takes, what binds it, and
-running it.
-"""
+"""Models larger than GPU memory on clusters: strategies, predicted times, execution."""
 
 from .connect import connect
 from .feasible import size

@@ -1,4 +1,4 @@
-"""Where a run's data comes from."""
+"""Input data of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import numpy as np
 from ..backends import Array
 from .describe import Transformer
 
-#: Gives the input of a micro-batch and, in training, its target: (step, group, micro) -> arrays of [micro, sequence,
+#: Returns the input of a micro-batch and, in training, its target: (step, group, micro) -> arrays of [micro, sequence,
 #: hidden].
 Batches = Callable[[int, int, int], tuple[Array, Array | None]]
 
 
 def random_batches(model: Transformer, micro: int, seed: int) -> Batches:
-    """Return random inputs and targets, the same for the same seed, step, group and micro-batch."""
+    """Return random inputs and targets.
+
+    They are the same for the same seed, step, group and micro-batch.
+    """
     shape = (micro, model.sequence, model.hidden)
 
     def batch(step: int, group: int, number: int) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
-"""A compiled plan whose inputs and outputs lie where the caller says; only what lies between them is in an arena of the
-plan's own.
+"""Plans bound to inputs and outputs at places of the caller.
 
-So one plan serves every layer, whichever buffer the layer's weights have come to, and nothing is copied in or out.
+Only intermediates are in an arena of the plan's own. So one plan serves every layer, for any buffer of the layer's
+weights, and nothing is copied in or out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from .buffers import Arena
 
 
 class BoundPlan:
-    """A plan on a device: `launch` runs it on given places. Places that were used before are not bound again."""
+    """Plan on a device, which `launch` runs on given places.
+
+    Places that were used before are not bound again.
+    """
 
     def __init__(self, plan: Plan, device: Device, arena: Arena, scratch: Buffer | None = None) -> None:
         self.plan, self.device = plan, device
@@ -39,7 +42,10 @@ class BoundPlan:
 
     @property
     def arena(self) -> Buffer:
-        """The memory of what lies between inputs and outputs; another plan may share it when this one does not run."""
+        """Memory of the intermediates.
+
+        Another plan may share it when this one does not run.
+        """
         return self._arena
 
     def _constants(self, arena: Arena) -> dict[str, Pointer]:
@@ -92,7 +98,7 @@ class BoundPlan:
 
 
 def bytes_inside(plan: Plan) -> int:
-    """Return the bytes of what lies between a plan's inputs and outputs, as `BoundPlan` lays it out."""
+    """Return the bytes of a plan's intermediates, as `BoundPlan` places them."""
     return place_buffers(*_buffers(plan))[1]
 
 

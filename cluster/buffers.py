@@ -1,4 +1,7 @@
-"""Memory of a run: on the device from one arena under a cap, on the host pinned; buffers of equal size come and go."""
+"""Memory of a run: a capped device arena and pinned host memory.
+
+Buffers of equal size are reused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from .layer_files import PAGE
 
 @define
 class Arena:
-    """Memory of one device, at most `cap` bytes of it; `used` says how much is taken, and for what."""
+    """Memory of one device, limited to `cap` bytes.
+
+    `used` counts the bytes taken, `uses` those of each purpose.
+    """
 
     device: Device
     cap: float
@@ -20,8 +26,9 @@ class Arena:
     uses: dict[str, int] = field(factory=dict)
 
     def allocate(self, nbytes: int, what: str) -> Buffer:
-        """Allocate zeroed memory; raise `BackendError` where the cap would be exceeded, with what the rest is
-        used for.
+        """Allocate zeroed memory.
+
+        Raises `BackendError` where the cap would be exceeded, with the uses of the rest.
         """
         size = aligned(max(nbytes, 1))
         if self.used + size > self.cap:
@@ -43,7 +50,10 @@ class Arena:
 
 @define
 class Slots:
-    """Device buffers of one size; a new one is made when none is free, so the arena's cap has the last word."""
+    """Pool of device buffers of one size.
+
+    A new buffer is made when none is free, within the arena's cap.
+    """
 
     arena: Arena
     nbytes: int
@@ -79,7 +89,7 @@ class HostPool:
 
 @define(eq=False)
 class HeldBuffer:
-    """A device buffer that several steps or moves still need."""
+    """Device buffer with a count of its users."""
 
     slots: Slots
     buffer: Buffer
@@ -87,11 +97,11 @@ class HeldBuffer:
 
     @property
     def place(self) -> Pointer:
-        """Where it begins."""
+        """The begin of the buffer."""
         return Pointer(self.buffer)
 
     def release(self) -> None:
-        """Say that one of them no longer needs it."""
+        """Drop one of the needs."""
         self.needs -= 1
         if self.needs == 0:
             self.slots.give(self.buffer)

@@ -1,4 +1,4 @@
-"""Joining the processes of a run: which engine a plan needs, and whether the others are there."""
+"""Engine of a plan's processes, with a check that all processes run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .ways import Way
 
 
 def connect(way: Way) -> Callable[[Device], Engine]:
-    """Return what makes this process's engine once its device is open; raise `UsageError` where others are missing."""
+    """Return a function that makes this process's engine for its device.
+
+    Raises `UsageError` where other processes are missing.
+    """
     if way.gpus == 1:
         return lambda device: Alone()
     if "RANK" not in os.environ:
@@ -21,9 +24,9 @@ def connect(way: Way) -> Callable[[Device], Engine]:
     rank = os.environ.get("LOCAL_RANK", os.environ["RANK"])
     os.environ.setdefault("CUDA_DEVICE", rank)  # the device that PyCUDA opens
 
-    def made(device: Device) -> Engine:
+    def make_engine(device: Device) -> Engine:
         from .torch_engine import TorchEngine
 
         return TorchEngine(device, way.p, way.wp)
 
-    return made
+    return make_engine

@@ -1,9 +1,10 @@
-"""The form that answers by default: derived from the schedule of `stages.py`, and checked against its simulation.
+"""Default closed form of the time of a mini-batch.
 
-Stages of AR hold neighbouring layers and work "one forward, one backward": with `n` micro-batches the mini-batch takes
-one micro-batch's way through all stages and `n - 1` turns of the slowest. Stages of PR hold every `p`-th block, so that
-micro-batches go round: a pass takes the rounds of the slowest stage, and `p - 1` more until the last stage has begun.
-The optimiser works when both passes are done.
+It is derived from the schedule of `stages.py`, and checked against its simulation. Stages of AR hold neighbouring
+layers and work "one forward, one backward": with `n` micro-batches the mini-batch takes one micro-batch's pass through
+all stages and `n - 1` periods of the slowest. Stages of PR hold every `p`-th block, so that micro-batches go round: a
+pass takes the rounds of the slowest stage, and `p - 1` more until the last stage has begun. The optimiser works when
+both passes are done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .ways import Column, Ways
 
 
 def corrected_terms(ways: Ways, model: Transformer, machine: Machine, *, training: bool = True) -> Terms:
-    """Score ways; rows that do not divide are scored as if they did, `feasibility` says so."""
+    """Score ways.
+
+    Rows that do not divide are scored as if they did, `feasibility` marks them.
+    """
     safe = evolve(ways, p=np.where(model.layers % ways.p == 0, ways.p, 1))
     first, middle, last = (
         PipelineStage(safe, model, machine, number, training=training)
@@ -66,8 +70,10 @@ def _one_mini_batch(stages: list[StageTimes]) -> Column:
 
 
 def _parameter_resident(ways: Ways, n: Column, blocks: Column, stages: list[StageTimes]) -> Column:
-    """Both passes of PR. A turn takes a micro-batch round all stages: where that is longer than all micro-batches take
-    on one, stages wait in each turn; and the last stage begins when the first micro-batch has come to it.
+    """Return the seconds of both passes of PR.
+
+    A period takes a micro-batch round all stages: where that is longer than all micro-batches take on one, stages wait
+    in each period; and the last stage begins when the first micro-batch has come to it.
     """
     total = _one_mini_batch(stages) + stages[0].last
     for wait, step in (
@@ -80,8 +86,10 @@ def _parameter_resident(ways: Ways, n: Column, blocks: Column, stages: list[Stag
 
 
 def _activation_resident(ways: Ways, n: Column, stages: list[StageTimes]) -> Column:
-    """The way of one micro-batch through the other stages, and all of them at the slowest. In training a stage has no
-    more than `p` under way, so `p` of them take at least as long as one takes there and back.
+    """Return the seconds of both passes of AR: one micro-batch through the other stages, and all of them at the
+    slowest.
+
+    In training a stage has at most `p` in flight, so `p` of them take at least as long as one takes there and back.
     """
     first, middle, last = (stage.wait_forward + stage.wait_backward for stage in stages)
     passes = (stages[0].wait_backward > 0).astype(int) + 1
@@ -95,7 +103,7 @@ def _activation_resident(ways: Ways, n: Column, stages: list[StageTimes]) -> Col
     found = np.zeros(len(n))
     for stage, own in zip(stages, (first, middle, last), strict=True):
         sent = np.where(passes > 1, np.maximum(through / ways.p, passes * stage.send), stage.send + stage.wp / n)
-        pace = np.maximum(stage.forward + stage.backward, sent)
-        found = np.maximum(found, n * pace - stage.wrap + through - own)
+        period = np.maximum(stage.forward + stage.backward, sent)
+        found = np.maximum(found, n * period - stage.wrap + through - own)
     best: Column = found + stages[0].last
     return best

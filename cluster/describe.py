@@ -1,4 +1,4 @@
-"""What is planned: a transformer, and the machines that it is to run on. Both are data, read from TOML.
+"""Descriptions of transformers and of machines, read from TOML.
 
 Sizes are bytes, rates bytes or floating-point operations a second, lengths tokens, batches sequences.
 """
@@ -14,7 +14,7 @@ from ..ir import DType, UsageError
 #: Values that an optimiser keeps of a parameter besides the parameter.
 MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
 PRECISIONS = ("mixed", "single")
-#: The largest size of a model, and the most GPUs of a cluster: what lies beyond is a slip of the pen.
+#: The largest size of a model, and the most GPUs of a cluster: larger numbers are typing errors.
 MOST, MOST_GPUS = 10**8, 1 << 20
 #: Within these lie all rates and sizes of machines, so that no time overflows.
 RATES = (1.0, 1e30)
@@ -22,11 +22,12 @@ RATES = (1.0, 1e30)
 
 @frozen
 class Transformer:
-    """A stack of transformer blocks between an embedding and a head; with `vocabulary` 0 the blocks alone.
+    """Stack of transformer blocks between an embedding and a head.
 
-    `precision` is "mixed" (the thesis' rules: parameters, gradients and activations of 2 bytes, the optimiser's values
-    of 4 with a copy of the parameters among them) or "single" (4 bytes for all). `gated` blocks have three matrices
-    behind the attention and norms without a shift, as LLaMA's; `batch` is a mini-batch in sequences.
+    With `vocabulary` 0 it is the blocks alone. `precision` is "mixed" (the thesis' rules: parameters, gradients and
+    activations of 2 bytes, the optimiser's values of 4 with a copy of the parameters among them) or "single" (4 bytes
+    for all). `gated` blocks have three matrices after the attention and norms without a shift, as LLaMA's; `batch` is a
+    mini-batch in sequences.
     """
 
     name: str
@@ -75,20 +76,22 @@ class Transformer:
 
     @property
     def dtype(self) -> DType:
-        """The type of parameters, gradients and activations: of the types of 2 bytes the one with the range of fp32, so
-        that no gradient has to be scaled.
+        """The type of parameters, gradients and activations.
+
+        Of the types of 2 bytes it is the one with the range of fp32, so that no gradient has to be scaled.
         """
         return DType.BF16 if self.precision == "mixed" else DType.F32
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a parameter, a gradient or an activation while layers are computed."""
+        """Bytes of a parameter, a gradient or an activation in layers."""
         return self.dtype.size
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that the optimiser keeps of a parameter: its moments, and in mixed precision the parameter in 4
-        bytes.
+        """Bytes that the optimiser keeps of a parameter.
+
+        They are its moments, and in mixed precision the parameter in 4 bytes.
         """
         return 4 * (MOMENTS[self.optimiser] + (self.precision == "mixed"))
 
@@ -105,26 +108,34 @@ class Transformer:
 
     @property
     def held_whole(self) -> int:
-        """Parameters of a block that each of the GPUs that share it holds: norms, and biases that are added once."""
+        """Parameters of a block that each of its GPUs holds.
+
+        They are norms, and biases that are added once.
+        """
         return 2 * self.hidden * ((1 if self.gated else 2) + self.biases)
 
     @property
     def parameters(self) -> int:
-        """All parameters. The head's matrix is the embedding's, except in gated models, which have one of its own."""
+        """All parameters.
+
+        The head's matrix is the embedding's, except in gated models, which have one of its own.
+        """
         return self.layers * self.block_parameters + (2 if self.gated else 1) * self.vocabulary * self.hidden
 
     @property
     def block_flops(self) -> float:
-        """Floating-point operations of a block's forward pass for one sequence: two for each multiply-add."""
+        """Floating-point operations of a block's forward pass for one sequence.
+
+        Each multiply-add counts as two.
+        """
         return 2.0 * self.sequence * self.matrices + 4.0 * self.sequence**2 * self.hidden
 
 
 @frozen
 class Measured:
-    """Seconds of one block's forward and backward pass on one GPU of the machine, measured for a model at a
-    micro-batch.
+    """Measured seconds of one block's passes on one GPU.
 
-    `recomputing` is the backward pass that computes what it needs of the forward pass again.
+    They are of a model at a micro-batch. `recomputing` is the backward pass with recomputation of the forward pass.
     """
 
     model: str
@@ -154,7 +165,7 @@ class Machine:
     `peak` is in the model's precision and `efficiency` the part of it that layers reach. `storage` (bytes) and `memory`
     are of one GPU; None means that the size of the storage is unknown and is not checked. `gpu_link` joins GPUs of a
     node, `node_link` a node with the others. `p2p` is the one bandwidth between GPUs that the thesis' forms know; by
-    default the slower of the links. `request` is what one request to storage costs besides its bytes: the closed forms
+    default the slower of the links. `request` is the time of one request to storage besides its bytes: the closed forms
     leave it out, the simulator does not.
     """
 
@@ -206,7 +217,10 @@ class Machine:
 
     @property
     def read(self) -> float:
-        """Bytes a second from storage to a GPU: what is slower, storage or the way from the host."""
+        """Bytes a second from storage to a GPU.
+
+        It is the slower of the storage and the link from the host.
+        """
         return min(self.storage_read, self.host_link or math.inf)
 
     @property

@@ -1,8 +1,6 @@
-"""Reading and writing ranges of files with several requests under way, past the page cache where the file system allows
-it.
+"""Concurrent reads and writes of file ranges, by direct access if possible.
 
-A range moves in pieces; each piece goes on to the device, or comes from it, while others are still under way on the
-disk.
+A range moves in pieces; each piece goes on to the device, or comes from it, while the disk transfers others.
 """
 
 from __future__ import annotations
@@ -20,15 +18,16 @@ from ..backends import Array
 from ..ir import PlanError
 from .layer_files import PAGE, storage_error
 
-#: Bytes of one request, and how many are under way.
+#: Bytes of one request, and the number of concurrent requests.
 PIECE, LANES = 8 << 20, 6
 
 Moved = Callable[[int, int], None]
 
 
 class Disk:
-    """A pool of threads that move pieces; `direct` past the page cache, which falls back where a file system refuses
-    it.
+    """Pool of threads that move pieces.
+
+    `direct` bypasses the page cache, with a fallback where a file system refuses it.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class Disk:
         self._lock = threading.Lock()
         self.read_bytes = 0
         self.written_bytes = 0
-        self.busy = 0.0  #: seconds in which pieces were asked for or on their way
-        self._clock, self._asked, self._since = clock, 0, 0.0
+        self.busy = 0.0  #: seconds in which pieces were requested or in transfer
+        self._clock, self._outstanding, self._since = clock, 0, 0.0
 
     def close(self) -> None:
-        """Wait for what is under way and close all files."""
+        """Wait for running requests and close all files."""
         self._pool.shutdown(wait=True)
         for file in self._files.values():
             os.close(file)
@@ -81,9 +80,10 @@ class Disk:
             raise storage_error(error, path, 0) from error
 
     def read(self, path: Path, start: int, host: Array, nbytes: int, then: Moved | None = None) -> list[Future[None]]:
-        """Fill the first `nbytes` of `host` from a file's range; `then(begin, end)` runs when a piece of it has come.
+        """Fill the first `nbytes` of `host` from a file's range.
 
-        `host` is page-aligned and has room for whole pages, as direct reads bring these.
+        `then(begin, end)` runs after each piece. `host` is page-aligned and has room for whole pages, as direct reads
+        bring these.
         """
 
         def piece(begin: int, end: int) -> None:
@@ -94,7 +94,7 @@ class Disk:
                         self.file(path, write=False), [host.data[got : -(-end // PAGE) * PAGE]], start + got
                     )
                 except OSError as error:
-                    if self._refused(error):
+                    if self._falls_back(error):
                         continue
                     raise storage_error(error, path, end - got) from error
                 if count == 0:
@@ -113,7 +113,10 @@ class Disk:
     def write(
         self, path: Path, start: int, host: Array, nbytes: int, before: Moved | None = None
     ) -> list[Future[None]]:
-        """Write the first `nbytes` of `host` to a file's range; `before(begin, end)` runs before a piece of it goes."""
+        """Write the first `nbytes` of `host` to a file's range.
+
+        `before(begin, end)` runs before each piece is written.
+        """
 
         def piece(begin: int, end: int) -> None:
             if before is not None:
@@ -123,7 +126,7 @@ class Disk:
                 try:
                     sent += self._pwrite(self.file(path, write=True), path, host.data[sent:end], start + sent)
                 except OSError as error:
-                    if self._refused(error):
+                    if self._falls_back(error):
                         continue
                     raise storage_error(error, path, end - sent) from error
             with self._lock:
@@ -132,28 +135,26 @@ class Disk:
         return self._pieces(piece, nbytes)
 
     def _pieces(self, work: Callable[[int, int], None], nbytes: int) -> list[Future[None]]:
-        """Move a range in the pool, piece by piece; count the seconds in which there is something to do."""
+        """Move a range in the pool, piece by piece; count the seconds with outstanding pieces."""
 
-        def counted(begin: int, end: int) -> None:
+        def move_piece(begin: int, end: int) -> None:
             try:
                 work(begin, end)
             finally:
                 with self._lock:
-                    self._asked -= 1
-                    if not self._asked:
+                    self._outstanding -= 1
+                    if not self._outstanding:
                         self.busy += self._clock() - self._since
 
         begins = range(0, nbytes, PIECE)
         with self._lock:
-            if not self._asked:
+            if not self._outstanding:
                 self._since = self._clock()
-            self._asked += len(begins)
-        return [self._pool.submit(counted, begin, min(begin + PIECE, nbytes)) for begin in begins]
+            self._outstanding += len(begins)
+        return [self._pool.submit(move_piece, begin, min(begin + PIECE, nbytes)) for begin in begins]
 
-    def _refused(self, error: OSError) -> bool:
-        """Go through the page cache from now on, where a direct access was refused; return whether it may be tried
-        again.
-        """
+    def _falls_back(self, error: OSError) -> bool:
+        """Fall back to the page cache where direct access was refused; return whether to try again."""
         with self._lock:
             if not self.direct or error.errno not in (errno.EINVAL, errno.EFAULT):
                 return False
@@ -161,7 +162,7 @@ class Disk:
             return True
 
     def _pwrite(self, file: int, path: Path, data: memoryview, start: int) -> int:
-        """Write some bytes; what does not fill a page at the end goes through the page cache."""
+        """Write some bytes; an incomplete page at the end goes through the page cache."""
         if not self.direct or (start % PAGE == 0 and len(data) % PAGE == 0):
             return os.pwritev(file, [data], start)
         whole = len(data) // PAGE * PAGE
@@ -184,6 +185,6 @@ class Disk:
 
 
 def finish(futures: list[Future[None]]) -> None:
-    """Wait for pieces; raise what one of them raised."""
+    """Wait for pieces; raise the error of one."""
     for future in futures:
         future.result()

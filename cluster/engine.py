@@ -1,5 +1,6 @@
-"""How the processes of a run exchange data: one process a GPU. `torch_engine` does it through PyTorch; a single process
-needs nothing.
+"""Data exchange between the processes of a run, one for each GPU.
+
+`torch_engine` exchanges through PyTorch; a single process needs nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Protocol
 from ..backends import Pointer
 from ..ir import DType
 
-#: Waits until something that was sent is gone.
+#: Waits until a value is sent.
 Wait = Callable[[], None]
 
 
 class Engine(Protocol):
-    """A process's place among the others; ranks count the GPUs of a layer first, then stages, then groups:
-    `rank = (group * p + stage) * wp + part`.
+    """Communicator of a process.
+
+    Ranks count the GPUs of a layer first, then stages, then groups: `rank = (group * p + stage) * wp + part`.
     """
 
     rank: int
@@ -32,7 +34,10 @@ class Engine(Protocol):
         """Add a number up over all processes."""
 
     def least(self, value: int) -> int:
-        """Return the least of a number over all processes; it also waits for all of them."""
+        """Return the minimum of a number over all processes.
+
+        It also waits for all of them.
+        """
 
     def send(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> Wait:
         """Begin to send to another stage of this group."""
@@ -42,15 +47,15 @@ class Engine(Protocol):
 
 
 class Alone:
-    """One process, with nobody to exchange with."""
+    """Engine of a single process, without exchange."""
 
     rank, size = 0, 1
 
     def sum(self, place: Pointer, elements: int, dtype: DType) -> None:
-        """One group's sum is what it has."""
+        """Keep the only group's sum."""
 
     def join(self, place: Pointer, elements: int, dtype: DType) -> None:
-        """A layer of one GPU is whole."""
+        """Keep the only GPU's layer."""
 
     def total(self, value: float) -> float:
         """Return the number."""
@@ -61,9 +66,9 @@ class Alone:
         return value
 
     def send(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> Wait:
-        """Never called: there is one stage."""
+        """Fail: there is one stage."""
         raise AssertionError("a single process has no other stage")
 
     def receive(self, place: Pointer, nbytes: int, stage: int, *, backward: bool) -> None:
-        """Never called: there is one stage."""
+        """Fail: there is one stage."""
         raise AssertionError("a single process has no other stage")

@@ -1,4 +1,4 @@
-"""Whether a way fits: its numbers divide, a GPU's memory and its share of the storage hold what they have to."""
+"""Feasibility of ways: divisible numbers, sufficient memory and storage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .ways import Column, Ways
 
 @frozen(eq=False)
 class Feasibility:
-    """For each way: bytes of memory and of storage on the GPU that needs most, and whether numbers divide."""
+    """Bytes and checks of each way.
+
+    `memory` and `storage` are bytes on the GPU that needs most, `divides` says whether the numbers divide.
+    """
 
     memory: Column
     storage: Column
@@ -23,14 +26,15 @@ class Feasibility:
 
     @property
     def feasible(self) -> Column:
-        """Whether a way can be taken."""
+        """Return whether a way is feasible."""
         found: Column = self.divides & self.fits_memory & self.fits_storage
         return found
 
 
 def fit(ways: Ways, model: Transformer, machine: Machine, *, training: bool = True) -> Feasibility:
-    """Check ways against a cluster. The first stage needs most memory, as most micro-batches are under way in it; the
-    last may have a larger layer.
+    """Check ways against a cluster.
+
+    The first stage needs most memory, as it has most micro-batches in flight; the last may have a larger layer.
     """
     numbers = (np.zeros_like(ways.p), ways.p - 1)
     both = [PipelineStage(ways, model, machine, number, training=training) for number in numbers]
@@ -40,13 +44,13 @@ def fit(ways: Ways, model: Transformer, machine: Machine, *, training: bool = Tr
     divides = divides & (model.width % ways.wp == 0)
     divides = divides & (
         ~(ways.pr & ways.offload) | (both[0].n >= 3)
-    )  # what is written has to be there before it is read again
+    )  # a value must be written before it is read again
     room = np.full(len(ways), True) if machine.storage is None else storage <= machine.storage
     return Feasibility(memory, storage, divides, memory <= machine.memory, room)
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Return a number of bytes with a suitable unit."""
     for unit in ("B", "KB", "MB"):
         if nbytes < 1000:
             return f"{nbytes:.4g} {unit}"
@@ -55,7 +59,7 @@ def size(nbytes: float) -> str:
 
 
 def reasons(ways: Ways, fits: Feasibility, row: int, model: Transformer, machine: Machine) -> list[str]:
-    """Say why a way can not be taken; nothing where it can."""
+    """Return the reasons why a way is infeasible."""
     dp, wp, p, micro = (int(c[row]) for c in (ways.dp, ways.wp, ways.p, ways.micro))
     found = []
     if model.batch % (dp * micro):
@@ -83,7 +87,7 @@ def _memory(stage: PipelineStage) -> Column:
 
 
 def _storage(stage: PipelineStage) -> Column:
-    """Add up weights, the optimiser's values, gradients and activations on their way."""
+    """Return the bytes of weights, the optimiser's values, gradients and offloaded activations."""
     ways, training = stage.ways, stage.training
     kept = stage.total("weights") + training * (stage.total("state") + (ways.level == 0) * stage.total("gradients"))
     inner = np.where(ways.recompute, 0.0, stage.total("inner")) * training

@@ -1,4 +1,4 @@
-"""Reading and writing descriptions as TOML: the ones that come with the package by name, your own by path."""
+"""TOML descriptions: packaged ones by name, others by path."""
 
 from __future__ import annotations
 
@@ -20,22 +20,28 @@ _LIMIT = 1 << 20
 
 
 def known_models() -> tuple[str, ...]:
-    """Return the names of the models that are described here."""
-    return _known("models")
+    """Return the names of the packaged models."""
+    return _names_in("models")
 
 
 def known_machines() -> tuple[str, ...]:
-    """Return the names of the clusters that are described here."""
-    return _known("machines")
+    """Return the names of the packaged clusters."""
+    return _names_in("machines")
 
 
 def load_transformer(source: str | os.PathLike[str]) -> Transformer:
-    """Return a model by its name or from a TOML file; raise a `CutsError` that lists all that is wrong with it."""
+    """Return a model by its name or from a TOML file.
+
+    Raises a `CutsError` that lists all faults.
+    """
     return structure(_table(source, "models"), Transformer, str(source))
 
 
 def load_machine(source: str | os.PathLike[str]) -> Machine:
-    """Return a cluster by its name or from a TOML file; raise a `CutsError` that lists all that is wrong with it."""
+    """Return a cluster by its name or from a TOML file.
+
+    Raises a `CutsError` that lists all faults.
+    """
     return structure(_table(source, "machines"), Machine, str(source))
 
 
@@ -52,7 +58,10 @@ def machine_text(machine: Machine, comment: str) -> str:
 
 
 def structure(table: Mapping[str, Any], kind: type[T], where: str) -> T:
-    """Make a description of a table. Raises `UsageError` for each key with another name or type than it has."""
+    """Make a description from a table.
+
+    Raises `UsageError` for each key with another name or type than it has.
+    """
     known, hints = {each.name: each for each in fields(kind)}, get_type_hints(kind)  # type: ignore[arg-type]
     errors: list[CutsError] = [
         UsageError(f"{where}: unknown key '{key}'", hint=_hint(key, known)) for key in table if key not in known
@@ -92,13 +101,13 @@ def _hint(key: str, known: Mapping[str, object]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"keys are: {', '.join(known)}"
 
 
-def _known(folder: str) -> tuple[str, ...]:
+def _names_in(folder: str) -> tuple[str, ...]:
     names = (entry.name for entry in (files(__package__) / folder).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 def _table(source: str | os.PathLike[str], folder: str) -> dict[str, Any]:
-    if str(source) in _known(folder):
+    if str(source) in _names_in(folder):
         return tomllib.loads((files(__package__) / folder / f"{source}.toml").read_text(encoding="utf-8"))
     path = Path(source)
     try:
@@ -107,9 +116,9 @@ def _table(source: str | os.PathLike[str], folder: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror}", hint=f"known {folder}: {', '.join(_known(folder))}"
+            f"cannot read {path}: {error.strerror}", hint=f"known {folder}: {', '.join(_names_in(folder))}"
         ) from error
-    except (ValueError, RecursionError) as error:  # what is no TOML, no text or no name of a file
+    except (ValueError, RecursionError) as error:  # no TOML, no text or no name of a file
         raise UsageError(f"{path}: expected a description as TOML: {error}") from error
 
 

@@ -1,4 +1,7 @@
-"""A heat map of all ways as one HTML file: a row for each (DP, WP, P), a column for each policy and micro-batch."""
+"""Heat map of all ways as one HTML file.
+
+It has a row for each (DP, WP, P), a column for each policy and micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ td{border:1px solid #fff}.no{background:#ddd;color:#888}caption{text-align:left;
 
 
 def heat_map(found: Ranking) -> str:
-    """Return the page; each cell is the best over what stays in memory and what becomes of activations, over the best
-    of all.
+    """Return the page.
+
+    Each cell is the best time over all choices of residency and activations, over the best of all.
     """
     ways, seconds = found.ways, np.where(found.fits, found.seconds, np.inf)
     micros = sorted({int(m) for m in ways.micro})

@@ -1,4 +1,7 @@
-"""What a run launches: the plans of a block, of the loss and of the optimiser, compiled once for all layers."""
+"""Kernels of a run, compiled once for all layers.
+
+They are the plans of a block, of the loss and of the optimiser.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ from .plan_file import ClusterPlan
 
 @frozen
 class Kernels:
-    """The compiled plans of a run; a block has one plan a pass, or one for each half where GPUs share layers, and so
-    has what is saved of it for the backward pass.
+    """Compiled plans of a run.
+
+    A block has one plan a pass, or one for each half where GPUs share layers, and likewise its values saved for the
+    backward pass.
     """
 
     forward: tuple[Plan, ...]
@@ -56,7 +61,10 @@ def check_runnable(plan: ClusterPlan) -> None:
 
 
 def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
-    """Compile what a plan's steps launch. Raises `UsageError` for a target that launches no kernels."""
+    """Compile the kernels of a plan's steps.
+
+    Raises `UsageError` for a target that launches no kernels.
+    """
     model, way, machine = plan.model, plan.way, find_target(target)
     if machine.dialect not in ("opencl", "cuda"):
         raise UsageError(f"target '{target}' launches no kernels", hint="use opencl or cuda")
@@ -64,10 +72,10 @@ def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
     recompute = way.activations.startswith("recompute")
     passes = block_passes(model, way.micro, training=plan.training, recompute=recompute, parts=way.wp)
 
-    def built(graph: Any, spec: Any) -> Plan:
+    def compile_graph(graph: Any, spec: Any) -> Plan:
         return build_graph(graph, spec, machine, options).plan
 
-    forward = tuple(built(each.forward, each.spec) for each in passes)
+    forward = tuple(compile_graph(each.forward, each.spec) for each in passes)
     if not plan.training:
         return Kernels(forward, (), tuple(() for _ in passes), None, None, None)
     whole = layout(parameter_shapes(model, way.wp), model.dtype)
@@ -75,9 +83,9 @@ def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
     chunk, rest = min(CHUNK, elements), elements % CHUNK
     return Kernels(
         forward,
-        tuple(built(each.backward, each.spec) for each in passes),
+        tuple(compile_graph(each.backward, each.spec) for each in passes),
         tuple(each.saved for each in passes),
-        built(*loss_graph(model, way.micro, model.batch * model.sequence * model.hidden)),
-        built(*adam_graph(chunk, model.dtype)),
-        built(*adam_graph(rest, model.dtype)) if rest and rest != chunk else None,
+        compile_graph(*loss_graph(model, way.micro, model.batch * model.sequence * model.hidden)),
+        compile_graph(*adam_graph(chunk, model.dtype)),
+        compile_graph(*adam_graph(rest, model.dtype)) if rest and rest != chunk else None,
     )

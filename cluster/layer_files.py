@@ -1,8 +1,8 @@
-"""One file for a kind of a layer's tensors, in the safetensors format, laid out so that one read from the disk brings
-all of it.
+"""File of one kind of a layer's tensors, in the safetensors format.
 
-The header is padded with spaces to a page, so that data begins where direct reads and vector loads may begin; the
-tensors follow each other without gaps. Other programs read such a file as any other.
+One read from the disk brings all of it. The header is padded with spaces to a page, so that data begins where direct
+reads and vector loads may begin; the tensors follow each other without gaps. Other programs read such a file as any
+other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from attrs import frozen
 
 from ..ir import DType, PlanError
 
-#: Bytes of a page, and at which multiples of bytes tensors begin, so that vectors may be loaded.
+#: Bytes of a page, and the alignment of tensors in bytes, so that vectors may be loaded.
 PAGE, ALIGNED = 4096, 256
-#: The name of what fills the room between tensors: a safetensors file has no holes.
+#: The name of the padding between tensors: a safetensors file has no holes.
 FILLING = "filling"
 
 
@@ -32,8 +32,10 @@ def paged(nbytes: int) -> int:
 
 @frozen
 class FileLayout:
-    """What a layer's file holds: shapes of tensors of one type by name, in order, and where each begins behind the
-    header, in bytes; `nbytes` are all, with the zeros between tensors.
+    """Layout of a layer's file.
+
+    It has the shapes of tensors of one type by name, in order, and the begin of each after the header, in bytes;
+    `nbytes` are all, with the zeros between tensors.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -59,7 +61,7 @@ class FileLayout:
 
     @property
     def start(self) -> int:
-        """Where the data begins in the file."""
+        """The begin of the data in the file."""
         return len(self.header)
 
     @property
@@ -71,9 +73,9 @@ class FileLayout:
 def layout(
     shapes: Mapping[str, tuple[int, ...]], dtype: DType = DType.F32, narrowest: DType | None = None
 ) -> FileLayout:
-    """Lay tensors out one after another, each where vectors may be loaded.
+    """Return the layout of tensors, each aligned for vector loads.
 
-    An element has the same number in files of all types of a model whose `narrowest` type they are told.
+    An element has the same number in files of all types of a model if they are given its `narrowest` type.
     """
     offsets, cursor = {}, 0
     room = ALIGNED // (narrowest or dtype).size  # elements
@@ -84,8 +86,9 @@ def layout(
 
 
 def create(path: Path, made: FileLayout) -> None:
-    """Make a file of the right size with its header, its place on the disk reserved; raise `PlanError` where the disk
-    is full.
+    """Create a file with its header, its size reserved on the disk.
+
+    Raises `PlanError` where the disk is full.
     """
     draft = path.with_name(f".{path.name}.part")
     reserve(draft, made.file_bytes, made.header)
@@ -93,8 +96,9 @@ def create(path: Path, made: FileLayout) -> None:
 
 
 def reserve(path: Path, nbytes: int, header: bytes = b"") -> None:
-    """Make a file of so many bytes, all of them reserved on the disk; raise `PlanError` where it is full, and leave
-    nothing behind.
+    """Create a file of so many bytes, all reserved on the disk.
+
+    Raises `PlanError` where it is full, and leaves no file.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +116,10 @@ def reserve(path: Path, nbytes: int, header: bytes = b"") -> None:
 
 
 def check(path: Path, made: FileLayout) -> None:
-    """Raise `PlanError` where a file is missing, cut short, or holds something else than the layout says."""
+    """Check a file's size and header.
+
+    Raises `PlanError` where it is missing, cut short, or has another layout.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -130,7 +137,7 @@ def check(path: Path, made: FileLayout) -> None:
 
 
 def storage_error(error: OSError, path: Path, nbytes: int) -> PlanError:
-    """Return what to tell of a failed access to storage."""
+    """Return the error of a failed access to storage."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "what earlier steps wrote is whole: free space and run the plan again, "
         hint += "it goes on from the last finished step"

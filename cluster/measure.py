@@ -1,5 +1,6 @@
-"""Measuring what a run will use, before it runs: the blocks' kernels, the folder's storage, the links. The closed form
-does the rest.
+"""Measurements of a run's resources before it runs.
+
+They are the blocks' kernels, the folder's storage, and the links. The closed form predicts the run from them.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from .running import Runner
 from .storage_rate import StorageRate, storage_rate
 from .ways import columns
 
-#: Bytes after which a measurement of storage may end, where layers are small, and passes over all layers.
+#: Bytes and passes over all layers after which a measurement of storage may end.
 LEAST, PASSES = 64 << 20, 4
-#: Bytes of layers that are read in one go, so that storage does not stand still between them, as in a run.
+#: Bytes of layers that are read in one go, so that storage is not idle between them, as in a run.
 BURST = 256 << 20
 
 
 @frozen
 class RunPrediction:
-    """What is known before a plan runs: the machine as it was measured, the parts of the time of one mini-batch that
-    follow, and what storage gave.
+    """Prediction of a run.
+
+    It has the measured machine, the predicted parts of the time of one mini-batch, and the measured storage.
     """
 
     machine: Machine
@@ -43,8 +45,9 @@ class RunPrediction:
 
 
 def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate | None]:
-    """Return the plan's machine with what was measured on this one; all processes measure at once, as they will run at
-    once.
+    """Return the plan's machine with this machine's measurements.
+
+    All processes measure at once, as they will run at once.
     """
     machine, model, way = runner.plan.machine, runner.model, runner.way
     forward, backward = time_block(runner)
@@ -66,7 +69,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
 
 
 def predict(runner: Runner) -> RunPrediction:
-    """Return what was measured, and the parts of the time of one mini-batch that follow from it."""
+    """Measure the machine and predict the parts of a mini-batch's time."""
     machine, reads, writes = measure_machine(runner)
     return RunPrediction(machine, _terms(runner, machine), reads, writes)
 
@@ -79,8 +82,9 @@ def _terms(runner: Runner, machine: Machine) -> dict[str, float]:
 
 @frozen
 class StorageAtWork:
-    """What storage gave while a run worked it: as a part of what had been measured before, and the seconds of a
-    mini-batch that are predicted with that.
+    """Storage bandwidth during a run.
+
+    `part` is relative to the measurement before, `seconds` the mini-batch that it predicts.
     """
 
     part: float
@@ -88,11 +92,10 @@ class StorageAtWork:
 
 
 def storage_at_work(runner: Runner, predicted: RunPrediction) -> StorageAtWork | None:
-    """Return what storage gave during a run, on the mean of all processes, which all call this; None where nothing
-    moved.
+    """Return the storage bandwidth during a run, or None.
 
-    Only the seconds count in which something was asked of it, so that a schedule that leaves it idle does not make it
-    look slow.
+    It is the mean of all processes, which all call this; None where nothing moved. Only the seconds with outstanding
+    requests count, so that an idle storage does not appear slow.
     """
     report, machine, engine = runner.report, predicted.machine, runner.engine
     expected = report.read_bytes / machine.storage_read + report.written_bytes / machine.storage_write
@@ -116,8 +119,9 @@ def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
 
 
 def time_block(runner: Runner) -> tuple[float, float]:
-    """Return the seconds that the kernels of one block's forward and backward pass take for a micro-batch, on memory
-    that holds random numbers.
+    """Return the seconds of one block's forward and backward kernels.
+
+    They are for a micro-batch, on random numbers.
     """
     x, y, dy = (runner.acts.take() for _ in range(3))
     values = np.random.default_rng(0).standard_normal(runner.elements, np.float32).astype(runner.dtype.numpy)
@@ -148,9 +152,7 @@ def time_block(runner: Runner) -> tuple[float, float]:
 
 
 def _computing(runner: Runner, run: Callable[[], None], repeats: int = 3) -> float:
-    """Return the median seconds of the kernels of a few runs after one to warm up, without sums over GPUs between
-    them.
-    """
+    """Return the median kernel seconds of a few runs after a warm-up, without the sums over GPUs between them."""
     run()
     found = []
     for _ in range(repeats):
@@ -161,17 +163,17 @@ def _computing(runner: Runner, run: Callable[[], None], repeats: int = 3) -> flo
 
 
 def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
-    """Return what the folder's files give to the device and, in training, what they take from it.
+    """Return the read and, in training, the write rate of the folder.
 
     Layers follow each other as in a run, all of them in turn. Writing goes to the gradients' files, which every step
-    writes anew.
+    overwrites.
     """
     made, slot = runner.store.weights, Pointer(runner.weight_slots.take())
     enough = max(LEAST, PASSES * made.nbytes * len(runner.names))
     layers, burst = cycle(runner.names), max(1, min(4, BURST // made.nbytes))
 
     def read() -> int:
-        """Bring some layers, of which the next is asked for before one has come, as in a run."""
+        """Fetch some layers, each requested before the previous one arrives."""
         coming = runner.move_weights(next(layers), slot)
         for _ in range(burst - 1):
             following = runner.move_weights(next(layers), slot)
@@ -196,8 +198,9 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
 
 
 def time_link(runner: Runner) -> float | None:
-    """Return the bytes a second between GPUs: of a sum over a layer's GPUs, else from stage to stage, else of a sum of
-    gradients between groups; None for one process.
+    """Return the bytes a second between GPUs, None for one process.
+
+    They are of a sum over a layer's GPUs, else from stage to stage, else of a sum of gradients between groups.
     """
     way, engine = runner.way, runner.engine
     if way.wp > 1:
@@ -219,7 +222,7 @@ def time_link(runner: Runner) -> float | None:
 
 
 def _pass_on(runner: Runner) -> None:
-    """Send one activation from the first stage through all to the last, and wait for everybody."""
+    """Send one activation from the first stage through all to the last, and wait for all processes."""
     buffer = runner.acts.take()
     nbytes, stage = runner.boundary, runner.stage
     if stage > 0:

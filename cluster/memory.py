@@ -1,9 +1,8 @@
-"""What the memory of one GPU holds while a plan runs, kind by kind, as `running/` takes it: the names are those under
-which its arena counts (`buffers.py`).
+"""Memory of one GPU during a run, by kind of `running/`.
 
-Buffers of layers and of activations are counted one by one, as the schedule takes them; they are exact but for a few
-activations. What kernels need inside is known exactly only when they are compiled, so that it is an upper bound here.
-`tests/cluster/test_memory.py` holds both to what the runner takes.
+The names are those of its arena (`buffers.py`). Buffers of layers and of activations are counted one by one, as the
+schedule takes them; they are exact but for a few activations. The scratch memory of kernels is known exactly only after
+compilation, so that it is an upper bound here. `tests/cluster/test_memory.py` compares both with the runner's use.
 """
 
 from __future__ import annotations
@@ -24,29 +23,31 @@ FILLING, SMALL = 16 * 256, 1 << 15
 
 
 def memory_parts(stage: PipelineStage) -> Mapping[str, Column]:
-    """Return the bytes of each kind on a GPU of a stage, for each way."""
+    """Return the bytes of each kind on a stage's GPU, by way."""
     training = stage.training
     nothing = np.zeros(len(stage.ways))
     return {
         "weights": _weights(stage),
         "gradients": _gradients(stage) if training else nothing,
         "activations between layers": _between(stage) * stage.boundary,
-        "values inside layers": _saved(stage) * stage.block.inner if training else nothing,
+        "values inside layers": _saved_values(stage) * stage.block.inner if training else nothing,
         "optimiser": _optimiser(stage) if training else nothing,
         "inside kernels": inside_kernels(stage) + SMALL,
     }
 
 
 def sent_ahead(micros: Column | int, stages: Column | int, resident: Column | bool) -> Column:
-    """Return how many results a stage may have on their way to others: all of a layer where the other stage takes
-    them only later (PR); with AR no more than are under way between both, forward and backward.
+    """Return the maximum of results in flight from a stage to others.
+
+    They are all of a layer where the other stage takes them only later (PR); with AR no more than are in flight between
+    both, forward and backward.
     """
     found: Column = np.where(stages > 1, np.where(resident, micros, np.minimum(micros, 2 * stages)), 0)
     return found
 
 
 def under_way(stage: PipelineStage) -> Column:
-    """Return how many micro-batches are between their forward and their backward pass."""
+    """Return the micro-batches between their forward and their backward pass."""
     found: Column = np.where(stage.ways.pr, stage.n, np.minimum(stage.n, stage.ways.p - stage.number))
     return found
 
@@ -62,7 +63,7 @@ def largest(stage: PipelineStage, name: str) -> Column:
 
 
 def _layer(stage: PipelineStage) -> Column:
-    """Return the bytes of a buffer for a layer's weights: what every GPU of a layer holds whole is in it whole."""
+    """Return the bytes of a buffer for a layer's weights, replicated parameters in full."""
     found: Column = largest(stage, "weights") + stage.whole * (1 - 1 / stage.ways.wp) + FILLING
     return found
 
@@ -75,15 +76,17 @@ def _all_layers(stage: PipelineStage) -> Column:
 
 
 def _weights(stage: PipelineStage) -> Column:
-    """Two layers where weights stream, else all."""
+    """Return the bytes of two layers where weights stream, else of all."""
     whole = _all_layers(stage)
     found: Column = np.where(stage.ways.level >= 2, whole, np.minimum(2 * _layer(stage), whole))
     return found
 
 
 def _gradients(stage: PipelineStage) -> Column:
-    """Zeros to begin with, the sum before and the sum after; where sums leave, one that does, and with AR one that
-    comes, if the stage has several layers; where they stay, those of all layers and two more.
+    """Return the bytes of gradients.
+
+    With sums in storage: initial zeros, the sum before and the sum after, one that leaves, and with AR one that comes,
+    if the stage has several layers; with resident sums those of all layers and two more.
     """
     several = stage.layers > 1
     moving = np.where(stage.ways.pr, 3 + several, 4 + several) * _layer(stage)
@@ -92,8 +95,10 @@ def _gradients(stage: PipelineStage) -> Column:
 
 
 def _between(stage: PipelineStage) -> Column:
-    """Count activations between layers: a layer's input, result and the gradients of both, between the halves of a
-    layer that several GPUs share one or two more; what comes and goes with storage; what is kept; what is on its way.
+    """Return the number of activations between layers.
+
+    They are a layer's input, result and the gradients of both, between the halves of a layer that several GPUs share
+    one or two more; those in transfer to and from storage; resident ones; and those in flight.
     """
     ways, training = stage.ways, stage.training
     work = 4 + (ways.wp > 1) * (1 + training)
@@ -108,10 +113,8 @@ def _between(stage: PipelineStage) -> Column:
     return found
 
 
-def _saved(stage: PipelineStage) -> Column:
-    """Count what the backward pass needs of the inside of layers; of what is moved one is used, one comes and one or
-    two leave.
-    """
+def _saved_values(stage: PipelineStage) -> Column:
+    """Return the number of saved values inside of layers; offloaded, one is used, one arrives and one or two leave."""
     ways = stage.ways
     kept = np.where(ways.offload, 4, under_way(stage) * stage.layers)
     found: Column = np.where(ways.recompute, 0, kept)
@@ -119,11 +122,11 @@ def _saved(stage: PipelineStage) -> Column:
 
 
 def _optimiser(stage: PipelineStage) -> Column:
-    """Of a piece of parameters what is read and what is written, for the piece at hand and for the next and the last
-    one; with resident state that of all parameters besides, although the runner moves it too.
+    """Return the bytes of the optimiser.
 
-    Where there are but two pieces, what the second writes goes to where the first was read from, as far as that has
-    room for it.
+    For a chunk of parameters they are the values read and written, for the present chunk, the next and the last one;
+    with resident state that of all parameters besides, although the runner moves it too. With two chunks, the second is
+    written over the values read for the first, where these have room for it.
     """
     ways, value = stage.ways, stage.value
     state = stage.block.state / stage.block.weights * value  # bytes of a parameter
@@ -139,17 +142,18 @@ def _optimiser(stage: PipelineStage) -> Column:
 
 
 def inside_kernels(stage: PipelineStage) -> Column:
-    """Bound what a layer's kernels hold between each other, in its larger half: attention, whose scores are whole in
-    memory, once or twice forward and four times backward, or what follows it; and partial sums, of as many parts as a
-    GPU has room for whatever the model is.
+    """Return an upper bound of the kernels' scratch memory in a layer.
+
+    It is that of the larger half: attention, whose scores are whole in memory, once or twice forward and four times
+    backward, or the MLP; and partial sums, of at most as many parts as a GPU has room for.
     """
     recompute, wp = stage.ways.recompute, stage.ways.wp
-    rows = 3 if stage.training or stage.weighed > 1 else 1  # what norms and attention give
+    rows = 3 if stage.training or stage.weighed > 1 else 1  # results of norms and attention
     between = rows * stage.boundary + stage.attended + stage.boundary / wp
     if stage.training:
-        attention, behind = 4 * stage.scores, np.where(recompute, 2, 1) * stage.wides * stage.wide
-        behind = behind + np.where(recompute & (wp == 1), stage.scores, 0.0)
+        attention, mlp = 4 * stage.scores, np.where(recompute, 2, 1) * stage.wides * stage.wide
+        mlp = mlp + np.where(recompute & (wp == 1), stage.scores, 0.0)
     else:
-        attention, behind = stage.weighed * stage.scores, stage.wides * stage.wide
-    found: Column = between + np.maximum(attention, behind) + np.minimum(PARTIAL, 4 * stage.block.inner)
+        attention, mlp = stage.weighed * stage.scores, stage.wides * stage.wide
+    found: Column = between + np.maximum(attention, mlp) + np.minimum(PARTIAL, 4 * stage.block.inner)
     return found

@@ -1,4 +1,4 @@
-"""Moving ranges of files to and from device buffers, while kernels run."""
+"""Moves of file ranges to and from device buffers, while kernels run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from .disk import Disk, finish
 
 @frozen(eq=False)
 class Move:
-    """A range under way, piece by piece; `host` is the pinned memory that it passes through."""
+    """Range in transfer, piece by piece.
+
+    `host` is the pinned memory that it passes through.
+    """
 
     pieces: list[Future[None]]
     host: Array
     pool: HostPool
 
     def wait(self) -> None:
-        """Wait until all of it has moved; raise what went wrong."""
+        """Wait for the whole transfer; raise its error."""
         try:
             finish(self.pieces)
         finally:
@@ -30,7 +33,10 @@ class Move:
 
 @define
 class Mover:
-    """Starts moves; what leaves is remembered until it is gone, so that nothing reads what is not there yet."""
+    """Starter of moves.
+
+    Outgoing moves are recorded until they end, so that nothing reads a range before it is written.
+    """
 
     disk: Disk
     transfers: Transfers
@@ -38,7 +44,7 @@ class Mover:
     leaving: dict[object, Move] = field(factory=dict)
 
     def fetch(self, path: Path, start: int, nbytes: int, place: Pointer) -> Move:
-        """Begin to bring a range of a file to the device."""
+        """Start to read a range of a file to the device."""
         host = self.pool.take(nbytes)
 
         def then(begin: int, end: int) -> None:
@@ -47,7 +53,7 @@ class Mover:
         return Move(self.disk.read(path, start, host, nbytes, then), host, self.pool)
 
     def store(self, path: Path, start: int, nbytes: int, place: Pointer, key: object = None) -> Move:
-        """Begin to take device memory to a range of a file."""
+        """Start to write device memory to a range of a file."""
         host = self.pool.take(nbytes)
 
         def before(begin: int, end: int) -> None:
@@ -58,12 +64,12 @@ class Mover:
         return move
 
     def gone(self, key: object) -> None:
-        """Wait until what leaves under a key is gone."""
+        """Wait for the outgoing move under a key."""
         move = self.leaving.pop(key, None)
         if move is not None:
             move.wait()
 
     def drain(self) -> None:
-        """Wait for all that leaves."""
+        """Wait for all outgoing moves."""
         for key in list(self.leaving):
             self.gone(key)

@@ -1,4 +1,4 @@
-"""A plan as data: one JSON document that says what is run, on what, which way, and what that was predicted to take."""
+"""JSON document of a cluster plan, with its predicted times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT, VERSION = "cuts.cluster.plan", 1
 
 @frozen
 class ClusterPlan:
-    """A model, a cluster, a way to run one on the other, and the predicted parts of its time in seconds."""
+    """Model, cluster, way, and predicted parts of the time in seconds."""
 
     model: Transformer
     machine: Machine
@@ -30,14 +30,20 @@ class ClusterPlan:
 
 
 def save_cluster_plan(plan: ClusterPlan, path: str | os.PathLike[str]) -> None:
-    """Write a plan, whole or not at all. Raises `UsageError` where it cannot be written."""
+    """Write a plan atomically.
+
+    Raises `UsageError` where it cannot be written.
+    """
     document = {"format": FORMAT, "version": VERSION, **asdict(plan)}
     with whole_file(path) as draft:
         draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def load_cluster_plan(path: str | os.PathLike[str]) -> ClusterPlan:
-    """Read a plan. Raises `UsageError` where there is none, `PlanError` where it is damaged or of another version."""
+    """Read a plan.
+
+    Raises `UsageError` where there is none, `PlanError` where it is damaged or of another version.
+    """
     try:
         document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

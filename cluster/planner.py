@@ -1,4 +1,7 @@
-"""Ranking: score every way to use a cluster by one form of the model, keep what fits, say why the rest does not."""
+"""Ranking of all ways to use a cluster by one closed form.
+
+Infeasible ways are rejected with their reasons.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from .thesis import AS_PRINTED, TABLE_5_6, thesis_terms
 from .ways import ACTIVATIONS, POLICIES, RESIDENT, Column, Way, Ways, all_ways
 
 FORMS = ("corrected", "as-printed", "table-5.6")
-#: Nodes up to which a cluster that would do is looked for.
+#: Nodes up to which a sufficient cluster is searched for.
 MOST_NODES = 4096
 
 
 @frozen
 class Ranked:
-    """A way that fits: its time and the parts of it in seconds, memory and storage of a GPU in bytes, and what
-    binds.
+    """Feasible way with its predicted time.
+
+    It has the parts of the time in seconds, memory and storage of a GPU in bytes, and the binding resource.
     """
 
     way: Way
@@ -37,15 +41,16 @@ class Ranked:
     times: str
 
     def split(self) -> dict[str, float]:
-        """Return the parts of the time that a table shows, in seconds of being busy."""
+        """Return the busy seconds of the parts that a table shows."""
         names = ("compute", "storage", "wp", "dp", "pipeline", "optimiser", "bubble")
         return {name: self.terms[name] for name in names}
 
 
 @frozen(eq=False)
 class Ranking:
-    """All ways of a cluster, the best first: `ranked` has those that were asked for, `rejected` counts reasons, with an
-    example each.
+    """All ways of a cluster, the best first.
+
+    `ranked` has the requested ones, `rejected` counts reasons, with an example each.
     """
 
     model: Transformer
@@ -62,7 +67,10 @@ class Ranking:
 
 
 def score(ways: Ways, model: Transformer, machine: Machine, form: str, *, training: bool) -> Terms:
-    """Score ways by a form. Raises `UsageError` for an unknown form, or for what it knows nothing of."""
+    """Score ways by a form.
+
+    Raises `UsageError` for an unknown form, or for a way that it does not cover.
+    """
     if form == "corrected":
         return corrected_terms(ways, model, machine, training=training)
     readings = {"as-printed": AS_PRINTED, "table-5.6": TABLE_5_6}
@@ -80,15 +88,16 @@ def rank(
     limit: int = 10,
     only: Mapping[str, int | str] | None = None,
 ) -> Ranking:
-    """Rank all ways of a cluster; `only` fixes some choices by name. Raise `UsageError` where none fits, naming a
-    cluster that would do.
+    """Rank all ways of a cluster.
+
+    `only` fixes some choices by name. Raises `UsageError` where none fits, naming a sufficient cluster.
     """
     found = _rank(model, machine, form, training, limit, dict(only or {}))
     if not found.feasible:
         why = "; ".join(f"{example} ({count} ways)" for _, count, example in found.rejected[:3])
         raise UsageError(
             f"{model.name} fits {machine.name} in none of {found.considered} ways: {why}",
-            hint=_smallest(found, only or {}),
+            hint=_suggest_cluster(found, only or {}),
         )
     return found
 
@@ -96,16 +105,18 @@ def rank(
 def _rank(
     model: Transformer, machine: Machine, form: str, training: bool, limit: int, only: dict[str, int | str]
 ) -> Ranking:
-    ways = _chosen(all_ways(machine.count, model.batch, training=training), machine, model, only)
+    ways = _select(all_ways(machine.count, model.batch, training=training), machine, model, only)
     if form != "corrected":
-        ways = ways.rows(_distinct(ways))  # the thesis knows neither micro-batches nor what stays
+        ways = ways.rows(_distinct(ways))  # the thesis knows neither micro-batches nor residency
     terms = score(ways, model, machine, form, training=training)
     fits = fit(ways, model, machine, training=training)
     feasible = fits.feasible if form == "corrected" else np.full(len(ways), True)
     # Of equal times the one that moves least, then the one that needs least memory.
     order = np.lexsort((fits.memory, terms.read + terms.write, np.where(feasible, terms.total, np.inf)))
-    best = [_ranked(int(row), ways, terms, fits, model, machine) for row in order[: min(limit, int(feasible.sum()))]]
-    rejected = () if form != "corrected" else _rejected(ways, fits, model, machine)
+    best = [
+        _ranked_way(int(row), ways, terms, fits, model, machine) for row in order[: min(limit, int(feasible.sum()))]
+    ]
+    rejected = () if form != "corrected" else _count_reasons(ways, fits, model, machine)
     return Ranking(
         model,
         machine,
@@ -121,7 +132,7 @@ def _rank(
     )
 
 
-def _ranked(row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transformer, machine: Machine) -> Ranked:
+def _ranked_way(row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transformer, machine: Machine) -> Ranked:
     way = ways.way(row)
     source = time_source(model, machine, way.micro, way.wp)
     values = terms.row(row)
@@ -130,7 +141,7 @@ def _ranked(row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transf
     )
 
 
-def _chosen(ways: Ways, machine: Machine, model: Transformer, only: Mapping[str, int | str]) -> Ways:
+def _select(ways: Ways, machine: Machine, model: Transformer, only: Mapping[str, int | str]) -> Ways:
     keep = np.full(len(ways), True)
     for name, value in only.items():
         if name in ("dp", "wp", "p"):
@@ -172,7 +183,9 @@ def _distinct(ways: Ways) -> Column:
     return rows
 
 
-def _rejected(ways: Ways, fits: Feasibility, model: Transformer, machine: Machine) -> tuple[tuple[str, int, str], ...]:
+def _count_reasons(
+    ways: Ways, fits: Feasibility, model: Transformer, machine: Machine
+) -> tuple[tuple[str, int, str], ...]:
     """Count reasons, the most frequent first; each with the reason of the way that misses by least as example."""
     counts: Counter[str] = Counter()
     kinds = {
@@ -190,9 +203,9 @@ def _rejected(ways: Ways, fits: Feasibility, model: Transformer, machine: Machin
     return tuple(sorted(found, key=lambda each: -each[1]))
 
 
-def _smallest(found: Ranking, only: Mapping[str, int | str]) -> str:
-    """Name the smallest cluster of the same nodes on which some way fits; where this one would do but for what was
-    fixed, that.
+def _suggest_cluster(found: Ranking, only: Mapping[str, int | str]) -> str:
+    """Name the smallest cluster of the same nodes on which some way fits; where this one would do but for fixed
+    choices, these.
     """
     nodes = 1
     rest = {name: value for name, value in only.items() if name not in ("dp", "wp", "p")}
@@ -209,9 +222,9 @@ def _smallest(found: Ranking, only: Mapping[str, int | str]) -> str:
 
 
 def fits_somehow(model: Transformer, machine: Machine, training: bool, only: Mapping[str, int | str]) -> bool:
-    """Whether any way fits."""
+    """Return whether any way fits."""
     try:
-        ways = _chosen(all_ways(machine.count, model.batch, training=training), machine, model, only)
+        ways = _select(all_ways(machine.count, model.batch, training=training), machine, model, only)
     except UsageError:
         return False
     return bool(fit(ways, model, machine, training=training).feasible.any())

@@ -1,8 +1,8 @@
-"""Measuring a machine: storage to GPU and back, host to GPU, GPU to GPU, and how fast a large matrix product of ours
-runs.
+"""Measurement of a machine: storage, links and a large matrix product.
 
-Everything goes the way that a run takes: the same threads, direct access to files, pinned memory, kernels compiled by
-us. A description has bandwidths of one GPU while all work, so what GPUs may share is measured for all of them at once.
+Everything takes the path of a run: the same threads, direct access to files, pinned memory, compiled kernels. A
+description has bandwidths of one GPU while all work, so resources that GPUs may share are measured for all of them at
+once.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from .layer_files import paged, reserve, storage_error
 from .mover import Move, Mover
 from .storage_rate import SHARED, storage_rate
 
-#: Bytes of the file that each GPU's storage is measured by, and rows and columns of the matrices that are multiplied.
+#: Bytes of the file for each GPU's storage measurement, and rows and columns of the matrices that are multiplied.
 BYTES, SIDE, SIDE_CPU = 1 << 30, 4096, 512
-#: Pieces of a file that move one after another, and how often all of a file may.
+#: Pieces of a file that move one after another, and passes over the file at most.
 _PARTS, _PASSES = 8, 8
 
 
 def probe_machine(
     target: str = "opencl", folder: str | os.PathLike[str] = ".", nbytes: int | None = None
 ) -> tuple[Machine, str]:
-    """Measure this machine; return its description and a comment that says how. Storage is that of `folder`.
+    """Measure this machine; return its description and a comment on it.
 
-    Storage and the way from the host are measured for all GPUs that PyTorch sees at once, and between the first two of
-    them; where it sees one, the bandwidth between GPUs is that through the host. Products and memory are those of one
-    GPU. Raises `UsageError` for a target without memory of its own, and for a file in the place of the folder.
+    Storage is that of `folder`. Storage and the link from the host are measured for all GPUs that PyTorch sees at once,
+    and between the first two of them; where it sees one, the bandwidth between GPUs is that through the host. Products
+    and memory are those of one GPU. Raises `UsageError` for a target without memory of its own, and for a file instead
+    of the folder.
     """
     machine = find_target(target)
     if machine.dialect not in ("opencl", "cuda"):
@@ -102,8 +103,8 @@ def _host_link(device: Device, transfers: Transfers, nbytes: int) -> float:
 
 @frozen
 class _Storage:
-    """Bytes a second that a folder's storage gives and takes in all, to and from one stream alone, and whether past the
-    page cache.
+    """Bytes a second that a folder's storage reads and writes in total, of one stream alone, and whether past the page
+    cache.
     """
 
     read: float
@@ -112,7 +113,7 @@ class _Storage:
     direct: bool
 
     def text(self, folder: Path, count: int) -> str:
-        """Say what was measured."""
+        """Return a description of the measurement."""
         found = f"storage of {folder} {'past' if self.direct else 'through'} the page cache"
         if count == 1:
             return found
@@ -121,7 +122,10 @@ class _Storage:
 
     @classmethod
     def measure(cls, device: Device, transfers: Transfers, folder: Path, nbytes: int, count: int) -> _Storage:
-        """Write and read files of random bytes, one for each GPU; they are removed at the end."""
+        """Write and read files of random bytes, one for each GPU.
+
+        They are removed at the end.
+        """
         paths = [folder / f".cuts-probe-{os.getpid()}-{number}.bin" for number in range(count)]
         disks = [Disk(prepare=transfers.prepare) for _ in paths]
         part = paged(-(-nbytes // _PARTS))
@@ -145,7 +149,7 @@ class _Storage:
 
                 return storage_rate(Alone(), move, _PASSES * _PARTS * part * len(chosen)).each
 
-            for _ in range(_PARTS):  # all of each file holds what was written
+            for _ in range(_PARTS):  # each file is written completely
                 for stream in streams:
                     stream.write(place)
                     stream.wait()
@@ -163,7 +167,7 @@ class _Storage:
 
 @define
 class _Stream:
-    """What one GPU's process would do with its own file: pieces in turn, each waited for."""
+    """Transfers of one GPU's process with its own file: one piece after another."""
 
     path: Path
     disk: Disk
@@ -184,7 +188,10 @@ class _Stream:
         self.turn = (self.turn + 1) % _PARTS
 
     def wait(self) -> None:
-        """Wait for it, and at the end of the file (through a page cache at once) until what was written is on disk."""
+        """Wait for the piece.
+
+        At the end of the file (through a page cache at once) wait until the data is on disk.
+        """
         assert self.under_way is not None
         self.under_way.wait()
         if self.turn == 0 or not self.disk.direct:
@@ -208,7 +215,7 @@ def _flops(device: Device, target: str, side: int) -> float:
 
 
 def _count(dialect: str) -> int:
-    """Return how many GPUs there are, as far as PyTorch tells."""
+    """Return the number of GPUs that PyTorch sees."""
     if dialect != "cuda":
         return 1
     try:

@@ -1,4 +1,4 @@
-"""A plan's schedule: the order in which a stage takes its layers and micro-batches.
+"""Schedule of a plan: the order of layers and micro-batches on stages.
 
 The simulator and the runner both follow it.
 """
@@ -15,8 +15,9 @@ from .ways import Way
 
 @frozen
 class LayerPass:
-    """A micro-batch passes a layer, forward or backward; `layer` counts all layers of the model, the embedding
-    first.
+    """Pass of a micro-batch through a layer, forward or backward.
+
+    `layer` counts all layers of the model, the embedding first.
     """
 
     backward: bool
@@ -26,7 +27,10 @@ class LayerPass:
 
 @frozen
 class Arriving:
-    """The layer whose weights come in while a step computes: after it, `part` of so many parts are on their way."""
+    """Layer whose weights arrive while a step computes.
+
+    After it, `part` of so many parts are in flight.
+    """
 
     layer: int
     part: int
@@ -35,15 +39,16 @@ class Arriving:
 
 @frozen
 class Placed:
-    """A layer and its kind, on the stage that has it."""
+    """Layer and its kind, on the stage that has it."""
 
     layer: int
     kind: str
 
 
 def placement(model: Transformer, way: Way) -> list[list[Placed]]:
-    """Return the layers of every stage: neighbours for AR, every `p`-th block for PR, so that micro-batches go
-    round.
+    """Return the layers of every stage.
+
+    They are neighbours for AR, every `p`-th block for PR, so that micro-batches go round.
     """
     shift = 1 if model.vocabulary else 0
     blocks = [Placed(shift + number, "block") for number in range(model.layers)]
@@ -59,8 +64,9 @@ def placement(model: Transformer, way: Way) -> list[list[Placed]]:
 
 
 def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: bool) -> Iterator[LayerPass]:
-    """Yield a stage's steps in order: PR by layers, AR by micro-batches, and with several stages "one forward, one
-    backward".
+    """Yield a stage's steps in order.
+
+    PR goes by layers, AR by micro-batches, and with several stages "one forward, one backward".
     """
     ahead = [each.layer for each in layers]
     back = ahead[::-1] if training else []
@@ -79,17 +85,18 @@ def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: 
 
 
 def adds_to_same(step: LayerPass, following: LayerPass | None) -> bool:
-    """Whether the next step adds to the gradients that a step has just added to, so that these need not leave memory:
-    on a stage of one layer, where a pipeline drains.
+    """Return whether the next step adds to the same gradients.
+
+    These then need not leave memory: on a stage of one layer, where a pipeline drains.
     """
     return following is not None and step.backward and following.backward and step.layer == following.layer
 
 
 def upcoming(steps: Sequence[LayerPass], spread: int) -> list[Arriving | None]:
-    """Return what comes in during each step: of the weights of the next layer a part with each of the last `spread`
-    steps before it.
+    """Return the weights that arrive during each step.
 
-    PR spreads them over a layer's micro-batches, so that storage works all the while; AR passes a layer in one step.
+    A part of the next layer's weights arrives with each of the last `spread` steps before it. PR spreads them over a
+    layer's micro-batches, so that storage is always busy; AR passes a layer in one step.
     """
     found: list[Arriving | None] = []
     following: int | None = None

@@ -8,7 +8,10 @@ from ..ir import BackendError
 
 
 def environment() -> Any:
-    """Return a new environment of SimPy; raise `BackendError` where it is not installed."""
+    """Return a new environment of SimPy.
+
+    Raises `BackendError` where it is not installed.
+    """
     try:
         import simpy
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""A discrete-event simulation of a schedule: every stream of every GPU takes its tasks one after another.
+"""Discrete-event simulation of a schedule, with a queue for each stream.
 
-Compute goes in the order of the schedule. Storage and links take, of what could begin, what the schedule has first.
-Each data-parallel group and each GPU of a layer does the same at the same time, so one of them stands for all.
+Compute goes in the order of the schedule. Storage and links take the ready task that is first in the schedule. Each
+data-parallel group and each GPU of a layer does the same at the same time, so one of them stands for all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ LIMIT = 3_000_000
 
 @frozen
 class Simulated:
-    """What happened: `seconds` in all, `moved` (stage, what) -> bytes, `busy` (stage, stream) -> seconds, `passes`
-    until the optimiser.
+    """Result of a simulation.
+
+    It has the `seconds` in all, `moved` (stage, kind) -> bytes, `busy` (stage, stream) -> seconds, `passes` until the
+    optimiser.
     """
 
     seconds: float
@@ -35,20 +37,23 @@ class Simulated:
     tasks: int
 
     def sum(self, stage: int, *prefixes: str) -> float:
-        """Return the bytes of a stage's tasks whose name begins with one of some words."""
+        """Return the bytes of a stage's tasks with some name prefixes."""
         return sum(
             nbytes for (where, what), nbytes in self.moved.items() if where == stage and what.startswith(prefixes)
         )
 
     @property
     def idle(self) -> float:
-        """Return the part of the passes in which the busiest compute stream waits."""
+        """Return the idle part of the busiest compute stream's passes."""
         busiest = max((s for (_, stream), s in self.busy.items() if stream == "compute"), default=0.0)
         return 1 - busiest / self.passes if self.passes else 0.0
 
 
 def simulate(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> Simulated:
-    """Run one mini-batch of a way; raise `UsageError` where its numbers do not divide or it has too many steps."""
+    """Simulate one mini-batch of a way.
+
+    Raises `UsageError` where its numbers do not divide or it has too many steps.
+    """
     _check(model, way)
     return run_tasks(tasks(model, machine, way, training=training))
 
@@ -110,13 +115,13 @@ def _stream(
         waiting = [other for other in task.after if not done[other].processed]
         left = [len(waiting)]
 
-        def arrived(_: Any) -> None:
+        def on_done(_: Any) -> None:
             left[0] -= 1
             if left[0] == 0:
                 push(task)
 
         for other in waiting:
-            done[other].callbacks.append(arrived)
+            done[other].callbacks.append(on_done)
         if not waiting:
             push(task)
 

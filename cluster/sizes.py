@@ -1,5 +1,6 @@
-"""What one layer weighs and takes on one GPU, for many ways at once: the numbers that closed forms and schedules are
-both made of.
+"""Sizes and times of one layer on one GPU, for many ways.
+
+Closed forms and schedules are both made of these numbers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from .ways import Column, Ways
 
 @frozen
 class Layer:
-    """A kind of layer, for one sequence and before it is spread over GPUs; elements, not bytes.
+    """Kind of layer, for one sequence and before distribution over GPUs.
 
-    `inner` are the values inside that the backward pass needs: those that every GPU of a layer holds, and those that
-    they share. `reduces` counts the sums over a layer's GPUs in the forward and in the backward pass.
+    Numbers are elements, not bytes. {1:}
     """
 
     parameters: int
@@ -31,7 +31,10 @@ class Layer:
 
 
 def layer_kinds(model: Transformer) -> Mapping[str, Layer]:
-    """Return the kinds of layers of a model: blocks, and an embedding and a head where it has a vocabulary."""
+    """Return the kinds of layers of a model.
+
+    They are blocks, and an embedding and a head where it has a vocabulary.
+    """
     boundary, words = model.hidden * model.sequence, model.vocabulary * model.hidden
     inner = (3 if model.gated else 1) * model.width + model.width + model.hidden + 2 * model.keys + model.hidden
     kinds = {
@@ -50,7 +53,10 @@ def layer_kinds(model: Transformer) -> Mapping[str, Layer]:
 
 @frozen(eq=False)
 class Sizes:
-    """One kind of layer on one GPU of each way: bytes, and seconds for one micro-batch."""
+    """Kind of layer on one GPU of each way.
+
+    It has bytes, and seconds for one micro-batch.
+    """
 
     weights: Column
     gradients: Column
@@ -70,7 +76,10 @@ class Sizes:
 
 @frozen(eq=False)
 class Links:
-    """Bytes a second between the GPUs of a layer, between groups with different data, and from a stage to the next."""
+    """Bytes a second of each kind of link.
+
+    `wp` is between the GPUs of a layer, `dp` between groups with different data, `p` from a stage to the next.
+    """
 
     wp: Column
     dp: Column
@@ -78,11 +87,9 @@ class Links:
 
 
 def links(ways: Ways, machine: Machine) -> Links:
-    """Return the bandwidths of a placement that keeps the GPUs of a layer nearest, then the data-parallel groups, then
-    stages.
+    """Return the bandwidths of a placement of all GPUs.
 
-    A ring within a node runs at the speed of its links. Rings that leave the node share the node's link: as many as
-    begin in it.
+    The placement keeps the GPUs of a layer nearest, then the data-parallel groups, then stages. {1:}
     """
     inside, node = machine.gpu_link, machine.node_link
     near = ways.wp * ways.dp
@@ -93,14 +100,15 @@ def links(ways: Ways, machine: Machine) -> Links:
 
 
 def ring(members: Column) -> Column:
-    """Return how many times its size a GPU sends of what a ring sums up."""
+    """Return the traffic of a ring sum relative to its size."""
     found: Column = 2 * (members - 1) / members
     return found
 
 
 def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, block: bool) -> Sizes:
-    """Return a kind of layer's sizes; times come from what was measured of blocks, else from the peak and the
-    efficiency.
+    """Return the sizes of a kind of layer.
+
+    Times come from measurements of blocks, else from the peak and the efficiency.
     """
     value, wp = float(model.value_bytes), ways.wp
     link = links(ways, machine)
@@ -108,7 +116,7 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
     forward = layer.flops * ways.micro / (wp * machine.peak * machine.efficiency)
     backward = forward * np.where(ways.recompute, 3.0, 2.0)
     if block:
-        forward, backward = _measured(ways, model, machine, forward, backward)
+        forward, backward = _measured_times(ways, model, machine, forward, backward)
     boundary = value * ways.micro * model.hidden * model.sequence * ring(wp)
     first = layer.reduces[0] * boundary
     # Computing again stops before a layer's last sum, which gives its result.
@@ -132,7 +140,7 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
     )
 
 
-def _measured(
+def _measured_times(
     ways: Ways, model: Transformer, machine: Machine, forward: Column, backward: Column
 ) -> tuple[Column, Column]:
     forward, backward = forward * np.ones(len(ways)), backward * np.ones(len(ways))
@@ -144,6 +152,6 @@ def _measured(
 
 
 def time_source(model: Transformer, machine: Machine, micro: int, wp: int) -> str:
-    """Say where a layer's time comes from."""
+    """Return the source of a layer's time."""
     known = any((m.model, m.micro, m.wp) == (model.name, micro, wp) for m in machine.measured)
     return "measured" if known else f"peak FLOP/s x efficiency {machine.efficiency:g}"

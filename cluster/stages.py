@@ -1,12 +1,12 @@
-"""A stage's rounds: what one GPU computes, reads, writes and sends while one micro-batch passes one layer.
+"""Rounds of a stage: one micro-batch in one layer.
 
-The schedule is a software pipeline of two buffers. While step `i` computes, storage brings what step `i + 1` reads and
-takes what step `i - 1` wrote; the round ends when all three have. So a round lasts as long as its slowest part, and a
+The schedule uses double buffering. While step `i` computes, storage reads the inputs of step `i + 1` and writes the
+results of step `i - 1`; the round ends when all three are done. So a round lasts as long as its slowest part, and a
 pass is a sum over its rounds. Layers of a kind have equal rounds, except where a layer's neighbour is of another kind.
 
 PR holds a layer's weights while all `n` micro-batches pass, and fetches an `n`-th of the next layer's with each. AR
 fetches the next layer's weights whole. Where a pass turns back, the last layer's weights are still there. The sum of a
-layer's GPUs is waited for; what goes to the next stage, and the sum of gradients over groups, overlap with compute.
+layer's GPUs is waited for; transfers to the next stage, and the sum of gradients over groups, overlap with compute.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .ways import Column, Ways
 
 @frozen(eq=False)
 class StageTimes:
-    """One stage's seconds and bytes of a mini-batch; `forward` and `backward` are of one micro-batch (AR) or of all
-    (PR).
+    """Seconds and bytes of one stage for a mini-batch.
 
-    `fill` is the first layer's weights, before anything can compute, `last` what the last micro-batch (AR) or layer
-    (PR) adds for the sum of gradients. `wait_forward` and `wait_backward` are what a micro-batch needs for its way
-    through the stage (AR) or through a block (PR): the part of a round that the next stage waits for. `send` is its way
-    to the next stage. `first` is what a stage saves that had time to fetch before its first micro-batch came, `wrap`
-    what the last micro-batch saves as no weights are fetched for another one.
+    `forward` and `backward` are of one micro-batch (AR) or of all (PR). `fill` is the first layer's weights, before
+    anything can compute, `last` the time that the last micro-batch (AR) or layer (PR) adds for the sum of gradients.
+    `wait_forward` and `wait_backward` are the time of a micro-batch through the stage (AR) or through a block (PR): the
+    part of a round that the next stage waits for. `send` is its transfer to the next stage. `first` is the saving of a
+    stage that could fetch before its first micro-batch came, `wrap` the saving of the last micro-batch, as no weights
+    are fetched for another one.
     """
 
     forward: Column
@@ -57,7 +57,7 @@ class StageTimes:
 
 @frozen(eq=False)
 class _Part:
-    """Layers of a kind that have equal rounds: how many, whose weights come in meanwhile, whose gradients leave."""
+    """Layers of a kind with equal rounds: their number, the weights that arrive meanwhile, the gradients that leave."""
 
     count: Column
     size: Sizes
@@ -67,12 +67,15 @@ class _Part:
     moves: Column
 
 
-#: Words of a sequence from which on no weights are left.
+#: Tokens of a sequence from which on no attention weights are left in memory.
 LONG_ROW = 64
 
 
 class PipelineStage:
-    """A stage of each way: `embedding` and `head` say whether it has these besides its blocks."""
+    """Stage of each way.
+
+    `embedding` and `head` say whether it has these besides its blocks.
+    """
 
     def __init__(self, ways: Ways, model: Transformer, machine: Machine, number: Column, *, training: bool) -> None:
         kinds = layer_kinds(model)
@@ -84,14 +87,14 @@ class PipelineStage:
         self.ends = [
             sizes(ways, model, machine, kinds.get(name, kinds["block"]), block=False) for name in ("embedding", "head")
         ]
-        self.n = np.maximum(1, model.batch // (ways.dp * ways.micro))  # what does not divide is told apart elsewhere
+        self.n = np.maximum(1, model.batch // (ways.dp * ways.micro))  # `fit` rejects indivisible numbers
         self.links = links(ways, machine)
         self.loads_state = model.precision == "single"
-        self.value = float(model.value_bytes)  # sizes of models that nobody has would overflow integers
+        self.value = float(model.value_bytes)  # a float: sizes of huge models would overflow integers
         tokens = self.value * ways.micro * model.sequence
         self.scores = tokens * model.heads * model.sequence / ways.wp
-        #: How often scores are in memory at once, forward: kernels of f32 leave no weights beside them, but for short
-        #: rows, which are small.
+        #: Copies of scores in memory at once, forward: kernels of f32 leave no weights beside them, but for short rows,
+        #: which are small.
         self.weighed = 1 if model.precision == "single" and model.sequence >= LONG_ROW else 2
         #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
         self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
@@ -112,7 +115,7 @@ class PipelineStage:
 
     @property
     def layers(self) -> Column:
-        """How many layers the stage has."""
+        """The number of layers of the stage."""
         found: Column = self.blocks + self.embedding + self.head
         return found
 
@@ -122,12 +125,12 @@ class PipelineStage:
         found: Column = np.where(has, getattr(self.ends[which], name), getattr(self.block, name))
         return found
 
-    # What a round moves besides weights.
+    # Traffic of a round besides weights.
 
     @property
     def _turns(self) -> Column:
-        """Whether AR's backward pass begins on this stage: what its last layer leaves is read at once, so it stays in
-        memory.
+        """Return whether AR's backward pass begins on this stage; the values of its last layer are read at once, so
+        they stay in memory.
         """
         found: Column = ~self.ways.pr & (self.number == self.ways.p - 1) & self.training
         return found
@@ -165,11 +168,11 @@ class PipelineStage:
         first, last, block = *self.ends, self.block
         none, one = np.zeros(len(self.ways)), np.ones(len(self.ways))
         wrap = np.where(self.ways.pr | self.training | (self.layers < 2), 0.0, self.end(0, "weights"))
-        behind = np.where(self.head, last.weights, wrap)
+        following = np.where(self.head, last.weights, wrap)
         return [
             _Part(self.embedding, first, block.weights, none, none, one),
             _Part(self.blocks - 1, block, block.weights, none, none, one),
-            _Part(np.ones_like(self.blocks), block, behind, none, none, self.head | ~self._turns),
+            _Part(np.ones_like(self.blocks), block, following, none, none, self.head | ~self._turns),
             _Part(self.head, last, wrap, none, none, ~self._turns),
         ]
 
@@ -180,13 +183,13 @@ class PipelineStage:
         near = np.where(several, block.weights, down)
         ends = self.head * last.gradients, self.head * last.gather
         return [
-            _Part(self.head, last, block.weights, none, self._gathered(last, none), ~self._turns),
+            _Part(self.head, last, block.weights, none, self._gathered_seconds(last, none), ~self._turns),
             _Part(
                 np.ones_like(self.blocks),
                 block,
                 near,
                 ends[0],
-                self._gathered(block, ends[1]),
+                self._gathered_seconds(block, ends[1]),
                 self.head | ~self._turns,
             ),
             _Part(
@@ -194,15 +197,15 @@ class PipelineStage:
                 block,
                 block.weights,
                 block.gradients,
-                self._gathered(block, block.gather),
+                self._gathered_seconds(block, block.gather),
                 one,
             ),
-            _Part(several, block, down, block.gradients, self._gathered(block, block.gather), one),
-            _Part(self.embedding, first, none, block.gradients, self._gathered(first, block.gather), one),
+            _Part(several, block, down, block.gradients, self._gathered_seconds(block, block.gather), one),
+            _Part(self.embedding, first, none, block.gradients, self._gathered_seconds(first, block.gather), one),
         ]
 
-    def _gathered(self, own: Sizes, before: Column) -> Column:
-        """A layer's gradients are summed in its own round (AR, last micro-batch) or during the rounds of the next layer
+    def _gathered_seconds(self, own: Sizes, before: Column) -> Column:
+        """Return the sum of gradients in a round: of the layer's own (AR, last micro-batch) or of the layer before
         (PR).
         """
         return np.where(self.ways.pr, before, own.gather)
@@ -239,15 +242,15 @@ class PipelineStage:
             *waits,
             *both_rounds,
             send,
-            *self._saved(),
+            *self._savings(),
             *busy,
             read,
             write,
             *self.optimiser(),
-            *self._sent(),
+            *self._sent_bytes(),
         )
 
-    def _saved(self) -> tuple[Column, Column]:
+    def _savings(self) -> tuple[Column, Column]:
         first, last, streamed = *self.ends, self.ways.level < 2
         if self.training:
             return np.zeros(len(self.ways)), np.zeros(len(self.ways))
@@ -258,8 +261,9 @@ class PipelineStage:
         return np.maximum(ahead - busy[0], 0.0) * ~self.ways.pr, np.maximum(wrap - busy[1], 0.0)
 
     def shares(self, *, backward: bool) -> tuple[float, float]:
-        """Return a block's storage seconds over its compute seconds, for the first way: weights and gradients, and
-        activations.
+        """Return a block's storage seconds over its compute seconds.
+
+        They are for the first way: weights and gradients, and activations.
         """
         block, machine, ways = self.block, self.machine, self.ways
         spread = np.where(ways.pr, self.n, 1)
@@ -272,7 +276,7 @@ class PipelineStage:
         return float((fixed / busy)[0]), float(((read / machine.read + write / machine.write) / busy)[0])
 
     def _wait(self, *, backward: bool) -> Column:
-        """Return how long one micro-batch takes where no other is in its way."""
+        """Return the time of one micro-batch alone."""
         block, machine = self.block, self.machine
         name = "backward" if backward else "forward"
         if_resident = getattr(block, name) + getattr(block, f"reduce_{name}")
@@ -293,15 +297,15 @@ class PipelineStage:
 
     def _exchange(self) -> tuple[Column, Column, Column]:
         wp = self.n * (self.total("reduce_forward") + self.training * self.total("reduce_backward"))
-        return wp, self.training * self.total("gather"), self._sent()[2] / self.links.p
+        return wp, self.training * self.total("gather"), self._sent_bytes()[2] / self.links.p
 
-    def _sent(self) -> tuple[Column, Column, Column]:
-        """Return the bytes that go to GPUs of the layer, to other groups, to the next and the previous stage."""
+    def _sent_bytes(self) -> tuple[Column, Column, Column]:
+        """Return the bytes sent to GPUs of the layer, to other groups, to the next and the previous stage."""
         wp = self.n * (self.total("reduce_forward_bytes") + self.training * self.total("reduce_backward_bytes"))
         dp = self.training * self.total("gather_bytes")
         several = self.ways.p > 1
-        # PR deals blocks out in turns, so every block hands its result on; AR hands on what leaves the stage. The
-        # head's result goes nowhere, and neither does the gradient of what the first layer of all is given.
+        # PR distributes blocks round-robin, so every block sends its result; AR sends the stage's result. The head's
+        # result is not sent, and neither is the gradient of the first layer's input.
         hops_out = np.where(self.ways.pr, self.blocks, 1)
         hops_back = np.where(self.ways.pr, self.blocks, 1)
         ends_out = (self.number == self.ways.p - 1).astype(int)
@@ -310,7 +314,7 @@ class PipelineStage:
         return wp, dp, pipeline
 
     def traffic(self) -> tuple[Column, Column]:
-        """Return the bytes that the stage reads and writes in the passes of a mini-batch."""
+        """Return the bytes read and written in a mini-batch's passes."""
         read, write = self._weights_read(), np.zeros(len(self.ways))
         moved = self.n * self.ways.offload
         pr, stays, outputs = self.ways.pr, self._turns, self.total("outputs")
@@ -325,7 +329,7 @@ class PipelineStage:
         return read, write
 
     def _weights_read(self) -> Column:
-        """Return the bytes of weights that are read: a layer's are, whenever the step before was another layer's."""
+        """Return the bytes of weights that are read: a layer's for each step after a step of another layer."""
         total, first, last = self.total("weights"), self.end(0, "weights"), self.end(1, "weights")
         resident = self.total("weights") + self.training * (total - last)
         several = self.layers > 1
@@ -338,8 +342,9 @@ class PipelineStage:
         return np.where(self.ways.level < 2, np.where(self.ways.pr, resident, streamed), 0.0)
 
     def optimiser(self) -> tuple[Column, Column]:
-        """Return the bytes that the optimiser reads and writes: its values, gradients and new weights where these are
-        in storage.
+        """Return the bytes that the optimiser reads and writes.
+
+        They are its values, gradients and new weights where these are in storage.
         """
         if not self.training:
             return np.zeros(len(self.ways)), np.zeros(len(self.ways))

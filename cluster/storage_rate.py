@@ -1,9 +1,9 @@
-"""How many bytes a second storage gives each process of a run, while all of them move data at once.
+"""Storage bandwidth of each process of a run, under concurrent transfers.
 
 A disk that several processes share gives each a part, and caches and credits of disks make the first moments faster
-than the rest. So all processes move at once, for windows of time that begin together, until two windows in turn agree;
-one process alone before that shows whether they share what they move to. Where they do, the mean counts, since what one
-gets less another gets more; where they do not, the slowest process does.
+than the rest. So all processes move at once, for windows of time that begin together, until two consecutive windows
+agree; one process alone before that shows whether they share the disk. Shared storage counts with its mean, since a
+loss of one process is a gain of another; else the slowest process counts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from attrs import evolve, frozen
 
 from .engine import Engine
 
-#: Seconds of a window, how many there are at most, and the change from one to the next that counts as none.
+#: Seconds of a window, their maximum number, and the relative change from one to the next that counts as none.
 WINDOW, MOST, STEADY = 0.75, 6, 0.05
-#: Processes share storage where each gets less than this part of what one alone gets.
+#: Processes share storage where each gets less than this part of the bandwidth of one alone.
 SHARED = 0.8
 
 
 @frozen
 class StorageRate:
-    """Bytes a second of each of `processes` while all move, and of one alone; `steady` where two windows agreed."""
+    """Bytes a second of each process, and of one alone.
+
+    `each` is the rate while all `processes` move; it is `steady` where two windows agreed.
+    """
 
     each: float
     alone: float
@@ -33,11 +36,11 @@ class StorageRate:
 
     @property
     def shared(self) -> bool:
-        """Whether processes take from each other."""
+        """Return whether processes share the bandwidth."""
         return self.processes > 1 and self.each < SHARED * self.alone
 
     def text(self, verb: str) -> str:
-        """Return it as a sentence for people."""
+        """Return a sentence about the rate."""
         found = f"storage {verb} {self.each / 1e9:.3g} GB/s"
         if self.processes > 1:
             found += f" for each of {self.processes} processes at once, {self.alone / 1e9:.3g} GB/s for one alone"
@@ -49,9 +52,9 @@ class StorageRate:
 def storage_rate(
     engine: Engine, move: Callable[[], int], enough: int, clock: Callable[[], float] = time.perf_counter
 ) -> StorageRate:
-    """Measure what `move`, which returns the bytes that it moved, comes to; a window ends after `enough` bytes too.
+    """Measure the rate of `move`, which returns the bytes moved.
 
-    Every process of a run calls this at once.
+    A window ends after `enough` bytes too. Every process of a run calls this at once.
     """
     move()
     engine.least(0)

@@ -1,14 +1,14 @@
-"""A model's folder: weights and the optimiser's values of every layer, in two generations, and how far training has
-come.
+"""Folder of a model: layers' weights and optimiser state, and training progress.
 
-A step reads one generation and writes the other. When all of it is on the disk, `progress.json` names the new one, by
-an atomic rename. So whenever a process ends, what `progress.json` names is whole, and training goes on from there.
+The values of every layer are in two generations. A step reads one generation and writes the other. When all of it is on
+the disk, `progress.json` names the new one, by an atomic rename. So after an interruption, the generation in
+`progress.json` is complete, and training resumes from it.
 
-    model.json                       what the folder was made for
+    model.json                       the model of the folder
     progress-STAGE.json              finished steps
     weights-G/layer-003.safetensors  parameters after an even (G = 0) or odd number of steps
     mean-G/, square-G/               the optimiser's values; in mixed precision master-G/, the parameters in fp32
-    gradients/, activations-STAGE/   what a step moves out of memory meanwhile
+    gradients/, activations-STAGE/   values that a step moves out of memory meanwhile
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .layer_files import FileLayout, check, create, layout, storage_error
 
 
 def state_kinds(model: Transformer) -> tuple[str, ...]:
-    """Return what the optimiser keeps of each parameter, by the names of the files."""
+    """Return the kinds of optimiser state, by the names of the files."""
     return ("mean", "square", "master") if model.precision == "mixed" else ("mean", "square")
 
 
 @frozen
 class LayerStore:
-    """The folder of one data-parallel group, or of one of the GPUs that share its layers; stages have different layers
-    of it.
+    """Folder of one data-parallel group, or of one of its GPUs.
 
-    `weights` is how weights and gradients lie in a file, `state` how the optimiser's values do.
+    GPUs that share layers have a folder each; stages have different layers of it. `weights` is the layout of weights
+    and gradients in a file, `state` that of the optimiser's values.
     """
 
     folder: Path
@@ -48,15 +48,18 @@ class LayerStore:
 
     @property
     def elements(self) -> int:
-        """Elements of a layer's file, what fills it up among them: that stays zero whatever is computed of it."""
+        """Elements of a layer's file with its padding.
+
+        The padding stays zero in all computations.
+        """
         return self.weights.nbytes // self.weights.dtype.size
 
     def layout(self, kind: str) -> FileLayout:
-        """Return how a kind of values lies in its files."""
+        """Return the file layout of a kind of values."""
         return self.state if kind in state_kinds(self.model) else self.weights
 
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
-        """Return where a kind of a layer's values lies."""
+        """Return the file of a kind of a layer's values."""
         folder = kind if kind == "gradients" else f"{kind}-{generation}"
         return self.folder / folder / f"layer-{layer:03}.safetensors"
 
@@ -65,7 +68,10 @@ class LayerStore:
         return self.folder / f"activations-{stage}" / f"{kind}.bin"
 
     def steps(self, stage: int) -> int:
-        """Return how many steps a stage has finished. Raises `PlanError` where the file that says so is damaged."""
+        """Return the number of steps that a stage has finished.
+
+        Raises `PlanError` where its file is damaged.
+        """
         path = self.folder / f"progress-{stage}.json"
         if not path.exists():
             return 0
@@ -78,7 +84,10 @@ class LayerStore:
         return found
 
     def finish(self, stage: int, steps: int) -> None:
-        """Say that a stage has finished so many steps; what they wrote must be on the disk."""
+        """Record the finished steps of a stage.
+
+        Their values must be on the disk.
+        """
         _replace(self.folder / f"progress-{stage}.json", json.dumps({"steps": steps}))
 
 
@@ -92,8 +101,9 @@ def open_store(
     part: int = 0,
     parts: int = 1,
 ) -> LayerStore:
-    """Open a model's folder, or make it with random weights; raise `PlanError` where it is another model's or
-    damaged.
+    """Open a model's folder, or make it with random weights.
+
+    Raises `PlanError` where it is another model's or damaged.
     """
     shapes = parameter_shapes(model, parts)
     weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))

@@ -1,9 +1,9 @@
-"""Table 5.6 of the BigCuts thesis, computed cell by cell beside what is printed.
+"""Table 5.6 of the BigCuts thesis, recomputed cell by cell.
 
 The efficiency of compute is not printed, so a block of the table (a model on a cluster, both policies) fixes times only
 up to a scale. It is fitted: the median of computed over printed among cells that communication decides. For GPT-3 the
-printed best is the ideal, which places compute at 1; for Turing-NLG the text says how far above the ideal the best is,
-and no cell is near it.
+printed best is the ideal, which places compute at 1; for Turing-NLG the text gives the distance of the best from the
+ideal, and no cell is near it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCKS = {
 
 @frozen
 class Cell:
-    """A cell: where it stands, what is printed and what comes out."""
+    """Cell with its place, its printed and its computed value."""
 
     block: str
     policy: str
@@ -53,7 +53,10 @@ class Cell:
 
 
 def printed_table() -> dict[str, dict[tuple[int, int, int], float]]:
-    """Return the printed values: column ("GPT-3 A PR") -> (DP, WP, P) -> value."""
+    """Return the printed values.
+
+    They are column ("GPT-3 A PR") -> (DP, WP, P) -> value.
+    """
     data = tomllib.loads((files(__package__) / "table_5_6.toml").read_text(encoding="utf-8"))
     table: dict[str, dict[tuple[int, int, int], float]] = {name: {} for name in data["columns"]}
     for row in data["rows"]:
@@ -64,7 +67,7 @@ def printed_table() -> dict[str, dict[tuple[int, int, int], float]]:
 
 
 def block_models(block: str) -> tuple[Transformer, Machine]:
-    """Return the model and the cluster of a block, with the thesis' mini-batch."""
+    """Return a block's model and cluster, with the thesis' mini-batch."""
     model, batch, machine, _ = BLOCKS[block]
     return evolve(load_transformer(model), batch=batch), load_machine(machine)
 

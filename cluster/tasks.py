@@ -1,8 +1,8 @@
-"""The tasks that a schedule makes: what the streams of every stage do, and what each waits for.
+"""Tasks of a schedule for the streams of every stage, with dependencies.
 
 A task belongs to a stage and to one of its streams, moves bytes or computes, and begins when the tasks it waits for are
-done. Sizes of layers come from `sizes.py`; how often a thing is moved comes from walking the schedule alone, so that
-closed forms can be checked against it.
+done. Sizes of layers come from `sizes.py`; the number of moves comes from walking the schedule alone, so that closed
+forms can be checked against it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ Stream = Literal["compute", "storage", "link"]
 
 @define
 class StreamTask:
-    """Something one stream does: `seconds` of it, `nbytes` moved, after others; `what` says which of the model's terms
-    it belongs to.
+    """Task of one stream, of `seconds` and `nbytes`, after others.
+
+    `what` is the term of the model that it belongs to.
     """
 
     number: int
@@ -40,7 +41,10 @@ class StreamTask:
 
 @frozen(eq=False)
 class WayCosts:
-    """What sizes and links are for one way: floats under the kind of layer."""
+    """Sizes and links for one way.
+
+    They are floats by the kind of layer.
+    """
 
     kinds: dict[str, Sizes]
     link: Links
@@ -52,7 +56,7 @@ class WayCosts:
 
     @property
     def level(self) -> int:
-        """How much stays in memory, as a number."""
+        """The residency level as a number."""
         return RESIDENT.index(self.way.resident)
 
 
@@ -67,7 +71,7 @@ def costs(model: Transformer, machine: Machine, way: Way) -> WayCosts:
 
 @define
 class _Builder:
-    """Makes the tasks of all stages, walking each stage's steps once."""
+    """Builder of the tasks of all stages, walking each stage's steps once."""
 
     model: Transformer
     costs: WayCosts
@@ -103,8 +107,9 @@ class _Builder:
 
 
 def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> list[StreamTask]:
-    """Return every task of one mini-batch; numbers are positions, and a task may wait for one of a higher number of
-    another stage.
+    """Return every task of one mini-batch.
+
+    Numbers are positions, and a task may wait for one of a higher number of another stage.
     """
     builder = _Builder(model, costs(model, machine, way), training)
     stages = placement(model, way)
@@ -120,7 +125,7 @@ def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = Tr
 
 
 class _Walk:
-    """One stage: first every compute task with what hangs on it, then what moves between storage, memory and stages."""
+    """Walk of one stage: compute tasks with their sums and sends, then moves to and from memory and storage."""
 
     def __init__(self, builder: _Builder, stage: int, layers: list[Placed], count: int) -> None:
         self.b, self.stage, self.layers, self.count = builder, stage, layers, count
@@ -139,7 +144,10 @@ class _Walk:
         return float(np.ravel(getattr(self.size(layer), name))[0])
 
     def declare(self) -> None:
-        """Make the compute tasks, with the sum over a layer's GPUs behind each, and what is sent to the neighbours."""
+        """Make the compute tasks, with their sums and sends.
+
+        A sum over a layer's GPUs follows each; results are sent to the neighbours.
+        """
         for position, step in enumerate(self.steps):
             way = "backward" if step.backward else "forward"
             before = [self.done[-1]] if self.done else []
@@ -157,7 +165,7 @@ class _Walk:
                 self.b.sent[step] = sent.number
 
     def _sends(self, step: LayerPass) -> bool:
-        """A step's result leaves the stage where the neighbouring layer is another stage's."""
+        """Return whether a step's result leaves the stage, for a neighbouring layer of another stage."""
         neighbour = step.layer + (-1 if step.backward else 1)
         return 0 <= neighbour < self.count and neighbour not in self.kinds
 
@@ -171,14 +179,17 @@ class _Walk:
         return LayerPass(False, step.layer, step.micro) if step.backward else None
 
     def arrival(self, step: LayerPass) -> list[int]:
-        """Return the tasks after which what a step takes from the step before it is in this stage's memory."""
+        """Return the tasks after which a step's input is in memory."""
         source = self._source(step)
         if source is None:
             return []
         return [self.b.sent[source] if source in self.b.sent else self.b.computed[source, 0]]
 
     def connect(self) -> None:
-        """Make the tasks that move weights, activations and gradients, and let steps wait for them."""
+        """Make the tasks of moves, and let steps wait for them.
+
+        They move weights, activations and gradients.
+        """
         loads = self._weights()
         for position, step in enumerate(self.steps):
             needs = [*loads[position], *self._activations(position, step)]
@@ -190,7 +201,7 @@ class _Walk:
             task.after = tuple(dict.fromkeys((*task.after, *needs)))
 
     def _freed(self, position: int) -> list[int]:
-        """What is fetched for a step goes into the buffer that the step before the last one has left."""
+        """Return the task that frees the buffer of a step's fetches: the step before the last one."""
         return [self.done[position - 2]] if position >= 2 else []
 
     def _weights(self) -> list[list[int]]:
@@ -215,11 +226,11 @@ class _Walk:
         return found
 
     def _activations(self, position: int, step: LayerPass) -> list[int]:
-        """Move what a step reads and leaves; return what it waits for."""
+        """Move the inputs and results of a step; return its dependencies."""
         if not self.offload:
             return []
         if self.way.policy == "AR" and self.training and step.layer == self.count - 1:
-            return self.arrival(step)  # what the last layer leaves is read at once, so it stays
+            return self.arrival(step)  # values of the last layer are read at once, so they stay
         inner = 0.0 if self.recompute or not self.training else self.value(step.layer, "inner")
         inputs, outputs, freed = (
             self.value(step.layer, "inputs"),
@@ -276,7 +287,7 @@ class _Walk:
             )
         done = [self.done[position]]
         if step.micro == n - 1:
-            done = self._summed(position, step, n if resident else 1)
+            done = self._sum_gradients(position, step, n if resident else 1)
         if spilled and (not resident or step.micro == n - 1):
             pieces = len(done)
             for piece, after in enumerate(done):
@@ -285,9 +296,9 @@ class _Walk:
                 )
         return waits
 
-    def _summed(self, position: int, step: LayerPass, pieces: int) -> list[int]:
-        """Sum a layer's gradients over groups, in pieces that the next layer's rounds take along; return what their
-        writing waits for.
+    def _sum_gradients(self, position: int, step: LayerPass, pieces: int) -> list[int]:
+        """Sum a layer's gradients over groups, in pieces along the next layer's rounds; return the dependencies of
+        their writes.
         """
         nbytes, seconds = self.value(step.layer, "gather_bytes"), self.value(step.layer, "gather")
         done = self.done[position]
@@ -295,7 +306,7 @@ class _Walk:
             return [done] * pieces
         late = (
             0.55 if pieces > 1 else 0.55 + len(self.steps)
-        )  # nobody waits for it, unlike for what goes to the next stage
+        )  # no task waits for it, unlike for transfers to the next stage
         return [
             self.b.task(
                 self.stage, "link", "dp", nbytes / pieces, seconds / pieces, [done], position + piece + late
@@ -304,8 +315,9 @@ class _Walk:
         ]
 
     def optimise(self) -> None:
-        """Update layer by layer when all stages are done with their passes: read values and gradients, write values and
-        weights.
+        """Update layer by layer when all stages are done with their passes.
+
+        Read values and gradients, write values and weights.
         """
         passes = [
             task.number for task in self.b.tasks if task.stage == self.stage and not task.what.startswith("optimiser")

@@ -1,4 +1,4 @@
-"""What every form of the model answers with: columns of times and bytes, one row for each way."""
+"""Result of a closed form: columns of times and bytes by way."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .ways import Column
 
 @frozen(eq=False)
 class Terms:
-    """Times in seconds of one mini-batch, on the GPU that takes longest; bytes are of one GPU.
+    """Times in seconds of one mini-batch, on the slowest GPU.
 
-    `compute`, `storage`, `wp`, `dp`, `pipeline` and `optimiser` are how long each part is busy, `bubble` how long a
-    pipeline fills and drains, `total` what the whole takes with the overlap that the form assumes. `read` and `write`
-    leave the optimiser out.
+    Bytes are of one GPU. `compute`, `storage`, `wp`, `dp`, `pipeline` and `optimiser` are the busy time of each part,
+    `bubble` the time a pipeline fills and drains, `total` the time of the whole with the overlap that the form assumes.
+    `read` and `write` leave the optimiser out.
     """
 
     compute: Column
@@ -35,7 +35,7 @@ class Terms:
 
     @property
     def gpu(self) -> Column:
-        """Seconds of all that moves between GPUs."""
+        """Seconds of all traffic between GPUs."""
         return self.wp + self.dp + self.pipeline
 
     def row(self, row: int) -> dict[str, float]:
@@ -43,7 +43,7 @@ class Terms:
         return {each.name: float(getattr(self, each.name)[row]) for each in fields(Terms)}
 
     def binding(self, row: int) -> str:
-        """Return the part that is busy longest: what to buy more of."""
+        """Return the part that is busy longest, the bottleneck."""
         parts = {"compute": self.compute, "storage": self.storage, "GPU to GPU": self.gpu, "optimiser": self.optimiser}
         return max(parts, key=lambda name: float(parts[name][row]))
 

@@ -1,8 +1,8 @@
-"""The closed forms of the BigCuts thesis (section 4.2.2): as they are printed, and as its Table 5.6 was computed.
+"""Closed forms of the BigCuts thesis (section 4.2.2).
 
-Both are one set of formulas under a `Reading`: a list of what the two do differently. Bytes and seconds are kept apart,
-which the printed `TIME_COMM = COMM_STORAGE / BW + COMM_DP + COMM_P` does not do. Neither form knows micro-batches,
-memory or what stays in it.
+They are the forms as printed, and as used for its Table 5.6. Both are one set of formulas under a `Reading`: a list of
+their differences. Bytes and seconds are separate, unlike in the printed `TIME_COMM = COMM_STORAGE / BW + COMM_DP +
+COMM_P`. Neither form knows micro-batches, memory or residency.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .ways import Column, Ways
 
 @frozen
 class Reading:
-    """How the thesis' formulas are read.
+    """Reading of the thesis' formulas.
 
     `operators` are complex operators of a layer in a forward and backward pair, `neurons` the outputs of all of them
-    together in widths. `exchanged` gives each policy the other's traffic to storage, and for what is then parameter
-    traffic the other's bandwidth. `partitioning` counts what GPUs exchange within a layer.
+    together in widths. `exchanged` gives each policy the other's traffic to storage, and parameter traffic the other's
+    bandwidth. `partitioning` counts the exchange of GPUs within a layer.
     """
 
     name: str
@@ -33,13 +33,14 @@ class Reading:
 
 #: The text: the four matrix products of a layer, and no COMM_WP in TIME_COMM.
 AS_PRINTED = Reading("as-printed", operators=4, neurons=9, exchanged=False, partitioning=False)
-#: What reproduces the table.
+#: The reading that reproduces the table.
 TABLE_5_6 = Reading("table-5.6", operators=2, neurons=3, exchanged=True, partitioning=True)
 
 
 def thesis_terms(ways: Ways, model: Transformer, machine: Machine, reading: Reading, *, training: bool = True) -> Terms:
-    """Score ways by the thesis' formulas; inference has no optimiser, no gradients, and half of what a pair of passes
-    moves.
+    """Score ways by the thesis' formulas.
+
+    Inference has no optimiser, no gradients, and half of the traffic of a pair of passes.
     """
     dp, wp, p = (column.astype(float) for column in (ways.dp, ways.wp, ways.p))
     operators = reading.operators * model.layers

@@ -1,7 +1,6 @@
-"""Exchange between processes through `torch.distributed`: NCCL between GPUs, Gloo between processes on the CPU.
+"""Exchange between processes through `torch.distributed`.
 
-Every direction between two stages has a process group of its own. On a GPU tensors are views of the runner's memory;
-elsewhere data passes through the host.
+It uses NCCL between GPUs, Gloo between processes on the CPU. {1:}
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..backends import Device, Pointer
 from ..ir import BackendError, DType
 from .engine import Wait
 
-#: PyTorch's names of what is summed.
+#: PyTorch's names of the summed element types.
 _TYPES = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
 #: Bytes of a copy that is timed.
 _BYTES = 256 << 20
@@ -41,8 +40,9 @@ class _View:
 
 
 class TorchEngine:
-    """The process group that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `torchrun` sets
-    them).
+    """Engine over the process group that the environment describes.
+
+    The variables are RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `torchrun` sets them.
     """
 
     def __init__(self, device: Device, stages: int, parts: int = 1, *, seconds: float = 300) -> None:
@@ -79,11 +79,9 @@ class TorchEngine:
             ) from error
 
     def _directions(self) -> dict[tuple[bool, int, int], Any]:
-        """Make a process group for each way that data takes between two neighbouring stages; return those of this
-        group.
+        """Make a process group for each direction between two neighbouring stages; return those of this group.
 
-        What waits in one direction then never holds up the other, which two stages that send to each other would
-        wait for.
+        A wait in one direction then never blocks the other, which two stages that send to each other would wait for.
         """
         found: dict[tuple[bool, int, int], Any] = {}
         chains = [(g, w) for g in range(self.size // (self.stages * self.parts)) for w in range(self.parts)]
@@ -172,14 +170,17 @@ def gpus() -> int:
 
 
 def copy_between() -> float:
-    """Return the bytes a second of a copy from the first GPU to the second."""
+    """Return the bytes a second from the first GPU to the second."""
     source = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:0")
     goal = torch.empty(_BYTES, dtype=torch.uint8, device="cuda:1")
     return _BYTES / _seconds(lambda: goal.copy_(source), 2)
 
 
 def copy_to_all(count: int) -> float:
-    """Return the bytes a second between pinned memory and each GPU while all copy at once, in the slower direction."""
+    """Return the bytes a second between pinned memory and each GPU.
+
+    All copy at once; the slower direction counts.
+    """
     hosts = [torch.empty(_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
     devices = [torch.empty(_BYTES, dtype=torch.uint8, device=f"cuda:{number}") for number in range(count)]
 
@@ -195,7 +196,7 @@ def copy_to_all(count: int) -> float:
 
 
 def _seconds(run: Callable[[], object], count: int, repeats: int = 5) -> float:
-    """Return the seconds of something that the first GPUs do, without its first time."""
+    """Return the seconds of an operation of the first GPUs, without its first run."""
 
     def wait() -> None:
         for number in range(count):

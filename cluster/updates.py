@@ -1,4 +1,4 @@
-"""The optimiser's part of a step: piece by piece from one generation of files to the other."""
+"""Optimiser step, in chunks from one generation of files to the other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .store import LayerStore, state_kinds
 
 
 class Trained(Protocol):
-    """What the optimiser needs of the runner: a stage's weights and summed gradients, and the means to move and
-    launch.
+    """Runner as the optimiser uses it.
+
+    It has a stage's weights and summed gradients, and the means to move and launch.
     """
 
     device: Device
@@ -39,11 +40,14 @@ class Trained(Protocol):
         """Run a plan and wait for it."""
 
     def wait(self, moves: Sequence[Move]) -> None:
-        """Wait until all have moved."""
+        """Wait until all moves are done."""
 
 
 class Updates:
-    """Adam on the parameters of a stage: while a piece is updated, the next comes in and the last one leaves."""
+    """Adam on the parameters of a stage, in chunks.
+
+    While a chunk is updated, the next is fetched and the last one stored.
+    """
 
     def __init__(self, runner: Trained, kernels: Kernels, scratch: Buffer | None) -> None:
         assert kernels.adam is not None
@@ -55,7 +59,7 @@ class Updates:
             made.dtype: Slots(runner.arena, made.dtype.size * most, "optimiser")
             for made in (runner.store.weights, runner.store.state)
         }
-        #: Where the parameters lie that Adam updates, and what it gives out, by the kind of file.
+        #: The kind of file of the parameters that Adam updates, and of each of its results.
         self.master = "master" if "master" in state_kinds(runner.model) else "weights"
         self.results = {"w.next": self.master} | {f"{kind}.next": kind for kind in ("mean", "square")}
         if self.master != "weights":
@@ -73,7 +77,7 @@ class Updates:
         leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
         for position, (layer, start) in enumerate(chunks):
             moves, held = coming
-            # What comes next queues behind what is waited for: storage does not stand still between pieces.
+            # The next transfers queue after those that are waited for: storage is not idle between chunks.
             if position + 1 < len(chunks):
                 coming = self._fetch_chunk(*chunks[position + 1], number)
             self.runner.wait(moves)
@@ -124,7 +128,7 @@ class Updates:
         return made.start + made.dtype.size * start, made.dtype.size * count
 
     def store_chunk(self, layer: int, start: int, count: int, number: int, made: dict[str, Buffer]) -> list[Move]:
-        """Begin to write what became of a piece to the next generation of files."""
+        """Start to write an updated chunk to the next generation of files."""
         moves = []
         for name, kind in self.results.items():
             path = self.runner.store.path(kind, layer, (number + 1) % 2)

@@ -1,4 +1,7 @@
-"""The ways to spread a model over GPUs: one as an object, many as columns of NumPy arrays that are scored together."""
+"""Ways (parallelisation strategies) of a model: one, or many as columns.
+
+Columns are NumPy arrays that are scored together.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ from ..ir import UsageError
 Column: TypeAlias = npt.NDArray[Any]
 
 POLICIES = ("PR", "AR")
-#: What stays in GPU memory from step to step; each level holds what those before it hold.
+#: Resident values in GPU memory from step to step; each level includes those before it.
 RESIDENT = ("nothing", "gradients", "weights", "state")
-#: What becomes of the values that the backward pass needs.
+#: Treatment of the values that the backward pass needs.
 ACTIVATIONS = ("keep", "offload", "recompute", "recompute+offload")
 
 
 @frozen
 class Way:
-    """One way: `dp` groups with different data, each of `p` stages of layers, each layer over `wp` GPUs.
+    """Parallelisation strategy.
 
-    `policy` "PR" (parameter-resident) takes all micro-batches through a layer before the next layer, "AR"
-    (activation-resident) a micro-batch through all layers before the next one. `micro` is a micro-batch in sequences.
-    `resident` says what GPU memory holds throughout, `activations` what becomes of activations: kept in memory, moved
-    to storage, or computed again from each layer's input, which is kept or moved.
+    It has `dp` groups with different data, each of `p` stages of layers, each layer over `wp` GPUs. `policy` "PR"
+    (parameter-resident) takes all micro-batches through a layer before the next layer, "AR" (activation-resident) a
+    micro-batch through all layers before the next one. `micro` is a micro-batch in sequences. `resident` names the
+    values that GPU memory holds throughout, `activations` the treatment of activations: kept in memory, offloaded to
+    storage, or recomputed from each layer's input, which is kept or offloaded.
     """
 
     dp: int
@@ -48,19 +52,22 @@ class Way:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it takes."""
+        """The number of GPUs."""
         return self.dp * self.wp * self.p
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One-line summary."""
         parts = (self.policy, f"micro {self.micro}", f"resident {self.resident}", f"activations {self.activations}")
         return f"DP {self.dp} WP {self.wp} P {self.p} " + ", ".join(parts)
 
 
 @frozen(eq=False)
 class Ways:
-    """Many ways, a column for each choice; `level` and `activations` are indices of `RESIDENT` and `ACTIVATIONS`."""
+    """Many ways, a column for each choice.
+
+    `level` and `activations` are indices of `RESIDENT` and `ACTIVATIONS`.
+    """
 
     dp: Column
     wp: Column
@@ -75,12 +82,12 @@ class Ways:
 
     @property
     def recompute(self) -> Column:
-        """Whether the backward pass computes activations again."""
+        """Return whether the backward pass recomputes activations."""
         return self.activations >= 2
 
     @property
     def offload(self) -> Column:
-        """Whether activations that are kept are kept in storage."""
+        """Return whether kept activations are kept in storage."""
         found: Column = self.activations % 2 == 1
         return found
 
@@ -91,7 +98,7 @@ class Ways:
         return Way(int(self.dp[row]), int(self.wp[row]), int(self.p[row]), policy, int(self.micro[row]), *choices)
 
     def rows(self, chosen: Column) -> Ways:
-        """Return some of the rows, in the order of an index array or as a mask says."""
+        """Return some of the rows, by an index array or a mask."""
         return Ways(*(getattr(self, each.name)[chosen] for each in fields(Ways)))
 
 
@@ -106,10 +113,11 @@ def columns(ways: Sequence[Way]) -> Ways:
 
 
 def all_ways(gpus: int, batch: int, *, training: bool) -> Ways:
-    """Return every way to use a number of GPUs: its factors in three, both policies, micro-batches that halve, all
-    choices of what stays.
+    """Return every way to use a number of GPUs.
 
-    Without training no gradients or optimiser's values exist, and an activation is needed once: it is kept or moved.
+    Ways vary in the factors of the number, both policies, micro-batches that halve, and all choices of residency.
+    Without training no gradients or optimiser's values exist, and an activation is needed once: it is kept or
+    offloaded.
     """
     levels = (0, 1, 2, 3) if training else (0, 2)
     kinds = (0, 1, 2, 3) if training else (0, 1)
@@ -121,7 +129,7 @@ def all_ways(gpus: int, batch: int, *, training: bool) -> Ways:
         for level in levels
         if not (pr and level == 1)  # a layer's gradient leaves memory once, when all micro-batches have added to it
         for kind in kinds
-        if training or pr or kind == 0  # a micro-batch that goes through all layers at once leaves nothing behind
+        if training or pr or kind == 0  # a micro-batch that goes through all layers at once leaves no activations
     ]
     table = np.array(found, np.int64).reshape(-1, 7)
     return Ways(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool), table[:, 4], table[:, 5], table[:, 6])
@@ -138,5 +146,5 @@ def _micros(batch: int, dp: int) -> list[int]:
     """
     share, rest = divmod(batch, dp)
     if rest:
-        return [1]  # no micro-batch divides it: the one that stands for the group is rejected with its reason
+        return [1]  # no micro-batch divides it: this one is rejected with its reason
     return [1 << k for k in range(9) if share % (1 << k) == 0]

@@ -1,10 +1,10 @@
-"""What users ask: is the storage fast enough, and what would be? Answered from the rounds of a plan, in closed form.
+"""Bandwidth, batch or cluster at which compute hides storage.
 
-In a round a GPU computes for `c` seconds while its storage moves bytes for `s`. Both are known, so the bandwidth at
-which `s = c` is the present one times `s / c`. Of a round of AR, the weights' part does not grow with the micro-batch
-and the rest does; so the micro-batch at which `s = c` is the weights' part over what compute takes more than
-activations, for one sequence. A round of PR fetches an `n`-th of a layer's weights, so there the mini-batch decides,
-and not the micro-batch.
+The answer is a closed form of a plan's rounds. In a round a GPU computes for `c` seconds while its storage moves bytes
+for `s`. Both are known, so the bandwidth at which `s = c` is the present one times `s / c`. Of a round of AR, the
+weights' part does not grow with the micro-batch and the rest does; so the micro-batch at which `s = c` is the weights'
+part over the excess of compute over activations, for one sequence. A round of PR fetches an `n`-th of a layer's
+weights, so there the mini-batch decides, and not the micro-batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .ways import Way, columns
 
 @frozen
 class Answer:
-    """What would hide storage behind compute: `pressure` is storage's seconds over compute's in the worst round.
+    """Changes that would hide storage under compute.
 
-    `read` and `write` are the least bandwidths (bytes/s); `micro` the least micro-batch (AR) and `batch` the least
-    mini-batch (PR), None where none would do or the question has no meaning; `gpus` the least number at which the best
-    plan hides storage.
+    `pressure` is storage's seconds over compute's in the worst round. `read` and `write` are the least bandwidths
+    (bytes/s); `micro` the least micro-batch (AR) and `batch` the least mini-batch (PR), None where none would do or the
+    question has no meaning; `gpus` the least number at which the best plan hides storage.
     """
 
     way: Way
@@ -40,11 +40,11 @@ class Answer:
 
     @property
     def hidden(self) -> bool:
-        """Whether compute hides storage as it is."""
+        """Return whether compute hides storage as it is."""
         return self.pressure <= 1
 
     def lines(self, machine: Machine) -> list[str]:
-        """Say it in words."""
+        """Return the answer in sentences."""
         if self.pressure == 0:
             return ["nothing moves to or from storage while layers compute, so storage does not matter there"]
         ratio = f"storage takes {self.pressure:.3g} times as long as compute in the worst round"
@@ -84,7 +84,7 @@ def what_if(model: Transformer, machine: Machine, way: Way, *, training: bool = 
 
 
 def pressure(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> float:
-    """Return storage's seconds over compute's in the round of a block where that is greatest."""
+    """Return storage's seconds over compute's in a block's worst round."""
     return max(sum(pair) for pair in zip(*_parts(model, machine, way, training=training), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What a program is: types, expressions, statements, graphs, kernels; printing, parsing, verifying."""
+"""Intermediate representations: types, expressions, statements, graphs, kernels; printing, parsing, verification."""
 
 from .atoms import (
     ELEMENT,

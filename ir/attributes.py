@@ -1,4 +1,4 @@
-"""Values of attributes: numbers, truth values, texts, and lists of one of these."""
+"""Attribute values: numbers, truth values, texts, and lists of one of these."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _SCALARS = (int, float, bool, str)
 
 
 def attribute_of(value: Any) -> Attribute:
-    """Return a value as an attribute holds it: lists as tuples, NumPy's numbers as Python's.
+    """Convert a value to an attribute value.
 
-    Raises `ValueError` for what no attribute can be, such as nothing, a mapping, or a list of different things.
+    Lists become tuples, NumPy's numbers Python's. Raises `ValueError` for values that no attribute can have, such as
+    None, a mapping, or a list of mixed types.
     """
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
@@ -34,7 +35,10 @@ def attribute_of(value: Any) -> Attribute:
 
 
 def attributes_of(values: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Return the attributes of a node. Raises `GraphError` for a value that none can have."""
+    """Return the attributes of a node.
+
+    Raises `GraphError` for a value that no attribute can have.
+    """
     found = {}
     for name, value in values.items():
         try:
@@ -45,7 +49,8 @@ def attributes_of(values: Mapping[str, Any]) -> dict[str, Attribute]:
 
 
 def attributes_key(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return what is equal for the same attributes only, whose order says nothing: in Python both zeros of a float are
-    equal, and so are 1, 1.0 and true.
+    """Return a key that is equal for equal attributes, in any order.
+
+    In Python both zeros of a float are equal, and so are 1, 1.0 and true; their keys differ.
     """
     return tuple(sorted((name, repr(value)) for name, value in values.items()))

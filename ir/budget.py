@@ -1,4 +1,4 @@
-"""What a compilation may take: one clock that every stage looks at, and how many processors there are."""
+"""Time budget of a compilation, and the number of processors."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from time import monotonic
 
 from attrs import define, field
 
-#: What share of a budget is used up when a decision by measured times must have been made, in the order of work: which
-#: algorithms, which groups (by the model first), which schedules, whether groups are taken apart again, and which share
-#: a launch.
+#: Share of a budget that is used up when a decision by measured times must be made, in the order of work: algorithms,
+#: groups (by the cost model first), schedules, partition refinement, and horizontal fusion.
 ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.33, 0.48, 0.66
 SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
-#: What share is used up when kernels that no search came to must have been looked at.
+#: Share that is used up when kernels that no search reached must be checked.
 LOOK_SHARE = 0.96
-#: Seconds, and the part of a budget at most, that are kept back for what comes behind the last measurement.
+#: Seconds, and the largest part of a budget, that are reserved for the work after the last measurement.
 RESERVE, RESERVE_SHARE = 2.0, 0.1
-#: Seconds after which a budget is overdue, behind the moment in which only what is needed is left of it: so long the
-#: plan that there is without a budget may take more than one. The same where somebody waits for it to stop.
+#: Seconds by which a budget may be exceeded, counted from the moment when only the needed seconds are left: a plan
+#: without a search may take longer than the budget. `STOPPED` is the same limit after a request to stop.
 GRACE, STOPPED = 3.0, 1.0
-#: Where Linux says how much of the processors a container gets: microseconds of them, in so many.
+#: File of Linux with a container's processor quota: microseconds of processor time, in a period of microseconds.
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @define
 class Budget:
-    """Seconds that a compilation may take, from when this was made; infinity where nobody set a limit.
+    """Seconds that a compilation may take; infinity without a limit.
 
-    `clock` tells the time in seconds. `stopped` says that it was ended early, by `stop`. `spent` has the seconds of
-    each stage that `stage` timed, `stages` when each began and ended, `needed` the seconds that what comes behind the
-    last measurement is known to take, `later` those of measurements behind the search. Shares are counted from where
-    `counted` seconds of it were used up.
+    `clock` returns the time in seconds. `stopped` is set by `stop`. `spent` has the seconds of each stage that `stage`
+    timed, `stages` the begin and end of each, `needed` the seconds that the work after the last measurement is known to
+    take, `final_seconds` those of measurements after the search. Shares are counted from the moment when `counted`
+    seconds were used up.
     """
 
     seconds: float = inf
@@ -58,20 +57,20 @@ class Budget:
 
     @staticmethod
     def since(begun: float, seconds: float | None) -> Budget:
-        """Return a budget that began at a moment of the usual clock, when whoever asks was asked."""
+        """Return a budget that began earlier, by the usual clock."""
         made = Budget.of(seconds)
         made.begun = min(made.begun, begun)
         return made
 
     @staticmethod
     def of_measuring(seconds: float | None, clock: Callable[[], float] = monotonic) -> Budget:
-        """Return a budget that begins now, of which so many seconds may be measured."""
+        """Return a budget that leaves so many seconds for measurements."""
         more = None if seconds is None else min(seconds + RESERVE, seconds / (1 - RESERVE_SHARE))
         return Budget.of(more, clock)
 
     @property
     def limited(self) -> bool:
-        """Whether there is an end at all."""
+        """Return whether the budget has an end."""
         return self.seconds < inf
 
     @property
@@ -80,45 +79,50 @@ class Budget:
         return self.clock() - self.begun
 
     def left(self, share: float = WHOLE) -> float:
-        """Return the seconds until a share of it is used up, what is kept back for the end of the work not counted;
-        nothing where it is over.
+        """Return the seconds until a share of the budget is used up.
+
+        Reserved seconds are not counted; 0 where the share is over.
         """
         return max(0.0, self.counted + share * (self.seconds - self.kept_back - self.counted) - self.elapsed)
 
     @property
     def kept_back(self) -> float:
-        """Seconds at the end in which nothing is searched for."""
+        """Seconds at the end in which no search runs."""
         if not self.limited:
             return 0.0
         return max(min(RESERVE, RESERVE_SHARE * self.seconds), self.promised) + self.later
 
     @property
     def promised(self) -> float:
-        """Seconds of the budget that are known to be needed for what comes behind the last measurement: all of them,
-        for a plan is made whatever was measured.
+        """Seconds that are known to be needed after the last measurement.
+
+        At most the whole budget: a plan is made in any case.
         """
         return min(self.needed, self.seconds)
 
     def has(self, seconds: float) -> bool:
-        """Whether so many seconds are left until the very end, what is kept back for it counted."""
+        """Return whether so many seconds are left, reserved ones included."""
         return self.elapsed + seconds <= self.seconds
 
     def over(self, share: float = WHOLE) -> bool:
-        """Whether a share of it is used up."""
+        """Return whether a share of it is used up."""
         return self.left(share) == 0.0
 
     def overdue(self) -> bool:
-        """Whether no more than what is needed for an answer was left some time ago, so that all else is left out."""
+        """Return whether optional work must stop.
+
+        True some time after only the seconds needed for an answer were left.
+        """
         return self.elapsed > self.latest
 
     @property
     def latest(self) -> float:
-        """The seconds since it began behind which it is overdue."""
+        """Seconds since the beginning after which the budget is overdue."""
         return self.seconds - self.promised + (STOPPED if self.stopped else GRACE)
 
     @contextmanager
     def anew(self) -> Iterator[None]:
-        """Count shares in a block from its beginning on: they are of what is left."""
+        """Count shares in a block as parts of the remaining seconds."""
         before, self.counted = self.counted, self.elapsed
         try:
             yield
@@ -127,8 +131,9 @@ class Budget:
 
     @contextmanager
     def behind_search(self) -> Iterator[float]:
-        """Have the seconds that are kept back for measurements behind the search, and yield them; what a block does not
-        take of them is kept back again.
+        """Release the seconds reserved for measurements after the search, and yield them.
+
+        Seconds that the block does not use are reserved again.
         """
         kept, start, self.later = self.later, self.elapsed, 0.0
         try:
@@ -137,7 +142,7 @@ class Budget:
             self.later = max(0.0, kept - (self.elapsed - start))
 
     def stop(self) -> None:
-        """End it now: whoever looks at it takes the best so far."""
+        """End the budget now; its users take the best result so far."""
         self.seconds, self.stopped = min(self.seconds, self.elapsed), True
 
     @contextmanager
@@ -153,8 +158,9 @@ class Budget:
 
 
 def cores(quota: Path = QUOTA) -> int:
-    """Return the number of processors that this process may run on: those of the machine, as far as its affinity and
-    the quota of its container let it.
+    """Return the number of processors that this process may run on.
+
+    Its affinity and the quota of its container limit it.
     """
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

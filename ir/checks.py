@@ -1,4 +1,4 @@
-"""Checks of what only a run knows: integers of a tensor that are used as indices."""
+"""Run-time checks of integer tensors whose elements are used as indices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from .types import row_major
 
 @frozen
 class IndexCheck:
-    """That the elements of an integer tensor, which `node` uses as indices of an axis of `extent` elements, lie in
-    range.
+    """Check that the elements of an integer tensor are valid indices.
 
-    `tensor` is the declaration's name of the tensor and `value` the graph's, empty for an intermediate. Two results of
-    the graph hold what was found: `place` the row-major position of the first element that does not (the tensor's size
-    where all do), `found` that element.
+    `node` uses them as indices of an axis of `extent` elements. `tensor` is the declaration's name of the tensor and
+    `value` the graph's, empty for an intermediate. Two results of the graph hold the outcome: `place` the row-major
+    position of the first element out of range (the tensor's size where there is none), `found` that element.
     """
 
     node: str
@@ -30,7 +29,7 @@ class IndexCheck:
     found: str
 
     def error(self, place: int, found: int) -> GraphError | None:
-        """Return what is wrong, given the two results; None where every index lies in range."""
+        """Return the error of the two results; None without one."""
         if place >= math.prod(self.shape):
             return None
         at = tuple(place // step % extent for step, extent in zip(row_major(self.shape), self.shape, strict=True))
@@ -38,7 +37,7 @@ class IndexCheck:
 
 
 class IndexFault(GraphError):
-    """An element of an integer tensor of a program is no index of the axis that it is used for."""
+    """Error of an integer tensor with an invalid index."""
 
     def __init__(self, tensor: str, at: tuple[int, ...], found: int, extent: int) -> None:
         error = out_of_range(quote(tensor), at, found, extent)
@@ -47,16 +46,18 @@ class IndexFault(GraphError):
 
 
 def tensor_words(node: str, op: str, tensor: str, value: str) -> str:
-    """Return the words for a tensor of a node: an operand by its names in the declaration and in the graph, or an
-    intermediate.
+    """Return the words for a tensor of a node in messages.
+
+    An operand is named by its names in the declaration and in the graph.
     """
     what = f"operand {quote(tensor)} (value {quote(value)})" if value else f"intermediate {quote(tensor)}"
     return f"node {quote(node)} ({op}): {what}"
 
 
 def out_of_range(where: str, at: tuple[int, ...], found: int, extent: int) -> GraphError:
-    """Return the error of an element at a position of an integer tensor that is no index of an axis of `extent`
-    elements.
+    """Return the error of an element that is no valid index.
+
+    The element stands at a position of an integer tensor that indexes an axis of `extent` elements.
     """
     expected = f"expected indices from {-extent} to {extent - 1}"
     return GraphError(

@@ -1,4 +1,4 @@
-"""What the passes hand to the front door: a compiled graph, and the options that steer them.
+"""Compiled graph, the result of the passes, and the compile options.
 
 The passes produce a `CompiledGraph`, the runtime turns it into a plan; both know only these classes.
 """
@@ -23,10 +23,9 @@ Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 
 @frozen
 class Step:
-    """One launch: kernel number `kernel` with graph tensor `tensors[i]` bound to its argument `i`.
+    """Launch of kernel number `kernel`.
 
-    A table argument is bound to the table's own name, `KernelFunction.arguments[i].tensor`. Equal groups share a
-    kernel.
+    Graph tensor `tensors[i]` is bound to its argument `i`. {1:}
     """
 
     kernel: int
@@ -35,7 +34,7 @@ class Step:
 
 @frozen
 class Turns:
-    """Steps from number `first` up to, and without, `last`, that are launched in order `count` times over."""
+    """Range of steps, from `first` to before `last`, launched `count` times."""
 
     first: int
     last: int
@@ -46,11 +45,11 @@ class Turns:
 class CompiledGraph:
     """Kernels and the order to launch them in, for one canonical graph.
 
-    `storages` says where each tensor that a step touches lives (a tensor without an entry owns a dense buffer of its
+    `storages` has the place of each tensor that a step touches (a tensor without an entry owns a dense buffer of its
     name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
-    `level`, `why` and whatever else a report should show; values are JSON values. `complete` is False when the time
+    `level`, `why` and further entries of a report; values are JSON values. `complete` is False when the time
     budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not
-    for the caller. `loops` says which steps are repeated; they are apart, in order.
+    for the caller. `loops` has the ranges of repeated steps; they are disjoint, in order.
     """
 
     graph: Graph
@@ -64,7 +63,10 @@ class CompiledGraph:
 
 
 def launches(steps: int, loops: Sequence[Turns]) -> Iterator[tuple[int, int]]:
-    """Yield the number of each step in the order of launches, with the turn of its loop, 0 outside of loops."""
+    """Yield each launch as (step number, iteration of its loop).
+
+    The iteration is 0 outside of loops.
+    """
     first = 0
     for loop in loops:
         yield from ((step, 0) for step in range(first, loop.first))
@@ -77,8 +79,8 @@ def _ignore(name: str, text: str) -> None:
     """Show nothing after a pass."""
 
 
-def _nobody(name: str) -> None:
-    """Tell nobody that a pass is done."""
+def _ignore_progress(name: str) -> None:
+    """Ignore that a pass is done."""
 
 
 def _verify_by_default() -> bool:
@@ -87,21 +89,22 @@ def _verify_by_default() -> bool:
 
 @frozen
 class CompileOptions:
-    """How to compile: fusion mode, time budget in seconds, and what to show on the way.
+    """Fusion mode, time budget in seconds, and the output of intermediate stages.
 
-    A pipeline calls `after` once behind each of its passes and stops after the one that `stops_after` names. Names in
+    A pipeline calls `after` once after each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
-    `UsageError` that lists its passes for others; `progress` hears of every pass when it is done. With `debug` the plan
-    checks every index that comes from data. `precision` names the policy (`ir.precision`) by which values of f32 are
-    stored and multiplied; independent groups may share a launch where `side_by_side` says so, with "connected" those
-    that some value joins: of a graph of many models, those of one. `begun` is the budget as it runs since the caller's
-    door was entered, so that what comes before the passes counts. `memory` is the bytes that a run may take on the
-    device: values are computed again where keeping them would take more. A `plain` compilation, for which nothing is
-    measured, keeps every declaration and divides no reduction: with nothing fused and no launch shared, its kernels are
-    the operations one by one, which others are held against.
+    `UsageError` that lists its passes for others; `progress` is called with the name of every finished pass. With
+    `debug` the plan checks every index that comes from data. `precision` names the policy (`ir.precision`) by which
+    values of f32 are stored and multiplied. With `horizontal_fusion`, independent groups may share a launch; with
+    "connected" only those that some value joins: of a graph of many models, those of one. `begun` is the budget,
+    running since the entry point was called, so that work before the passes counts. `memory` is the bytes that a run
+    may take on the device: values are rematerialised where storing them would take more. A `plain` compilation, for
+    which nothing is measured, keeps every declaration and divides no reduction: with nothing fused and no launch
+    shared, its kernels are the operations one by one, the reference of other plans.
 
-    With `verify`, or `debug`, every stage's result is held to the invariants of its level. Where `verify` is not given,
-    the environment variable `CUTS_VERIFY` says: the tests set it, and processes that they start inherit it.
+    With `verify`, or `debug`, the result of every stage is checked against the invariants of its level. The default of
+    `verify` comes from the environment variable `CUTS_VERIFY`: the tests set it, and processes that they start inherit
+    it.
     """
 
     mode: Mode = "mixed"
@@ -111,7 +114,7 @@ class CompileOptions:
     dump: Path | None = None
     callback: Callable[[str, str], None] = _ignore
     debug: bool = False
-    progress: Callable[[str], None] = _nobody
+    progress: Callable[[str], None] = _ignore_progress
     verify: bool = field(factory=_verify_by_default, kw_only=True)
     precision: PrecisionName = field(default="fp32", kw_only=True)
     side_by_side: bool | Literal["connected"] = field(default=True, kw_only=True)
@@ -120,25 +123,28 @@ class CompileOptions:
     plain: bool = field(default=False, kw_only=True)
 
     def begin(self) -> Budget:
-        """Return the budget as it runs: since the door was entered, where that is known, else from now on."""
+        """Return the running budget.
+
+        It runs since the entry point was called, where that is known, else from now on.
+        """
         return self.begun or Budget.of(self.budget)
 
     @property
     def checks_seams(self) -> bool:
-        """Whether what a stage made is verified before the next one reads it."""
+        """Return whether the results of stages are verified before use."""
         return self.verify or self.debug
 
     @property
     def shows(self) -> bool:
-        """Whether somebody wants to see what stages make."""
+        """Return whether the results of stages are printed."""
         return self.dump is not None or bool(self.print_after or self.stop_after)
 
     def after(self, name: str, show: Callable[[], str]) -> None:
-        """Say that a pass is done, and hand the printed IR to the callback where somebody asked for it."""
+        """Report a finished pass, and print its IR where requested."""
         self.progress(name)
         if self.dump is not None or name in (*self.print_after, self.stop_after) or "all" in self.print_after:
             self.callback(name, show())
 
     def stops_after(self, name: str) -> bool:
-        """Whether nothing is to run behind the pass `name`."""
+        """Return whether the pipeline stops after the pass `name`."""
         return self.stop_after == name

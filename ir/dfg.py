@@ -1,9 +1,9 @@
-"""Data-flow graphs of a phase, folded: a node stands for a family of scalar operations over a box of unrolled
-variables.
+"""Folded data-flow graphs of a phase.
 
-Nodes are frozen and compare by value, so equal computations are one node. Which variables a family ranges over (its
-*box*) is read off the variables it mentions: the box of an operand is part of the box of its user, a missing axis is a
-broadcast. The scalar graph of the paper (DeepCuts section 5.1, Figure 3) is the expansion of the families.
+A node stands for a family of scalar operations over a box of unrolled variables. Nodes are frozen and compare by value,
+so equal computations are one node. The variables that a family ranges over (its *box*) are the variables that it
+mentions: the box of an operand is part of the box of its user, a missing axis is a broadcast. The scalar graph of the
+paper (DeepCuts section 5.1, Figure 3) is the expansion of the families.
 
 A phase's graph is an ordered tuple of *roots*, the nodes with an effect; everything else is reached from them.
 """
@@ -23,7 +23,10 @@ from .walk import indirects, map_guards, substitute, substitute_guards, variable
 
 @frozen(cache_hash=True)
 class Load:
-    """An element of a buffer in `space` ("global" or "shared") at a flat address, or `fill` where a guard fails."""
+    """Element of a buffer at a flat address.
+
+    `space` is "global" or "shared". Where a guard fails, the value is `fill`.
+    """
 
     space: str
     buffer: str
@@ -51,7 +54,7 @@ class IndexNode:
 
 @frozen(cache_hash=True)
 class Test:
-    """Whether all guards hold."""
+    """Boolean that is true where all guards hold."""
 
     guards: tuple[Guard, ...]
     dtype: DType = DType.BOOL
@@ -76,8 +79,9 @@ class Convert:
 
 @frozen(cache_hash=True)
 class Held:
-    """The register that holds a reduction's value for one instance; `at` counts instances within a thread once
-    extracted.
+    """Register read: a reduction's value for one instance.
+
+    `at` counts instances within a thread once extracted.
     """
 
     name: str
@@ -87,10 +91,9 @@ class Held:
 
 @frozen(cache_hash=True)
 class Window:
-    """An element of a family of loads that several users share: `load` with its variables `axes` at the places `at`.
+    """Element of a family of loads that several users share.
 
-    Neighbouring outputs of a convolution read overlapping elements; the family ranges over each distinct element once,
-    and its users name the one they mean.
+    It is `load` with its variables `axes` at the places `at`. {1:}
     """
 
     load: Load
@@ -105,8 +108,9 @@ class Window:
 
 @frozen(cache_hash=True)
 class Pack:
-    """A register of 32 bits that holds a value for every place of `axis` in the value's own element type, the first one
-    in the low bits.
+    """Register of 32 bits that holds several narrow values.
+
+    It has a value for every place of `axis`, of the value's own element type, the first one in the low bits.
     """
 
     arg: Value
@@ -123,9 +127,10 @@ Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Wind
 
 @frozen(cache_hash=True)
 class Store:
-    """Write a value to a buffer where all guards hold, or combine it with what is there (`into`, a reduction).
+    """Store of a value to a buffer where all guards hold.
 
-    What is combined is left out where an integer in the address is no index of its axis.
+    With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
+    address is no index of its axis.
     """
 
     space: str
@@ -139,7 +144,10 @@ class Store:
 
 @frozen(cache_hash=True)
 class WideStore:
-    """Write values to neighbouring elements of a buffer, the first of them at `address`, where all guards hold."""
+    """Store of values to neighbouring elements, the first at `address`.
+
+    It takes place where all guards hold.
+    """
 
     space: str
     buffer: str
@@ -163,14 +171,16 @@ class Accumulate:
 
 @frozen(cache_hash=True)
 class AtomAccumulate:
-    """`held[at] += a * b`, summed over `over` by an atom of `ir.atoms`; the rows of its C lie along the dim of `at` at
-    position `rows`, the columns along the one at `columns`.
+    """`held[at] += a * b`, summed over `over` by a matrix instruction.
 
-    Over a block, `a` and `b` are values like any other, shares say which element a lane holds of each, and `axes` are
-    the variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a
-    thread, the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C.
-    `lane` numbers the threads of a warp. Where a thread's neighbours along a side are elements of several atoms,
-    `mixed` says of how many along the rows and along the columns.
+    The instruction is one of `ir.matrix_instructions`; the rows of its C lie along the dim of `at` at position `rows`,
+    the columns along the one at `columns`.
+
+    Over a block, `a` and `b` are ordinary values, shares give the element that a lane holds of each, and `axes` are the
+    variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a thread,
+    the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C. `lane`
+    numbers the threads of a warp. Where a thread's neighbours along a side are elements of several instructions,
+    `mixed` gives their number along the rows and along the columns.
     """
 
     name: str
@@ -189,13 +199,14 @@ class AtomAccumulate:
 
 @frozen(cache_hash=True)
 class Keep:
-    """`held[at] = value`: keep an operand of atoms, or what a fetch carries to shared memory, in registers until it is
-    set again; `shape` counts them.
+    """Register write: `held[at] = value`.
 
-    Of an operand of atoms, over a block, shares for the `operand`, "a" or "b", say which elements a lane holds, and
-    `axes` are the variables of shares that number the registers of a fragment, and elements in a register. Over a
-    thread, values that share a register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a
-    warp.
+    It keeps an operand of matrix instructions, or a fetched value on its way to shared memory, in registers until the
+    next write; `shape` counts them.
+
+    For an operand, over a block, shares for the `operand`, "a" or "b", give the elements that a lane holds, and `axes`
+    are the variables of shares that number the registers of a fragment, and elements in a register. Over a thread,
+    values that share a register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a warp.
     """
 
     name: str
@@ -210,7 +221,8 @@ class Keep:
 
 @frozen(cache_hash=True)
 class Initialise:
-    """Set all held values of a reduction to the identity of its combiner;
+    """Set all held values of a reduction to its combiner's identity.
+
     `shape` counts instances per dim of a thread.
     """
 
@@ -222,12 +234,12 @@ class Initialise:
 
 @frozen(cache_hash=True)
 class LaneReduce:
-    """Combine the held values of the `lanes` threads that share an instance; all of them hold the result afterwards.
+    """Combine the values of the `lanes` threads that share an instance.
 
-    With `along` (`ir.segment.ALONG`), threads hold the elements of a row, as many of an instance as the last number of
-    `shape` says, `vector` neighbours at a time, and each element becomes what it and the others before or behind it
-    are combined; or, in an order (`ir.segment.ORDERS`), the place of the element of `keys` that comes there, which are
-    held likewise and of which there are `extent`.
+    All of them hold the result afterwards. With `along` (`ir.segment.ALONG`), threads hold the elements of a row, as
+    many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes the
+    combination of the elements before or after it; or, in an order (`ir.segment.ORDERS`), the place of the element of
+    `keys` that comes there. The `extent` keys are held in the same way.
     """
 
     name: str
@@ -261,7 +273,7 @@ def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
 
 
 def own_indices(node: DfgNode) -> Iterator[Index]:
-    """Yield the index expressions a node itself holds."""
+    """Yield the index expressions that a node itself holds."""
     if isinstance(node, (Load, Store, WideStore)):
         yield node.address
         yield from (g.index for g in node.guards)
@@ -274,7 +286,7 @@ def own_indices(node: DfgNode) -> Iterator[Index]:
 
 
 def own_variables(node: DfgNode) -> frozenset[Var]:
-    """Return the variables a node itself mentions, not its operands."""
+    """Return the variables that a node itself mentions, without its operands."""
     found: set[Var] = set()
     for index in own_indices(node):
         found |= variables(index)
@@ -282,8 +294,9 @@ def own_variables(node: DfgNode) -> frozenset[Var]:
 
 
 def post_order(roots: Iterable[DfgNode]) -> list[DfgNode]:
-    """Return all nodes, operands before users, each once, roots in their order (reverse post order of the paper's
-    section 6.1).
+    """Return all nodes once, operands before users.
+
+    Roots keep their order (reverse post order of the paper's section 6.1).
     """
     seen: set[DfgNode] = set()
     order: list[DfgNode] = []
@@ -317,8 +330,9 @@ def with_operands(node: Value, change: Callable[[Value], Value]) -> Value:
 
 
 def with_indices(node: Value, move: MoveIndex, check: MoveGuards | None = None) -> Value:
-    """Return a value with other indices of its own; `check` says what becomes of guards, by default the same of moved
-    indices.
+    """Return a value with other indices of its own.
+
+    `check` maps its guards, by default to the same guards of moved indices.
     """
     guards = getattr(node, "guards", ())
     moved = check(guards) if check is not None else map_guards(guards, move)
@@ -345,7 +359,10 @@ def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Va
 
 
 def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:
-    """Return (space, buffer) of every load, indirect index tables as global, in order of first use."""
+    """Return (space, buffer) of every load, in order of first use.
+
+    Tables of indirect indices count as global.
+    """
     found: dict[tuple[str, str], None] = {}
     for node in post_order(roots):
         if isinstance(node, Load):

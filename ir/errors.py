@@ -1,6 +1,7 @@
-"""The errors a user can cause. Each says where, what was expected, what was found and what to do.
+"""Errors that a user can cause.
 
-`assert` stays for our own bugs. The command line maps `exit_code` to the process's exit code.
+Each one names the place, the expected and the found value, and a remedy. `assert` is for internal bugs. The command
+line maps `exit_code` to the process's exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REPORT = "this is a fault of cuts, not of the graph: please report it with the g
 class CutsError(Exception):
     """Base of every error that `cuts` raises on purpose.
 
-    `span` is the text at fault; `used` is where another text makes use of it, as a node of a graph does of a
+    `span` is the text at fault; `used` is the place of a use in another text, as of a graph's node that uses a
     declaration.
     """
 
@@ -52,25 +53,25 @@ class CutsError(Exception):
 
 
 class UsageError(CutsError):
-    """The command line or an API call is not one we understand."""
+    """Invalid command line or API call."""
 
     exit_code = 2
 
 
 class ParseError(CutsError):
-    """A text does not follow its grammar."""
+    """Text that does not follow its grammar."""
 
 
 class SpecError(CutsError):
-    """A declaration parses but does not mean anything consistent."""
+    """Declaration that parses but has no consistent meaning."""
 
 
 class GraphError(CutsError):
-    """A graph is invalid, unsupported, or does not fit the declarations of its operations."""
+    """Invalid or unsupported graph, or one at odds with its declarations."""
 
 
 class UnknownOp(GraphError, KeyError):
-    """The vocabulary has no operation of this name, whatever its operands are."""
+    """Operation that the vocabulary does not have, with any operands."""
 
     __str__ = GraphError.__str__
 
@@ -116,8 +117,9 @@ class ErrorList(CutsError):
 
 
 class VocabularyError(ErrorList, GraphError):
-    """A model needs what the vocabulary has not; `nodes` tells the nodes that do,
-    each by the name of its first result.
+    """Model that needs operations beyond the vocabulary.
+
+    `nodes` lists the nodes that do, each by the name of its first result.
     """
 
     def __init__(self, errors: Sequence[CutsError], nodes: Sequence[str]) -> None:
@@ -129,18 +131,19 @@ class VocabularyError(ErrorList, GraphError):
 
 
 class CutsWarning(UserWarning):
-    """Something was done as asked, or assumed where nothing was said, that may not be what was meant."""
+    """Warning of a request or an assumption that may not be intended."""
 
 
 def parts_of(error: CutsError) -> tuple[CutsError, ...]:
-    """Return the single errors that an error consists of."""
+    """Return the single errors of an error."""
     return error.errors if isinstance(error, ErrorList) else (error,)
 
 
 def retold(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Span | None = None) -> E:
-    """Return an error as one of another kind, with words before its message; its places and its hint stay.
+    """Convert an error to another kind, with a prefix of its message.
 
-    `used` is a place from which the error was reached: the second one, or the only one of an error without any.
+    Its places and its hint stay. `used` is a place from which the error was reached: the second one, or the only one of
+    an error without any.
     """
     if error.span is None:
         return kind(f"{prefix}{error.message}", used, error.hint)
@@ -161,7 +164,10 @@ def naming_faults(place: str) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[CutsError]) -> None:
-    """Raise nothing for no errors, the error itself for one, an `ErrorList` for several."""
+    """Raise all errors together.
+
+    No error raises nothing, one is raised as it is, several as an `ErrorList`.
+    """
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -169,7 +175,10 @@ def raise_all(errors: Sequence[CutsError]) -> None:
 
 
 def quote(name: str) -> str:
-    """Return a user's name in quotes, with control characters escaped and long names cut, for use in messages."""
+    """Return a user's name in quotes for messages.
+
+    Control characters are escaped and long names cut.
+    """
     text = name if len(name) <= 80 else name[:77] + "..."
     return "'" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "'"
 
@@ -178,25 +187,24 @@ def quote(name: str) -> str:
 def whole_file(
     path: str | os.PathLike[str], what: str = "", errors: tuple[type[Exception], ...] = ()
 ) -> Iterator[Path]:
-    """Yield where to write what then takes the place of a file at once: it is there whole or not at all, and nothing is
-    left of what was not finished.
+    """Yield a temporary path that replaces a file atomically.
 
-    Raises `UsageError` where it cannot be written, `what` it is: an `OSError`, or one of the `errors` by which whoever
-    writes tells of it.
+    The file is complete or absent; an interrupted write leaves nothing. Raises `UsageError`, with `what` as the file's
+    description, where it cannot be written: on an `OSError`, or on one of the `errors` that a writer raises.
     """
     file = Path(path)
-    told: tuple[type[Exception], ...] = (OSError, *errors)
+    caught: tuple[type[Exception], ...] = (OSError, *errors)
     draft = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         try:
             yield draft
-            with open(draft, "rb") as written:
-                os.fsync(written.fileno())  # so that its name never comes before its bytes
+            with open(draft, "rb") as finished:
+                os.fsync(finished.fileno())  # so that its name never comes before its bytes
             os.replace(draft, file)
         except BaseException:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-    except told as error:
+    except caught as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise UsageError(f"cannot write {what}{' ' if what else ''}{file}: {reason}") from error

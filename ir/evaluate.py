@@ -1,9 +1,8 @@
-"""What indices and scalar expressions are worth, as integers or as NumPy arrays: their one meaning.
+"""Evaluation of indices and scalar expressions, as integers or NumPy arrays.
 
-`Evaluation` knows the arithmetic and nothing else. Where variables lie, how tensors are read and in which types numbers
-are held is up to those who compute with it: the reference runs statements over boxes, the interpreter runs fused
-groups, the tuner's oracle looks at some elements of them. What they loop over they have each for themselves, so that
-one can be held against the other.
+`Evaluation` holds the arithmetic only. Loops, reads of tensors and the types of numbers belong to its subclasses: the
+reference runs statements over boxes, the interpreter runs fused groups, the tuner's oracle samples some elements of
+them. Each has its own loops, so that one can be compared with another.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ Values: TypeAlias = npt.NDArray[Any]
 
 
 def index_value(index: Index, leaf: Callable[[Var | Indirect], Any]) -> Any:
-    """Return the value of an index; `leaf` gives those of variables and of elements, as integers or as arrays that
-    broadcast.
+    """Return the value of an index.
+
+    `leaf` gives the values of variables and of elements, as integers or as arrays that broadcast.
     """
     total: Any = index.const
     for primary, factor in index.terms:
@@ -42,7 +42,7 @@ def index_value(index: Index, leaf: Callable[[Var | Indirect], Any]) -> Any:
 def evaluate(
     index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None
 ) -> int:
-    """Return the integer value under an assignment; `fetch` reads indirect elements."""
+    """Return an index's integer value under an assignment; `fetch` reads indirect elements."""
 
     def leaf(primary: Var | Indirect) -> int:
         if isinstance(primary, Var):
@@ -54,20 +54,24 @@ def evaluate(
 
 
 def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[Any]:
-    """Return the NumPy type that values of an element type are computed in: floats in `floats`, the others in their
-    own.
+    """Return the NumPy type in which an element type is computed.
+
+    Floats are computed in `floats`, the others in their own type.
     """
     return np.dtype(floats) if dtype.is_float else dtype.numpy
 
 
 def as_held(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
-    """Return numbers in the type that they are held in; what it cannot hold becomes what the conversion makes of it."""
+    """Convert numbers to a NumPy type; overflow follows NumPy's conversion."""
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype)
 
 
 def saturated(value: Values, dtype: DType) -> Values:
-    """Return floats as integers of a type: cut towards zero, the nearest there is beyond its range, 0 for NaN."""
+    """Convert floats to integers of a type.
+
+    They are cut towards zero, clamped to the range of the type, and NaN becomes 0.
+    """
     low, high = dtype.element.lowest, dtype.element.highest
     whole, above = np.trunc(value), float(high + 1)
     known = np.where((whole >= low) & (whole < above), whole, 0).astype(dtype.numpy)
@@ -76,18 +80,18 @@ def saturated(value: Values, dtype: DType) -> Values:
 
 
 def rounded(value: Values, dtype: DType) -> Values:
-    """Return real numbers as a conversion to an element type leaves them: half types round even where numbers are held
-    in a wider one.
+    """Round real numbers as a conversion to an element type does.
+
+    Half types round even where numbers are held in a wider one.
     """
     return as_held(value, dtype.numpy) if dtype.is_float and dtype.arithmetic is not dtype else value
 
 
 class Evaluation(ABC):
-    """Values of indices, conditions and scalar expressions as arrays that broadcast against each other.
+    """Evaluator of indices, conditions and scalar expressions on arrays that broadcast.
 
-    A subclass says what `axis`, `element` and `dtype` are. `live` is where the value of what is being evaluated
-    matters. `held` names reductions whose values never leave the accumulator, where a conversion to a half type does
-    not round them.
+    A subclass defines `axis`, `element` and `dtype`. `live` is the mask of places whose value matters. `held` names
+    reductions whose values never leave the accumulator, where a conversion to a half type does not round them.
     """
 
     live: Values = np.ones((), np.bool_)
@@ -99,14 +103,14 @@ class Evaluation(ABC):
 
     @abstractmethod
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
-        """Return elements of a tensor, anything where not `inside`."""
+        """Return elements of a tensor, any value where not `inside`."""
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
-        """Return the NumPy type that values of an element type are computed in."""
+        """Return the NumPy type that an element type is computed in."""
         return working_dtype(dtype)
 
     def place(self, primary: Indirect) -> Values:
-        """Return elements of an integer tensor as indices, anything where nobody looks."""
+        """Return elements of an integer tensor as indices, arbitrary where not live."""
         found = self.element(primary.tensor, primary.indices, self.live).astype(np.int64)
         return np.where(found < 0, found + primary.extent, found) if primary.wraps else found
 
@@ -116,7 +120,7 @@ class Evaluation(ABC):
 
     @contextmanager
     def only(self, condition: Values) -> Iterator[None]:
-        """Evaluate what matters only where a condition holds."""
+        """Restrict the mask `live` to places where a condition holds."""
         before, self.live = self.live, self.live & condition
         try:
             yield
@@ -130,7 +134,10 @@ class Evaluation(ABC):
         )
 
     def inside(self, guards: tuple[Guard, ...]) -> Values:
-        """Return where all guards hold; each is looked at where those before it do."""
+        """Return the mask of places where all guards hold.
+
+        Each guard is evaluated where those before it hold.
+        """
         total: Values = np.ones((), np.bool_)
         for guard in guards:
             with self.only(total):
@@ -154,7 +161,7 @@ class Evaluation(ABC):
         return self._call(expr)
 
     def read(self, read: Read) -> Values:
-        """Return the elements that a read yields, its fill where a guard fails."""
+        """Return the elements of a read, its fill where a guard fails."""
         if not read.guards:
             return self.element(read.tensor, read.indices)
         inside = self.inside(read.guards)

@@ -1,10 +1,10 @@
 """Scalar expressions: the bodies of statements.
 
-Expressions are trees of frozen nodes. `Read` is the only access to tensors; its guards say where it is in range and
-`fill` what it yields elsewhere ("outside reads as 0"), and no element is touched where a guard fails.
+Expressions are trees of frozen nodes. `Read` is the only access to tensors; its guards bound the access and `fill` is
+its value elsewhere ("outside reads as 0"): no element is touched where a guard fails.
 
-What there is to know about walking a kind of node stands in its class: its operands (`children`, `with_children`) and
-the indices that it holds itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
+Each class defines the walk over its nodes: its operands (`children`, `with_children`) and the indices that it holds
+itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Guard:
 
     @property
     def always(self) -> bool:
-        """Whether the ranges of the variables prove it."""
+        """Return whether the ranges of the variables prove it."""
         first, last = self.index.bounds()
         return self.low <= first and last < self.high
 
@@ -44,7 +44,7 @@ class Guard:
 
 
 class _Node:
-    """What holds for a node that has no operands and no indices; the others say what they have."""
+    """Base of a node, by default without operands and indices."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class _Node:
         return ()
 
     def with_children(self, children: tuple[Expr, ...]) -> Expr:
-        """Return the node over other operands, itself where they are the same objects."""
+        """Return the node over other operands, itself where they are identical."""
         return cast("Expr", self)
 
     @property
@@ -77,7 +77,10 @@ class Const(_Node):
 
 @frozen(cache_hash=True)
 class Read(_Node):
-    """An element of a tensor, or `fill` (by `types.as_float`) where a guard fails."""
+    """Element of a tensor, or `fill` where a guard fails.
+
+    `fill` is a number by `types.as_float`.
+    """
 
     tensor: str
     indices: tuple[Index, ...]
@@ -86,7 +89,7 @@ class Read(_Node):
 
     @property
     def own_indices(self) -> tuple[Index, ...]:
-        """Where the element stands, and what the guards ask about."""
+        """The indices of the element and of the guards."""
         return (*self.indices, *(g.index for g in self.guards))
 
     def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
@@ -115,17 +118,17 @@ class IndexValue(_Node):
 
 @frozen(cache_hash=True)
 class InRange(_Node):
-    """Whether all guards hold; a bool."""
+    """Boolean that is true where all guards hold."""
 
     guards: tuple[Guard, ...]
 
     @property
     def own_indices(self) -> tuple[Index, ...]:
-        """What the guards ask about."""
+        """The indices of the guards."""
         return tuple(g.index for g in self.guards)
 
     def with_indices(self, move: MoveIndex, check: MoveGuards) -> Expr:
-        """Return whether other guards hold: true where none is left."""
+        """Return the test of other guards, true where none is left."""
         guards = check(self.guards)
         return InRange(guards) if guards or not self.guards else Const(True, DType.BOOL)
 
@@ -149,18 +152,21 @@ class Call(_Node):
 
 @frozen(cache_hash=True)
 class Cast(_Node):
-    """Conversion to another element type; float to int truncates towards zero, anything to bool tests for non-zero."""
+    """Conversion to another element type.
+
+    Float to int truncates towards zero, anything to bool tests for non-zero.
+    """
 
     dtype: DType
     arg: Expr
 
     @property
     def children(self) -> tuple[Expr, ...]:
-        """What is converted."""
+        """The operand."""
         return (self.arg,)
 
     def with_children(self, children: tuple[Expr, ...]) -> Expr:
-        """Return the conversion of something else."""
+        """Return the conversion of another operand."""
         return self if children[0] is self.arg else Cast(self.dtype, children[0])
 
 
@@ -174,7 +180,7 @@ def call(fn: str, *args: Expr) -> Call:
 
 
 def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:
-    """Return the element type an expression has, given the types of the tensors it reads."""
+    """Return the element type of an expression, given its tensors' types."""
     if isinstance(expr, (Const, Cast, IndexValue)):
         return expr.dtype
     if isinstance(expr, Read):
@@ -188,11 +194,11 @@ def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:
 
 
 def guarded_read(expr: Expr, at: float | None = None, instead: float | None = None) -> Read | None:
-    """Return the element that an expression is at all values but one, None where it is anything else.
+    """Return the read that an expression equals except at one value.
 
     x   or   select(x != at, x, instead)   ->   x
 
-    Any constants are meant where `at` and `instead` are not given.
+    None for another expression. Without `at` and `instead`, any constants match.
     """
     if isinstance(expr, Read):
         return expr

@@ -1,8 +1,6 @@
-"""The text form of scalar expressions: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k],
-0.0)`.
+"""Text form of scalar expressions.
 
-Arithmetic and comparisons are infix, other functions calls, conversions calls of the element type (`f16(x[i])`).
-Literals are f32 with a point, i64 without one, or carry their type: `0.5:f16`.
+Examples: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k], 0.0)`. {1:}
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .types import DType, as_float
 
 T = TypeVar("T")
 
-#: Infix functions: sign and how tightly it binds; comparisons do not associate.
+#: Infix functions: sign and precedence; comparisons do not associate.
 _INFIX = {
     "add": ("+", 3), "sub": ("-", 3), "mul": ("*", 4), "div": ("/", 4),
     "lt": ("<", 2), "le": ("<=", 2), "gt": (">", 2), "ge": (">=", 2), "eq": ("==", 2), "ne": ("!=", 2),
@@ -29,7 +27,7 @@ _INFIX = {
 _BY_SIGN = {sign: (fn, level) for fn, (sign, level) in _INFIX.items()}
 _COMPARE, _NEGATE, ATOM = 2, 5, 6
 #: Texts before which a minus sign would read as part of a literal or as a second sign.
-_SIGNED = re.compile(r"-|\d|inf\b|nan\b")
+_MINUS_AMBIGUOUS = re.compile(r"-|\d|inf\b|nan\b")
 DTYPES = {d.value: d for d in DType}
 
 
@@ -39,14 +37,14 @@ def print_expr(expr: Expr, names: IndexNames) -> str:
 
 
 def _print(expr: Expr, names: IndexNames) -> tuple[str, int]:
-    """Return the text of an expression and how tightly it binds; what a transform shares is written once."""
+    """Return the text of an expression and its precedence; shared subexpressions are printed once."""
     found = names.expressions.get(expr)
     if found is None:
-        found = names.expressions[expr] = _written(expr, names)
+        found = names.expressions[expr] = _print_node(expr, names)
     return found
 
 
-def _written(expr: Expr, names: IndexNames) -> tuple[str, int]:
+def _print_node(expr: Expr, names: IndexNames) -> tuple[str, int]:
     if isinstance(expr, Const):
         return literal_text(expr.value, expr.dtype)
     if isinstance(expr, Call):
@@ -67,15 +65,21 @@ def _print_leaf(expr: Read | IndexValue | InRange, names: IndexNames) -> str:
 
 
 def guards_text(guards: Sequence[Guard], fill: float, names: IndexNames) -> str:
-    """Return ` if GUARDS else FILL`, nothing where there are no guards (and the fill is 0)."""
+    """Return ` if GUARDS else FILL`, or an empty text without guards.
+
+    A fill other than 0 is printed without guards too.
+    """
     if not guards and repr(float(fill)) == "0.0":
         return ""
     return f" if {', '.join(print_guard(g, names) for g in guards)} else {number_text(fill)}"
 
 
 def call_text(fn: str, args: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    """Return the text of a function applied to printed operands, each with how tightly it binds."""
-    if fn == "neg" and not _SIGNED.match(negated := _wrap(*args[0], _NEGATE)):
+    """Return the text of a function of printed operands, with its precedence.
+
+    Each operand comes with its precedence.
+    """
+    if fn == "neg" and not _MINUS_AMBIGUOUS.match(negated := _wrap(*args[0], _NEGATE)):
         return f"-{negated}", _NEGATE
     if fn not in _INFIX:
         return f"{fn}({', '.join(text for text, _ in args)})", ATOM
@@ -89,7 +93,10 @@ def _wrap(text: str, level: int, least: int) -> str:
 
 
 def literal_text(value: float | bool, dtype: DType) -> tuple[str, int]:
-    """Return a literal, with its type where that is not what it looks like, and how tightly it binds."""
+    """Return a literal and its precedence.
+
+    The type is printed where the text does not imply it.
+    """
     if isinstance(value, bool):
         text, usual = ("true" if value else "false"), DType.BOOL
     elif isinstance(value, float):
@@ -134,7 +141,10 @@ def parse_guards(tokens: Tokens, declared: Mapping[str, Var], stop: str) -> tupl
 def parse_operation(
     tokens: Tokens, leaf: Callable[[], T], make: Callable[[str, tuple[T, ...]], T], least: int = 0
 ) -> T:
-    """Read infix operations and calls over what `leaf` reads; `make` builds a node of a function and its operands."""
+    """Read infix operations and calls over leaves.
+
+    `leaf` reads a leaf, `make` builds a node of a function and its operands.
+    """
     left = _parse_unary(tokens, leaf, make)
     while tokens.peek().kind == "mark" and tokens.peek().text in _BY_SIGN:
         fn, level = _BY_SIGN[tokens.peek().text]

@@ -1,4 +1,4 @@
-"""Templates from which both the printer and the parser of an IR class derive.
+"""Textual templates: printer and parser of an IR class derive from them.
 
 A class's *form* is the text of its head with the fields in it, and the sections of its body:
 
@@ -37,8 +37,9 @@ class Word:
 
 @frozen
 class Slot:
-    """A field in a template. `stop` is the fixed token after it, which ends a list; a `flag` is implied by the words
-    around it.
+    """Field in a template.
+
+    `stop` is the fixed token after it, which ends a list; a `flag` is implied by the words around it.
     """
 
     name: str
@@ -48,14 +49,17 @@ class Slot:
 
 @frozen
 class Maybe:
-    """A part of a template that is left out where its fields have their defaults."""
+    """Part of a template that is omitted when its fields have defaults."""
 
     parts: tuple[Part, ...]
 
 
 @frozen
 class Lines:
-    """A field of a body whose elements stand on lines of their own; `entry` is the template of a mapping's entries."""
+    """Field of a body whose elements stand on lines of their own.
+
+    `entry` is the template of a mapping's entries.
+    """
 
     name: str
     entry: tuple[Part, ...] = ()
@@ -103,7 +107,7 @@ def _section(text: str) -> Lines | Maybe:
 
 @frozen
 class Form:
-    """The textual form of a class: its head and, where it has one, its body in braces."""
+    """Textual form of a class: its head and an optional body."""
 
     head: tuple[Part, ...] = field(converter=parse_template)
     body: tuple[Lines | Maybe, ...] = field(default=(), converter=_sections)
@@ -121,8 +125,9 @@ _DEFAULTS: dict[type, Mapping[str, Any]] = {}
 
 
 def field_types(cls: type) -> Mapping[str, Any]:
-    """Return the declared type of every field of an attrs class that equality compares: where something stands is no
-    part of it.
+    """Return the declared type of every compared field of an attrs class.
+
+    Positions in a source are not compared.
     """
     if cls not in _TYPES:
         hints = get_type_hints(cls)
@@ -141,12 +146,12 @@ def field_defaults(cls: type) -> Mapping[str, Any]:
 
 
 def element_type(kind: Any) -> Any | None:
-    """Return the type of a variadic tuple's elements, None for every other type."""
+    """Return the element type of a variadic tuple, None for other types."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
 def entry_types(kind: Any) -> tuple[Any, Any] | None:
-    """Return the types of a mapping's keys and values, None for every other type."""
+    """Return a mapping's key and value types, None for other types."""
     if get_origin(kind) is not None and isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping):
         key, value = get_args(kind)
         return key, value
@@ -154,7 +159,7 @@ def entry_types(kind: Any) -> tuple[Any, Any] | None:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """Return the members of a union, the type itself for every other; `None` is left out."""
+    """Return the members of a union without `None`, else the type itself."""
     if get_origin(kind) in (Union, UnionType):
         return tuple(m for m in get_args(kind) if m is not NoneType)
     return (kind,)

@@ -1,7 +1,6 @@
-"""The fixed tables of scalar functions (meaning in NumPy, C text for both printers, cost) and of reductions.
+"""Tables of the scalar functions and of the reductions.
 
-`flops` follows the usual convention of one operation per arithmetic result; `issue` is the rough number of issue slots
-on a GPU (special-function and multi-instruction sequences cost more), used by the `bound` model.
+A function has its meaning in NumPy, the C text for both printers, and its cost. {1:}
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from .types import DType
 
 @frozen
 class Function:
-    """A scalar function.
+    """Scalar function.
 
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
-    where it differs. `{t}` stands for the name of the type computed in: what C leaves open (a NaN, an overflow, a
-    division by zero) has a helper for each type in `backends/arithmetic.py`. `c_half` is the template for half types,
-    whose few digits take fewer instructions, where there is one. `result` says whether the value has the
-    operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they
-    are computed unsigned then, so that they wrap. `precise` says where a half type will not do: for its result, which
-    outgrows one or cancels, or for whatever is computed with it inside.
+    where it differs. `{t}` stands for the name of the type computed in: cases that C leaves open (a NaN, an overflow, a
+    division by zero) have a helper for each type in `backends/arithmetic.py`. `c_half` is the template for half types,
+    whose few digits take fewer instructions, where there is one. `result` says whether the value has the operands' type
+    or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they are computed
+    unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result, which outgrows one
+    or cancels, or for the values computed inside.
     """
 
     name: str
@@ -80,7 +79,7 @@ def _exponent(x: Any) -> Any:
     return np.where(np.isfinite(x), exponent, np.abs(x))
 
 
-def _scaled(x: Any, exponent: Any) -> Any:
+def _ldexp(x: Any, exponent: Any) -> Any:
     """A number times a power of two, whose exponent is cut to an integer."""
     known = np.isnan(exponent)
     power = np.clip(np.where(known, 0, exponent), -9999, 9999).astype(np.int32)
@@ -97,7 +96,7 @@ def _tf32(x: Any) -> Any:
 
 
 def _tf32_rest(x: Any) -> Any:
-    """What rounding leaves of a number; of an infinity that is no number."""
+    """Return the remainder of rounding; NaN for an infinity."""
     wide = np.asarray(x)
     with np.errstate(invalid="ignore"):
         return wide - _tf32(wide)
@@ -109,7 +108,7 @@ TF32_NEAR = 1.0 + 2949 * 2.0**-23
 
 
 def _tf32_near(x: Any) -> Any:
-    """Multiply in f32 by what makes cutting to 11 bits round; a number of 11 bits is then kept."""
+    """Scale in f32 so that cutting to 11 bits rounds; numbers of 11 bits stay the same."""
     wide = np.asarray(x)
     with np.errstate(over="ignore"):
         near = wide.astype(np.float32) * np.float32(TF32_NEAR)
@@ -117,7 +116,7 @@ def _tf32_near(x: Any) -> Any:
 
 
 def _tf32_cut(x: Any) -> Any:
-    """Cut a significand to 11 bits, as atoms cut the operands that they multiply in TF32."""
+    """Cut a significand to 11 bits, as matrix instructions cut their operands in TF32."""
     wide = np.asarray(x)
     cut = (wide.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(wide), cut, wide).astype(wide.dtype if wide.dtype.kind == "f" else np.float64)
@@ -151,7 +150,7 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     "round": (np.rint, "rint({0})", 1),
 }
 
-#: The functions that PyTorch's autocast computes in f32, and roots: what is under one is a variance.
+#: The functions that PyTorch's autocast computes in f32, and roots, whose operands are variances.
 _PRECISE: dict[str, Literal["", "result", "inside"]] = {
     **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinh", "cosh", "tan", "asin", "acos"), "result"),
     **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
@@ -166,7 +165,7 @@ _TABLE = [
     Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, wraps=True),
     Function("div", 2, _divide, "({0} / {1})", issue=8, c_int="cuts_div_{t}({0}, {1})"),
     # The same, as a thread computes it that divides several floats by one (`passes.lowering.threads.quotients`): as
-    # exact, or as exact as a half type asks for.
+    # exact, or as exact as a half type requires.
     Function("quotient", 2, _divide, "cuts_quotient_{t}({0}, {1})", issue=6, c_int="cuts_div_{t}({0}, {1})"),
     Function("near_quotient", 2, _divide, "cuts_near_quotient_{t}({0}, {1})", issue=2, c_int="cuts_div_{t}({0}, {1})"),
     Function(
@@ -195,7 +194,7 @@ _TABLE = [
         c_int="(fmax({0}, {1}) + log1p(exp(fmin({0}, {1}) - fmax({0}, {1}))))",
     ),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
-    Function("ldexp", 2, _scaled, "cuts_ldexp_{t}({0}, {1})", issue=8),
+    Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8),
     Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),
     Function("abs", 1, np.abs, "fabs({0})", c_int="cuts_abs_{t}({0})"),
@@ -221,7 +220,7 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
-    # What f32 becomes for atoms, which cut it to 11 bits: a number near to it, or one of 11 bits and what that leaves.
+    # Operands of matrix instructions, which cut f32 to 11 bits: a near number, or one of 11 bits and the remainder.
     Function("tf32_near", 1, _tf32_near, "cuts_tf32_near({0})", flops=0),
     Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),
     Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0),
@@ -237,11 +236,11 @@ FUNCTIONS: dict[str, Function] = {function.name: function for function in _TABLE
 
 @frozen
 class Combiner:
-    """A reduction: `fn` names the function of two values that it repeats, in any order, over values of one type.
+    """Reduction by a function of two values, repeated in any order.
 
-    `start` is the value that changes nothing, as a real number; an infinity stands for the least or greatest value of a
-    type. `position` says that what is wanted is not the value, but where the first that is equal to it stands, `floats`
-    that it has no meaning for integers.
+    `fn` names the function. `start` is its identity, as a real number; an infinity stands for the least or greatest
+    value of a type. `position` marks reductions whose result is the position of the first such value, `floats` those
+    without a meaning for integers.
     """
 
     name: str
@@ -256,9 +255,7 @@ class Combiner:
         return FUNCTIONS[self.fn]
 
     def identity(self, dtype: DType) -> float | int | bool:
-        """Return the value that changes nothing when it is combined with one of an element type: what a reduction over
-        nothing is.
-        """
+        """Return the identity for an element type: the reduction over nothing."""
         if math.isinf(self.start):
             return dtype.element.lowest if self.start < 0 else dtype.element.highest
         return self.start if dtype.is_float else bool(self.start) if dtype is DType.BOOL else int(self.start)
@@ -275,5 +272,5 @@ _REDUCTIONS = (
 )
 
 COMBINERS: dict[str, Combiner] = {combiner.name: combiner for combiner in _REDUCTIONS}
-#: Reductions that yield a value, not its position: what groups and kernels are made of.
+#: Reductions that yield a value, not its position; groups and kernels use only these.
 VALUE_COMBINERS = frozenset(combiner.name for combiner in _REDUCTIONS if not combiner.position)

@@ -22,7 +22,7 @@ Array: TypeAlias = npt.NDArray[np.generic]
 
 @frozen
 class Node:
-    """One operation: `outputs = op(inputs, attributes)`.
+    """Operation: `outputs = op(inputs, attributes)`.
 
     An absent optional operand is None. `origin` is the name the user knows the node by (an ONNX node's name, say),
     `span` where its operation is named in the text it was read from, for messages. `declaration` is the text that
@@ -61,7 +61,7 @@ class StateTensor:
 
 @frozen
 class FixedResult:
-    """A result that is the same in each run, and its place among the results."""
+    """Result that is the same in each run, and its position."""
 
     place: int
     value: FixedValue
@@ -69,10 +69,10 @@ class FixedResult:
 
 @frozen
 class Interface:
-    """State and fixed results of a graph, each by name; a caller sees no input or output of state.
+    """State and fixed results of a graph, each by name.
 
-    An input that begins with the value that an output had in the run before is state, as a buffer is to which a program
-    writes.
+    A caller sees no input or output of state. State is an input whose initial value is an output of the run before,
+    such as a buffer that a program writes.
     """
 
     state: Mapping[str, StateTensor] = field(factory=dict)
@@ -119,7 +119,7 @@ class Graph:
         return {value: node for node in self.nodes for value in node.outputs}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """Map each value to the nodes that read it, in order, without repeats."""
+        """Map each value to its readers, in order, without repeats."""
         users: dict[str, list[Node]] = {value: [] for value in self.types}
         for node in self.nodes:
             for value in dict.fromkeys(node.operands):
@@ -128,7 +128,7 @@ class Graph:
 
 
 def fresh_name(taken: Collection[str], hint: str) -> str:
-    """Return a name that is not taken: the hint, or the hint with a number."""
+    """Return an unused name: the hint, or the hint with a number."""
     name, number = hint, 1
     while name in taken:
         number += 1
@@ -137,8 +137,9 @@ def fresh_name(taken: Collection[str], hint: str) -> str:
 
 
 def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[Node, ...], set[str]]:
-    """Return the nodes that outputs depend on, and all values that are read on the way to them, the outputs among
-    these.
+    """Return the nodes that outputs depend on, and all values involved.
+
+    The values are the outputs and all values that these nodes read.
     """
     live = set(outputs)
     needed: list[Node] = []
@@ -150,8 +151,9 @@ def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[N
 
 
 def live_graph(graph: Graph) -> Graph:
-    """Return a graph without nodes, constants and types that no output needs; inputs stay. Types follow the order of
-    definition.
+    """Remove nodes, constants and types that no output needs.
+
+    Inputs stay. Types follow the order of definition.
     """
     nodes, live = needed_nodes(graph.nodes, graph.outputs)
     constants = {value: array for value, array in graph.constants.items() if value in live}

@@ -1,4 +1,4 @@
-"""The text form of graph IR: one line per value or node, printed and parsed back.
+"""Text form of graph IR: one line for each value or node.
 
     graph "mlp" {
       input %x: f32[1, 4]
@@ -9,7 +9,7 @@
       output %y
     }
 
-A graph with state or fixed results has lines for them behind its outputs:
+A graph with state or fixed results has lines for them after its outputs:
 
       state cache = %keys to %keys.next = opaque
       result output_1 at 1 = 3
@@ -44,12 +44,15 @@ Scalar: TypeAlias = int | float | bool | str
 
 
 def print_name(name: str) -> str:
-    """Return a name as the text form writes it: bare where it is an identifier, else a JSON string."""
+    """Return a name in text form: an identifier or a JSON string."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 def print_scalar(value: Scalar) -> str:
-    """Return a literal; floats always carry a point, an exponent, `inf` or `nan`."""
+    """Return a literal.
+
+    Floats always carry a point, an exponent, `inf` or `nan`.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -71,7 +74,7 @@ def _print_array(array: Array | None) -> str:
     values: list[Scalar] = flat.tolist()
     if array.size <= INLINE:
         return "[" + ", ".join(print_scalar(v) for v in values) + "]"
-    # Comparing bits keeps NaN and -0.0 apart from what they compare equal or unequal to.
+    # Compare bits: NaN compares unequal to itself, and -0.0 equal to 0.0.
     bits = f"u{array.itemsize}"
     uniform = not any(array.strides) or bool(np.all(array.view(bits) == flat.view(bits)))
     return f"splat {print_scalar(values[0])}" if uniform else "opaque"
@@ -113,7 +116,10 @@ def _interface_lines(interface: Interface) -> list[str]:
 
 
 def parse_graph(text: str, constants: Mapping[str, Array] | None = None, name: str = "<graph>") -> Graph:
-    """Read a graph from its text form; `constants` gives the arrays of the opaque constants."""
+    """Read a graph from its text form.
+
+    `constants` gives the arrays of the opaque constants.
+    """
     return _Parser(Source(name, text), constants or {}).graph()
 
 

@@ -1,13 +1,12 @@
-"""Quasi-affine integer expressions: what tensors are indexed with.
+"""Quasi-affine integer expressions, the indices of tensors.
 
 An `Index` is a sum of integer multiples of *primaries* plus a constant, held in one canonical form, so that equal
 expressions compare equal. A primary is a bounded variable, a floor division or a modulo by a positive constant, a clamp
 to constants, or the value of an integer tensor element (`Indirect`). Every variable carries its range `[0, extent)`,
 therefore bounds and simplification need no context.
 
-What there is to know about a kind of primary stands in its class: `text`, `bounds`, the indices it is made of
-(`parts`), how it is made again from others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and
-`ir.evaluate` use nothing else.
+Each class of primaries defines `text`, `bounds`, the indices that it is made of (`parts`), its reconstruction from
+others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and `ir.evaluate` use nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from attrs import field, frozen
 
 @frozen(cache_hash=True)
 class Var:
-    """An integer variable with values in `[0, extent)`; identity is name and extent."""
+    """Integer variable in `[0, extent)`, identified by name and extent."""
 
     name: str
     extent: int
@@ -87,7 +86,7 @@ class FloorDiv:
         return floordiv(parts[0], self.den)
 
     def of(self, value: Any) -> Any:
-        """Return its value, given that of its part: integers, or arrays of them."""
+        """Return its value from that of its part: integers or arrays."""
         return value // self.den
 
     def bounds(self) -> tuple[int, int]:
@@ -118,7 +117,7 @@ class Mod:
         return modulo(parts[0], self.den)
 
     def of(self, value: Any) -> Any:
-        """Return its value, given that of its part: integers, or arrays of them."""
+        """Return its value from that of its part: integers or arrays."""
         return value % self.den
 
     def bounds(self) -> tuple[int, int]:
@@ -152,7 +151,7 @@ class Clamp:
         return clamp(parts[0], self.low, self.high)
 
     def of(self, value: Any) -> Any:
-        """Return its value, given that of its part: integers, or arrays of them."""
+        """Return its value from that of its part: integers or arrays."""
         return (
             np.clip(value, self.low, self.high)
             if isinstance(value, np.ndarray)
@@ -167,7 +166,7 @@ class Clamp:
 
 @frozen(cache_hash=True)
 class Indirect:
-    """The value of an element of an integer tensor, in `[0, extent)` by the declaration's contract.
+    """Element of an integer tensor, in `[0, extent)` by contract.
 
     A negative element counts from the end (`extent` is added), as ONNX and NumPy do, where `wraps` is set.
     """
@@ -185,7 +184,7 @@ class Indirect:
 
     @property
     def parts(self) -> tuple[Index, ...]:
-        """The indices it is made of: where the element stands."""
+        """The indices of the element."""
         return self.indices
 
     def with_parts(self, parts: tuple[Index, ...]) -> Index:
@@ -203,7 +202,10 @@ IndexLike: TypeAlias = Union["Index", Var, int]
 
 @frozen(cache_hash=True)
 class Index:
-    """A canonical sum `const + sum(coefficient * primary)`; terms are sorted by text and have non-zero coefficients."""
+    """Canonical sum `const + sum(coefficient * primary)`.
+
+    Terms are sorted by text and have non-zero coefficients.
+    """
 
     const: int = 0
     terms: tuple[tuple[Primary, int], ...] = ()
@@ -221,11 +223,14 @@ class Index:
 
     @property
     def is_const(self) -> bool:
-        """Whether it has one value."""
+        """Return whether it has one value."""
         return not self.terms
 
     def bounds(self) -> tuple[int, int]:
-        """Return least and greatest value over all variables' ranges (exact for affine sums)."""
+        """Return least and greatest value.
+
+        Bounds hold over all variables' ranges and are exact for affine sums.
+        """
         low = high = self.const
         for primary, factor in self.terms:
             first, last = primary.bounds()
@@ -234,7 +239,7 @@ class Index:
         return low, high
 
     def coefficient(self, primary: Primary) -> int:
-        """Return the factor of a primary, 0 where it does not occur at the top level."""
+        """Return the factor of a top-level primary, 0 without one."""
         for other, factor in self.terms:
             if other == primary:
                 return factor
@@ -280,7 +285,10 @@ def _of_var(var: Var) -> Index:
 
 
 def as_index(value: IndexLike) -> Index:
-    """Return an integer, a variable or an index as an index; a variable of extent 1 is the constant 0."""
+    """Convert an integer or a variable to an index.
+
+    A variable of extent 1 is the constant 0.
+    """
     if isinstance(value, Index):
         return value
     if isinstance(value, Var):
@@ -386,7 +394,7 @@ def floordiv(index: Index, divisor: int) -> Index:
     if line is not None:
         return quotient + line
     for g in sorted({gcd(abs(f), divisor) for _, f in rest.terms} - {1}, reverse=True):
-        # floor((g*a + e) / (g*d)) = floor((a + floor(e / g)) / d): one form for what `delinearise` writes in two ways.
+        # floor((g*a + e) / (g*d)) = floor((a + floor(e / g)) / d): one form for the two that `delinearise` writes.
         coarse = Index(rest.const // g, tuple((a, f // g) for a, f in rest.terms if f % g == 0))
         fine = Index(rest.const % g, tuple((a, f) for a, f in rest.terms if f % g))
         return quotient + floordiv(coarse + floordiv(fine, g), divisor // g)
@@ -395,7 +403,10 @@ def floordiv(index: Index, divisor: int) -> Index:
 
 @lru_cache(maxsize=1 << 17)
 def modulo(index: Index, divisor: int) -> Index:
-    """Return `index mod divisor` in `[0, divisor)`, simplified by the ranges of its variables."""
+    """Return `index mod divisor`, simplified by the ranges of its variables.
+
+    The value is in `[0, divisor)`.
+    """
     assert divisor > 0
     if divisor == 1:
         return ZERO
@@ -429,7 +440,10 @@ def _line(index: Index, function: Callable[[int], int]) -> Index | None:
 
 
 def clamp(index: Index, low: int, high: int) -> Index:
-    """Return the index clamped to `[low, high]`, itself where it never leaves the range."""
+    """Return the index clamped to `[low, high]`.
+
+    An index that never leaves the range stays.
+    """
     first, last = index.bounds()
     if low <= first and last <= high:
         return index
@@ -441,7 +455,7 @@ def clamp(index: Index, low: int, high: int) -> Index:
 
 
 def is_affine(index: Index) -> bool:
-    """Whether every primary is a plain variable."""
+    """Return whether every primary is a plain variable."""
     return all(isinstance(a, Var) for a, _ in index.terms)
 
 
@@ -454,7 +468,10 @@ def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:
 
 
 def delinearise(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
-    """Return the row-major coordinates of a flat index within `shape`; inverse of `linearise` there."""
+    """Return the row-major coordinates of a flat index within `shape`.
+
+    It is the inverse of `linearise` there.
+    """
     result: list[Index] = []
     step = 1
     for position, extent in reversed(list(enumerate(shape))):

@@ -1,7 +1,6 @@
-"""The text form of indices, guards and variables: `2*p + r - 1`, `0 <= 2*p + r - 1 < 13`, `(q // 4)`, `ids[n]{1000}`.
+"""Text form of indices, guards and variables.
 
-A variable is written by its name; its range stands once, in a declaration `var p < 13` at the head of the text. A
-second variable of the same name and another range is written with its range, `p'7`.
+Examples: `2*p + r - 1`, `0 <= 2*p + r - 1 < 13`, `(q // 4)`, `ids[n]{1000}`. {1:}
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ _WIDTH = 120
 
 @define
 class IndexNames:
-    """How variables and tensors are written: declared variables by name, words of the language in quotes. `indices` and
-    `expressions` are the texts of those that were written, as most occur several times.
+    """Names of variables and tensors in a text; caches printed texts.
+
+    Declared variables are printed by name, words of the language in quotes. `indices` and `expressions` are the texts
+    that were printed, as most occur several times.
     """
 
     reserved: Container[str] = frozenset()
@@ -42,7 +43,10 @@ class IndexNames:
         return quote(name, self.reserved)
 
     def variable(self, variable: Var) -> str:
-        """Return a variable's name, with its range if another variable has the name."""
+        """Return a variable's name.
+
+        Its range follows where another variable has the name.
+        """
         text = self.quote(variable.name)
         return text if self.declared.get(variable.name) == variable else f"{text}'{variable.extent}"
 
@@ -133,7 +137,10 @@ def parse_variable(tokens: Tokens, declared: Mapping[str, Var]) -> Var:
 
 
 def parse_index(tokens: Tokens, declared: Mapping[str, Var]) -> Index:
-    """Read an index. What was printed comes back as it was; other sums are brought into canonical form."""
+    """Read an index.
+
+    A printed index is read back unchanged; other sums are brought into canonical form.
+    """
     const = 0
     terms: list[tuple[Primary, int]] = []
     sign = -1 if tokens.accept("-") else 1

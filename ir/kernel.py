@@ -1,6 +1,6 @@
 """Kernel IR: a scheduled group as structured phases over block tiles.
 
-The same classes describe a kernel before extraction (phases over the block's box, `shares` say how threads divide it)
+The same classes describe a kernel before extraction (phases over the block's box, which `shares` divide over threads)
 and after (phases over one thread's box, `shares` empty).
 """
 
@@ -19,12 +19,12 @@ from .types import DType
 
 @frozen(cache_hash=True)
 class Share:
-    """How threads divide one box variable of a phase.
+    """Division of one box variable of a phase over threads.
 
     `value` is the element a thread handles, in terms of thread coordinates and thread-local variables; `register`
-    numbers it among the thread's own elements. `valid` holds where the element exists, for divisions that do not come
-    out even. Where atoms multiply, a warp holds other elements of the operands than of the result: `operand` is "a",
-    "b" or "c" for a share that only counts there.
+    numbers it among the thread's own elements. `valid` holds where the element exists, for divisions with a remainder.
+    With matrix instructions, a warp holds other elements of the operands than of the result: `operand` is "a", "b" or
+    "c" for a share that only counts there.
     """
 
     var: Var
@@ -36,11 +36,11 @@ class Share:
 
 @frozen(cache_hash=True)
 class Phase:
-    """A data-flow graph that all threads execute between two barriers.
+    """Data-flow graph that all threads execute between two barriers.
 
-    `kind` is "fetch", "compute" or "exit". `when` must hold for the phase to run at all. `unrolled` lists the box
-    variables in the order of their loops, outermost first. An `asynchronous` phase may copy behind the threads' backs
-    until a `Wait`; what it brings is left in the L1 cache too where it is `cached`.
+    `kind` is "fetch", "compute" or "exit". The phase runs only where `when` holds. `unrolled` lists the box variables
+    in the order of their loops, outermost first. An `asynchronous` phase may issue copies that are in flight until a
+    `Wait`; with `cached`, they leave their data in the L1 cache too (.ca).
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Phase:
 
 @frozen(cache_hash=True)
 class Barrier:
-    """All threads of the block wait for each other; shared memory is consistent afterwards."""
+    """Block-wide barrier; shared memory is consistent afterwards."""
 
 
 @frozen(cache_hash=True)
@@ -72,8 +72,9 @@ class Wait:
 
 @frozen(cache_hash=True)
 class Loop:
-    """`for var in [0, var.extent)`: the loop over reduction chunks; it ends before `until`, a definition that is the
-    same for all threads of a block, where there is one.
+    """Loop `for var in [0, var.extent)` over K blocks.
+
+    It ends before `until`, a definition that is the same for all threads of a block, where there is one.
     """
 
     var: Var
@@ -86,7 +87,7 @@ Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, Loop]
 
 @frozen(cache_hash=True)
 class SharedBuffer:
-    """Shared memory of `elements` elements, all stages of a ring included."""
+    """Shared memory of `elements` elements, all pipeline stages included."""
 
     name: str
     dtype: DType
@@ -94,13 +95,16 @@ class SharedBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes, rounded up to 16 so that every buffer starts aligned for vectors."""
+        """Bytes, rounded up to 16 so that every buffer is vector-aligned."""
         return -(-self.elements * self.dtype.size // 16) * 16
 
 
 @frozen(cache_hash=True)
 class Define:
-    """`var = value`, computed once per thread at the kernel's start (block and thread coordinates)."""
+    """Definition `var = value`, computed once per thread at the kernel's start.
+
+    It defines block and thread coordinates.
+    """
 
     var: Var
     value: Index
@@ -108,11 +112,11 @@ class Define:
 
 @frozen
 class Kernel:
-    """A kernel: grid of `blocks`, `threads` per block, definitions, shared buffers and phases in order.
+    """Kernel: grid of `blocks`, `threads` per block, definitions, buffers and phases.
 
-    `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` how many
-    bytes their base is known to be aligned to. `tables` are int32 arrays made on the host, `constants` small arrays
-    that stand in the kernel's text.
+    `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
+    alignment of their base in bytes. `tables` are int32 arrays made on the host, `constants` small arrays that stand in
+    the kernel's text.
     """
 
     blocks: int
@@ -136,9 +140,11 @@ class Kernel:
 
 @frozen
 class Bundle:
-    """Kernels that share a launch: block `b` of it is block `b - first` of the member whose range holds `b`, where
-    `first` counts the blocks of those before. Members know nothing of each other, not even each other's tensors: tensor
-    `t` of member `n` is `n.t` here. Equal members stand side by side.
+    """Kernels that share a launch by horizontal fusion.
+
+    Block `b` of the launch is block `b - first` of the member whose range holds `b`, where `first` counts the blocks of
+    the members before it. Members are independent, and so are their tensors: tensor `t` of member `n` is `n.t` here.
+    Equal members are adjacent.
     """
 
     kernels: tuple[Kernel, ...]
@@ -150,27 +156,27 @@ class Bundle:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: as many as the widest member has."""
+        """Threads of a block: those of the widest member."""
         return max(kernel.threads for kernel in self.kernels)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: what the member has that needs most."""
+        """Shared memory of a block: the largest of the members."""
         return max(kernel.shared_bytes for kernel in self.kernels)
 
     @property
     def legal(self) -> bool:
-        """Whether threads that a narrow member leaves out are missed by nobody."""
+        """Return whether idle threads of narrow members miss no barrier."""
         return all(kernel.threads == self.threads or not meets(kernel.items) for kernel in self.kernels)
 
 
 def member_name(number: int, tensor: str) -> str:
-    """Return what a member's tensor is called in its bundle."""
+    """Return the name of a member's tensor in its bundle."""
     return f"{number}.{tensor}"
 
 
 def meets(items: Sequence[Item]) -> bool:
-    """Whether threads wait for each other in some items."""
+    """Return whether threads synchronise in some items."""
     for item in items:
         combines = isinstance(item, Phase) and any(
             isinstance(root, (LaneReduce, AtomAccumulate)) for root in item.roots

@@ -1,4 +1,4 @@
-"""What code generation hands to a runtime: kernel functions in source form and where tensors live.
+"""Kernel functions in source form, and the storage of tensors.
 
 Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.tensor`, never in source.
 """
@@ -11,21 +11,21 @@ from attrs import field, frozen
 
 from .types import DType
 
-#: What the names of kernels end in that begin by waiting for the end of all that was launched before them, where the
-#: machine can place a kernel earlier than that.
+#: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
+#: a kernel before that (programmatic launch).
 WAITING = "_waits"
-#: What the facts of a library's routine call the name of the generated kernel whose place it takes.
+#: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
 INSTEAD = "instead"
 
 
 @frozen
 class Storage:
-    """Where a tensor's elements live: element `i` is at `offset + sum(i * strides)` of buffer `buffer`, counted in
-    elements.
+    """Location of a tensor: buffer, offset and strides in elements.
 
-    Most tensors own a dense buffer of their own name; a part of a concatenation or a slice lives inside another's. What
-    a loop of `turns` touches may move by `by` elements a turn; where `period` is not 0 it starts anew after so many
-    turns, and `phase` of them are gone at the first.
+    Element `i` is at `offset + sum(i * strides)` of buffer `buffer`. Most tensors own a dense buffer of their own name;
+    a part of a concatenation or a slice lives inside another's. In a loop of `turns` iterations, the tensor may move by
+    `by` elements an iteration; where `period` is not 0 it starts again after so many iterations, and `phase` of them
+    precede the first.
     """
 
     buffer: str
@@ -37,22 +37,21 @@ class Storage:
     phase: int = 0
 
     def start(self, turn: int = 0) -> int:
-        """Return at which element of the buffer the tensor begins at a turn of its loop."""
+        """Return the tensor's first element in the buffer at an iteration."""
         return self.offset + self.by * ((turn + self.phase) % self.period if self.period else turn)
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The least and the greatest element of the buffer that it begins at."""
+        """The least and the greatest start of the tensor in its buffer."""
         last = self.by * ((self.period or self.turns) - 1)
         return self.offset + min(0, last), self.offset + max(0, last)
 
 
 @frozen
 class Argument:
-    """A pointer parameter of a kernel: the graph tensor bound to it, its element type and whether the kernel writes it.
+    """Pointer parameter of a kernel.
 
-    The pointer addresses the tensor's first element (`Storage.offset` is added at launch); strides are baked into the
-    source. A `table` argument is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
+    It has the graph tensor bound to it, its element type and whether the kernel writes it. {1:}
     """
 
     tensor: str
@@ -63,11 +62,12 @@ class Argument:
 
 @frozen
 class KernelFunction:
-    """One kernel: source of one dialect ("cuda" or "opencl"), entry name, launch geometry, parameters in order.
+    """Kernel: source of one dialect, entry name, launch geometry, parameters in order.
 
-    `source` is a complete translation unit. `grid` counts blocks and `block` threads, each (x, y, z). `shared_bytes` is
-    static shared memory, declared inside the kernel; `dynamic_shared` what a launch must ask for besides. `info` is
-    what reports show: chosen parameters, bound, FLOPs, bytes, group members.
+    The dialect is "cuda" or "opencl". `source` is a complete translation unit. `grid` counts blocks and `block`
+    threads, each (x, y, z). `shared_bytes` is static shared memory, declared inside the kernel; `dynamic_shared` the
+    further bytes that a launch requests. `info` has the facts for reports: chosen parameters, bound, FLOPs, bytes,
+    group members.
     """
 
     name: str

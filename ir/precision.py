@@ -1,4 +1,4 @@
-"""Precision policies: in which types a compiled graph of f32 keeps its values and multiplies, as data.
+"""Precision policies: storage and multiplication types of a compiled f32 graph.
 
 A policy belongs to the compilation, not to the model. `passes.graph.precision` writes it into types and casts; kernels
 see nothing else of it.
@@ -18,9 +18,11 @@ PrecisionName: TypeAlias = Literal["fp32", "fp32x3", "tf32", "bf16", "fp16"]
 
 @frozen
 class Precision:
-    """How numbers of f32 are kept and multiplied: the type of values between kernels, to which operands of a
-    contraction are rounded before they are multiplied, and the math mode of sums of products of f32 (`ir.atoms`; empty:
-    products and sums in f32).
+    """Types in which numbers of f32 are stored and multiplied.
+
+    `stored` is the type of values between kernels, to which operands of a contraction are rounded before they are
+    multiplied; `math` is the math mode of sums of products of f32 (`ir.matrix_instructions`; empty: products and sums
+    in f32).
     """
 
     name: PrecisionName

@@ -1,4 +1,4 @@
-"""What guards say: the ranges of variables where they hold, and which elements are looked at under which of them."""
+"""Ranges of variables under guards, and the elements accessed under them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .expr import Expr, Guard, Read
 from .index import FloorDiv, Index, IndexLike, Indirect, Var, is_affine
 from .walk import distinct, indirects, substitute
 
-#: Points at which is tried what the algebra cannot tell.
+#: Points at which a property that the algebra does not decide is tested.
 TRIED = 1 << 14
 
 
 def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
-    """Return least and greatest value of each variable that a guard limits by itself, or by a quotient of it; None
-    where no value is left.
+    """Return the range of each variable that guards limit.
+
+    A guard limits a variable directly, or through a quotient of it. None where no value is left.
     """
     found: dict[Var, tuple[int, int]] = {}
-    for guard in map(_undivided, guards):
+    for guard in map(_multiply_out, guards):
         if guard.index.is_const and not guard.always:
             return None
         if len(guard.index.terms) == 1 and isinstance(guard.index.terms[0][0], Var):
@@ -30,8 +31,8 @@ def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
     return None if any(low > high for low, high in found.values()) else found
 
 
-def _undivided(guard: Guard) -> Guard:
-    """Return a guard of a quotient as that of what is divided: `low <= n // d < high` is `low*d <= n < high*d`."""
+def _multiply_out(guard: Guard) -> Guard:
+    """Return a guard of a quotient as one of its dividend: `low <= n // d < high` is `low*d <= n < high*d`."""
     index = guard.index
     while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv) and index.terms[0][1] == 1:
         quotient, (low, high) = index.terms[0][0], (guard.low - index.const, guard.high - index.const)
@@ -51,16 +52,16 @@ def _narrow(found: dict[Var, tuple[int, int]], guard: Guard) -> None:
 
 
 def confined(index: Index, limits: Mapping[Var, tuple[int, int]]) -> Index:
-    """Return an index over variables that take no other values than those within the limits."""
+    """Replace variables of an index by ones within the limits."""
     inside: dict[Var, IndexLike] = {v: Var(f"{v.name}.", high - low + 1) + low for v, (low, high) in limits.items()}
     return substitute(index, inside)
 
 
 def proven(index: Index, extent: int, guards: Iterable[Guard]) -> bool:
-    """Whether an index lies within an axis wherever all guards hold.
+    """Return whether an index is in range wherever all guards hold.
 
-    What the algebra cannot tell is tried, at every point where these are few enough, else at many: a place that is told
-    to lie outside does.
+    Cases that the algebra does not decide are tested at every point where these are few enough, else at many: a place
+    reported as out of range is one.
     """
     if Guard(index, 0, extent).always:
         return True
@@ -73,7 +74,7 @@ def proven(index: Index, extent: int, guards: Iterable[Guard]) -> bool:
 
 
 def _escapes(index: Index, extent: int, guards: tuple[Guard, ...]) -> bool:
-    """Whether an index leaves its axis at one of the points that are tried."""
+    """Return whether an index leaves its axis at one of the tested points."""
     at = points(dict.fromkeys(leaf for i in (index, *(g.index for g in guards)) for leaf in _leaves_of(i)))
     place = index_value(index, at.__getitem__)
     wrong = np.asarray((place < 0) | (place >= extent))
@@ -84,7 +85,7 @@ def _escapes(index: Index, extent: int, guards: tuple[Guard, ...]) -> bool:
 
 
 def _leaves_of(index: Index) -> Iterator[Var | Indirect]:
-    """Yield what an index is computed from: variables, and elements of tensors, which may be any index."""
+    """Yield the leaves of an index: variables, and elements of tensors, which may have any value."""
     for primary, _ in index.terms:
         if isinstance(primary, (Var, Indirect)):
             yield primary
@@ -93,7 +94,10 @@ def _leaves_of(index: Index) -> Iterator[Var | Indirect]:
 
 
 def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
-    """Return values of some leaves at all points of their box, or at some of them, the same each time."""
+    """Return values of some leaves at points of their box.
+
+    All points where these are few enough, else a fixed sample.
+    """
     leaves = tuple(leaves)
     extents = [max(1, leaf.extent) for leaf in leaves]
     count = prod(extents)
@@ -102,9 +106,10 @@ def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
 
 
 def injective(place: Index, axes: Sequence[Var]) -> bool:
-    """Whether a flat place differs wherever one of the axes does: each has a place of its own, as digits of a number.
+    """Return whether different values of the axes give different flat places.
 
-    What the algebra cannot tell is tried, as in `proven`.
+    Each value then has a place of its own, as digits of a number. Cases that the algebra does not decide are tested, as
+    in `proven`.
     """
     axes = [a for a in axes if a.extent > 1]
     room = 1
@@ -122,8 +127,9 @@ def injective(place: Index, axes: Sequence[Var]) -> bool:
 
 
 def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int, int]]) -> tuple[int, int]:
-    """Return bounds of an index where guards hold: a multiple of what a guard bounds is taken out where that leaves
-    fewer terms.
+    """Return bounds of an index where guards hold.
+
+    A multiple of a guard's index is subtracted where that leaves fewer terms.
     """
     low = high = 0
     for guard in guards:
@@ -139,7 +145,7 @@ def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int
 
 @frozen
 class AddressedElement:
-    """An element of a tensor that is looked at where all guards hold."""
+    """Element of a tensor that is read where all guards hold."""
 
     tensor: str
     indices: tuple[Index, ...]
@@ -147,19 +153,19 @@ class AddressedElement:
 
 
 def elements(expr: Expr) -> Iterator[AddressedElement]:
-    """Yield every element that an expression looks at, in its indices too.
+    """Yield every element that an expression reads, in its indices too.
 
-    Guards are tested from left to right: one that looks at an element is reached where those before it hold.
+    Guards are tested from left to right: an element within a guard is read where the guards before it hold.
     """
     for node in distinct(expr):
         guards = getattr(node, "guards", ())
         for number, guard in enumerate(guards):
-            yield from _places(guard.index, guards[:number])
+            yield from _indirect_elements(guard.index, guards[:number])
         if isinstance(node, Read):
             yield AddressedElement(node.tensor, node.indices, guards)
         for index in node.own_indices[: len(node.own_indices) - len(guards)]:
-            yield from _places(index, guards)
+            yield from _indirect_elements(index, guards)
 
 
-def _places(index: Index, guards: tuple[Guard, ...]) -> Iterator[AddressedElement]:
+def _indirect_elements(index: Index, guards: tuple[Guard, ...]) -> Iterator[AddressedElement]:
     return (AddressedElement(i.tensor, i.indices, guards) for i in indirects(index))

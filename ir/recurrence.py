@@ -1,8 +1,8 @@
-"""What one turn of a recurrence touches: parts of tensors that move along with the step.
+"""Slices of tensors that one step of a recurrence touches.
 
-An access of `x[t + 1, n]` in a statement with step t is, at each turn, an access of element `n` of a *slice*: the part
+An access of `x[t + 1, n]` in a statement with step t is, at each step, an access of element `n` of a *slice*: the part
 of x that begins at `[t + 1, 0]` and has one row. Statements over slices do not mention the step, so one kernel serves
-all turns.
+all steps.
 
     h[t + 1, n] = h[t, n] * x[2*t + r, n]    ->    h.1[n] = h.0[n] * x.0[r, n]        h.1 = h[t + 1, :], ...
 """
@@ -22,15 +22,17 @@ from .walk import map_guards, map_indices, map_primaries, rebuild, substitute, s
 
 
 class Unsliceable(Exception):
-    """An access whose place is no slice that moves evenly with the step; the text says why."""
+    """Access that is no slice moving evenly with the step.
+
+    The text gives the reason.
+    """
 
 
 @frozen
 class Slice:
-    """A part of tensor `whole` that moves with a step: its element `i` is element `starts + i`.
+    """Part of tensor `whole` that moves with a step.
 
-    `starts` are constants or multiples of the step plus constants; `extents` has None for a dim that the part does not
-    have, being one element thick there.
+    Its element `i` is element `starts + i`. {1:}
     """
 
     whole: str
@@ -42,12 +44,12 @@ class Slice:
         return TensorType(whole.dtype, tuple(n for n in self.extents if n is not None))
 
     def inside(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
-        """Return where the part has the element that the whole has at these indices."""
+        """Convert indices of the whole to indices of the part."""
         pairs = zip(indices, self.starts, self.extents, strict=True)
         return tuple(index - start for index, start, extent in pairs if extent is not None)
 
     def outside(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
-        """Return where the whole has the element that the part has at these indices."""
+        """Convert indices of the part to indices of the whole."""
         own = iter(indices)
         return tuple(
             start if extent is None else start + next(own)
@@ -55,18 +57,17 @@ class Slice:
         )
 
     def meets(self, other: Slice) -> bool:
-        """Whether two parts of one tensor may have an element in common at the same turn."""
-        return not any(map(_apart, self.starts, other.starts, self.extents, other.extents))
+        """Return whether two parts of one tensor may overlap at a step."""
+        return not any(map(_is_disjoint, self.starts, other.starts, self.extents, other.extents))
 
 
-def _apart(start: Index, other: Index, extent: int | None, others: int | None) -> bool:
-    """Whether two runs of elements are apart at every turn."""
+def _is_disjoint(start: Index, other: Index, extent: int | None, other_extent: int | None) -> bool:
     distance = other - start
-    return distance.is_const and not -(others or 1) < distance.const < (extent or 1)
+    return distance.is_const and not -(other_extent or 1) < distance.const < (extent or 1)
 
 
 def pace(index: Index, step: Var) -> tuple[int, Index]:
-    """Return by how much an index moves with each turn, and what it is without that.
+    """Split an index into a multiple of the step and the rest.
 
     Raises `Unsliceable` where it moves in another way.
     """
@@ -78,7 +79,7 @@ def pace(index: Index, step: Var) -> tuple[int, Index]:
 
 
 def slice_of(tensor: str, type_: TensorType, indices: tuple[Index, ...], step: Var) -> Slice:
-    """Return the part of a tensor that is touched at a turn.
+    """Return the part of a tensor that a step touches.
 
     Raises `Unsliceable` where it does not move evenly, or leaves the tensor.
     """
@@ -97,9 +98,10 @@ def slice_of(tensor: str, type_: TensorType, indices: tuple[Index, ...], step: V
 
 @define
 class Slicer:
-    """Rewrites statements of a recurrence to statements over slices; `names` has the slices found, and their names.
+    """Rewriter of a recurrence's statements to statements over slices.
 
-    Tensors that a turn touches without the step, at the same place each time, stay as they are.
+    `names` has the slices found, and their names. Tensors that a step touches at the same place each time stay as they
+    are.
     """
 
     step: Var
@@ -107,9 +109,9 @@ class Slicer:
     names: dict[Slice, str] = field(factory=dict)
 
     def statement(self, statement: Statement) -> Statement:
-        """Return what a statement does at a turn.
+        """Return a statement at one step.
 
-        Raises `Unsliceable` where that depends on the turn.
+        Raises `Unsliceable` where it depends on the step.
         """
         body = self.expr(statement.body)
         target, write = self._part(statement.target, statement.write)
@@ -117,9 +119,9 @@ class Slicer:
         return evolve(statement, target=target, axes=axes, write=write, body=body, step=None)
 
     def expr(self, expr: Expr) -> Expr:
-        """Return a value at a turn.
+        """Return a value at one step.
 
-        Raises `Unsliceable` where it depends on the turn by more than the elements that it reads.
+        Raises `Unsliceable` where it depends on the step by more than the elements that it reads.
         """
         return rebuild(expr, self._leaf)
 
@@ -160,14 +162,14 @@ class Slicer:
 
 
 def _text(part: Slice) -> str:
-    """Return what a slice is called: where it begins, with its extent where that is more than one element."""
+    """Return the name of a slice: its begin, with its extent where that is more than one element."""
     places = zip(part.starts, part.extents, strict=True)
     moving = [(s, n) for s, n in places if n is None or s.terms]
     return ", ".join(s.text if n is None else f"{s.text}: {n}" for s, n in moving)
 
 
 def unsliced(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
-    """Return the statement over whole tensors that a statement over slices is."""
+    """Convert a statement over slices to one over whole tensors."""
 
     def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         if not isinstance(primary, Indirect) or primary.tensor not in slices:
@@ -189,37 +191,41 @@ def unsliced(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
 
 
 def row_slice(whole: str, row: int, type_: TensorType) -> Slice:
-    """Return the part of a tensor that is one element of its first axis."""
+    """Return one element of a tensor's first axis as a slice."""
     rest = type_.shape[1:]
     return Slice(whole, (Index(row), *(Index() for _ in rest)), (None, *rest))
 
 
 def with_rows(statement: Statement, rows: Mapping[tuple[str, int], str]) -> Statement:
-    """Return a statement in which rows of tensors that have a name, by tensor and number, are tensors of their own."""
+    """Replace named rows of tensors by tensors of their own.
 
-    def named(tensor: str, indices: tuple[Index, ...]) -> str | None:
+    `rows` maps tensor and row number to the name.
+    """
+
+    def row_name(tensor: str, indices: tuple[Index, ...]) -> str | None:
         return rows.get((tensor, indices[0].const)) if indices and indices[0].is_const else None
 
     def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(primary, Indirect) or (name := named(primary.tensor, parts)) is None:
+        if not isinstance(primary, Indirect) or (name := row_name(primary.tensor, parts)) is None:
             return None
         return Index(0, ((Indirect(name, parts[1:], primary.extent, primary.wraps), 1),))
 
     def leaf(node: Expr) -> Expr:
-        if not isinstance(node, Read) or (name := named(node.tensor, node.indices)) is None:
+        if not isinstance(node, Read) or (name := row_name(node.tensor, node.indices)) is None:
             return node
         return Read(name, node.indices[1:], node.guards, node.fill)
 
     body = rebuild(map_indices(statement.body, lambda index: map_primaries(index, change)), leaf)
-    target = named(statement.target, statement.write)
+    target = row_name(statement.target, statement.write)
     if target is None:
         return evolve(statement, body=body)
     return evolve(statement, target=target, write=statement.write[1:], body=body)
 
 
 def rows_touched(statement: Statement) -> Iterator[tuple[str, int | None, bool]]:
-    """Yield the tensors that a statement touches, with the row where it is one (None for several, or none) and whether
-    the statement writes it.
+    """Yield (tensor, row, whether it is written) of a statement's accesses.
+
+    The row is None for several rows, or for a tensor without axes.
     """
     touched = [(e.tensor, e.indices) for e in elements(statement.body)]
     for tensor, places in (*touched, (statement.target, statement.write)):
@@ -227,7 +233,7 @@ def rows_touched(statement: Statement) -> Iterator[tuple[str, int | None, bool]]
 
 
 def at_turn(statement: Statement, turn: int) -> Statement:
-    """Return a statement with a step at one of its values, as a statement without."""
+    """Return a statement at one value of its step, without the step."""
     assert statement.step is not None, "only statements of a recurrence have turns"
     values = {statement.step: turn}
     return evolve(

@@ -1,7 +1,7 @@
-"""What rounding explains: the tolerance of every comparison, and the error that is held against it.
+"""Tolerances of comparisons, and the errors that are compared with them.
 
 The tolerance is derived, not chosen. Rounding errors of a sum of `n` terms of random sign grow like the square root of
-`n`, and so do those of `n` operations one after the other, each of which rounds once more (N. J. Higham, "Accuracy and
+`n`, and so do those of `n` consecutive operations that each round once more (N. J. Higham, "Accuracy and
 Stability of Numerical Algorithms", section 2.8: the rule of thumb that replaces a bound by its square root).
 """
 
@@ -15,26 +15,29 @@ import numpy.typing as npt
 
 from .types import DType
 
-#: How many times the expected rounding error is still taken for rounding.
+#: Accepted multiple of the expected rounding error.
 _MARGIN = 8.0
 
 Array = npt.NDArray[Any]
 
 
 def epsilon(dtype: DType) -> float:
-    """Return the distance from 1 to the next number of an element type, 0 where nothing is rounded."""
+    """Return the distance from 1 to the next number.
+
+    0 for types that do not round.
+    """
     return dtype.element.epsilon
 
 
 def tolerance(
     dtype: DType, terms: int, operations: int = 1, narrowest: DType | None = None, products: float = 0.0
 ) -> float:
-    """Return the relative error that rounding explains after accumulating `terms` terms and computing through
-    `operations` operations.
+    """Return the relative error that rounding explains.
 
-    Half precision is accumulated in single, and rounded once per operation where values are stored; `narrowest` is the
-    type that values on the way are stored in, where it is another one, `products` the distance from 1 to the next
-    number that products tell apart, where they are computed with fewer digits. Integers are exact.
+    The computation accumulates `terms` terms and passes through `operations` operations. Half precision is accumulated
+    in single, and rounded once per operation where values are stored; `narrowest` is the type that intermediate values
+    are stored in, where it is another one, `products` the distance from 1 to the next number that products distinguish,
+    where they are computed with fewer digits. Integers are exact.
     """
     if not dtype.is_float:
         return 0.0
@@ -50,8 +53,9 @@ def magnitude(values: Array) -> float:
 
 
 def relative_error(found: Array, expected: Array, scale: float) -> Array:
-    """Return each element's error relative to its own magnitude plus `scale`, that of the tensor; equal infinities and
-    NaNs are right.
+    """Return each element's error relative to its magnitude plus `scale`.
+
+    `scale` is the magnitude of the tensor; equal infinities and NaNs have no error.
     """
     with np.errstate(all="ignore"):
         got, want = found.astype(np.float64), expected.astype(np.float64)

@@ -1,9 +1,9 @@
-"""Schedules: one point of the parameter space of a fused group (DeepCuts Tables 3 and 4, generalised per axis).
+"""Schedules: points of the parameter space of a fusion group.
 
-Every kernel has one shape: a grid over block tiles of the output axes; per block, for each reduction, a loop over
-chunks with a *fetch* and a *compute* phase; an epilogue; stores. A schedule says how axes are flattened and tiled,
-which operands are staged in shared memory and how, how many lanes share a reduction, how many stages the loop has, and
-how the grid is walked.
+The space is that of DeepCuts Tables 3 and 4, generalised per axis. Every kernel has one shape: a grid over block tiles
+of the output axes; per block, for each reduction, a K loop with a *fetch* and a *compute* phase; an epilogue; stores. A
+schedule fixes the flattening and tiling of axes, the staging of operands in shared memory, the threads of a reduction,
+the pipeline stages of the loop, and the order of blocks in the grid.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .index import Var
 
 @frozen(cache_hash=True)
 class TileDim:
-    """Output axes flattened row-major into one linear axis, its block tile and its thread tile (elements).
+    """Output axes flattened row-major, with a block tile and a thread tile.
 
-    Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u = (j // vector) * (block
-    // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a multiple of `vector`;
-    all of Table 4's `X_block`, `X_thread` are such pairs. A block takes `turns` tiles, one after another; more than one
-    only where values meet in shared memory.
+    Tiles count elements. Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u =
+    (j // vector) * (block // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a
+    multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. A block computes `turns` tiles, one
+    after another; more than one only for a privatised scatter.
     """
 
     axes: tuple[Var, ...]
@@ -38,7 +38,7 @@ class TileDim:
 
     @property
     def blocks(self) -> int:
-        """Blocks along it, each of which takes as many tiles as there are turns."""
+        """Blocks along the axis, each with `turns` tiles."""
         return -(-self.extent // (self.block * self.turns))
 
     @property
@@ -49,7 +49,10 @@ class TileDim:
 
 @frozen(cache_hash=True)
 class ReduceDim:
-    """Reduced axes flattened row-major into one linear axis, and how much of it one iteration handles (`C_input`)."""
+    """Reduced axes flattened row-major, and the K block of one iteration.
+
+    `chunk` is the K block (`C_input`).
+    """
 
     axes: tuple[Var, ...]
     chunk: int
@@ -61,20 +64,21 @@ class ReduceDim:
 
     @property
     def trips(self) -> int:
-        """Iterations of the loop over it."""
+        """Iterations of the K loop."""
         return -(-self.extent // self.chunk)
 
 
 @frozen(cache_hash=True)
 class Staging:
-    """How one operand of a reduction (by position in `segment.operands`) is staged in shared memory.
+    """Staging of one operand of a reduction in shared memory.
 
-    `order` permutes the tile's natural coordinates (reduce dims or tensor dims first, as `passes.lowering.staging`
-    lists them), outermost first: the paper's `FORMAT_shared`. `pad` adds elements to the pitch of the innermost
-    coordinate against bank conflicts. Where `cached`, wide asynchronous copies leave what they bring in the L1 cache,
-    for the block to bring again (neighbouring taps), or for the next block of the SM (weights). Where `carried`, and
-    memory runs along another coordinate than the tile, threads carry neighbours of the tile in registers: a chunk's are
-    loaded before another one is multiplied, each by itself, and stored behind it as one vector.
+    `operand` is the position in `segment.operands`. `order` permutes the tile's natural coordinates (reduce dims or
+    tensor dims first, as `passes.lowering.staging` lists them), outermost first: the paper's `FORMAT_shared`. `pad`
+    adds elements to the pitch of the innermost coordinate against bank conflicts. With `cached`, wide asynchronous
+    copies leave their data in the L1 cache (.ca), for reuse by the block (neighbouring taps), or by the next block of
+    the SM (weights). With `carried` (register staging), and where memory runs along another coordinate than the tile,
+    threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one before
+    another K block is multiplied, and stored after it as one vector.
     """
 
     operand: int
@@ -86,12 +90,13 @@ class Staging:
 
 @frozen(cache_hash=True)
 class ReductionSchedule:
-    """Loop structure of one reduction: its dims, the staged operands, and how many buffers the loop cycles through.
+    """Loop structure of one reduction: dims, staged operands and pipeline stages.
 
-    `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a ring of buffers.
-    `atom` names what multiplies (`ir.atoms`), empty for one multiply-add of numbers at a time: the rows of its C lie
-    along the tile dim at position `rows`, the columns along the one at `columns`. With `ahead` 1, the operands of its
-    next step are loaded into registers before those of a step are multiplied.
+    `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a pipeline of
+    several stages. `atom` names the matrix instruction (`ir.matrix_instructions`), empty for one multiply-add of
+    numbers at a time: the rows of its C lie along the tile dim at position `rows`, the columns along the one at
+    `columns`. With `ahead` 1 (prefetch distance), the operands of the next step are loaded into registers before those
+    of a step are multiplied.
     """
 
     dims: tuple[ReduceDim, ...]
@@ -105,16 +110,16 @@ class ReductionSchedule:
 
 @frozen(cache_hash=True)
 class SegmentSchedule:
-    """How a segment is spread over blocks and threads.
+    """Distribution of a segment over blocks and threads.
 
-    `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, lanes fastest of
-    all. `lanes` threads share each instance's reductions; where atoms multiply, they lie in as many warps, slowest of
-    all, which take turns with the steps of a chunk. `row_vector` is how many neighbouring row elements a lane
-    takes at once. `kept` elements of each row that several statements read, whole trips over it, lie in shared memory
-    between them. `warp` is empty, or gives for each dim how many of a warp's lanes lie along it (product = warp size).
-    With `zigzag`, neighbouring lanes alternate along the first of two such dims, so that eight lanes that load vectors
-    together touch few distinct ones in either. Where it `meets`, values that are combined in memory are combined in
-    shared memory first, and each block's result in memory then.
+    `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, reduction threads
+    fastest. `lanes` threads share each instance's reductions; with matrix instructions, they lie in as many warps,
+    slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
+    neighbouring row elements at once. `kept` elements of each row that several statements read, whole iterations over
+    it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
+    lanes along it (product = warp size). With `zigzag`, neighbouring lanes alternate along the first of two such dims,
+    so that eight lanes that load vectors together touch few distinct ones in either. With `meets` (privatised scatter),
+    values that are combined in memory are combined in shared memory first, and then once per block in memory.
     """
 
     dims: tuple[TileDim, ...]
@@ -133,18 +138,18 @@ class SegmentSchedule:
 
     @property
     def atomic(self) -> ReductionSchedule | None:
-        """The first reduction that atoms compute: they say how a warp lies over the dims. None where there is none."""
+        """First reduction with matrix instructions, or None.
+
+        It determines the layout of a warp over the dims.
+        """
         return next((r for r in self.reductions if r.atom), None)
 
 
 @frozen(cache_hash=True)
 class Schedule:
-    """A point: one segment schedule per segment; the last one's dims make the grid.
+    """Candidate schedule: one segment schedule per segment.
 
-    In a segment that writes shared memory, `dims` are the dims of the tensor it writes, one each, with `block` at least
-    the box that the later segment reads. `index` is "computed" or "table" (section 6.2 of the paper). `raster` groups
-    that many blocks of the outermost dim before moving along the others. `min_blocks` is the second argument of launch
-    bounds, 0 for none.
+    The last one's dims make the grid. {1:}
     """
 
     segments: tuple[SegmentSchedule, ...]

@@ -1,8 +1,8 @@
-"""Index IR of a fused group in normal form: what one kernel computes.
+"""Index IR of a fusion group in normal form.
 
-A *segment* is a register-level group. Every instance of its parallel `axes` is computed by one thread, or by the lanes
-that share a reduction: first the reductions in order, then the outputs. A *fused group* is a list of segments; a later
-one reads tensors of an earlier one through shared memory (DeepCuts section 4.4, the two fusion levels).
+A *segment* is a register-level group. Every instance of its parallel `axes` is computed by one thread, or by the
+threads that share a reduction: first the reductions in order, then the outputs. A *fused group* is a list of segments;
+a later one reads tensors of an earlier one through shared memory (DeepCuts section 4.4, the two fusion levels).
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from .index import Index, Var, as_index
 from .types import TensorType
 from .walk import expr_indirects, expr_variables, indirects, reads, variables
 
-#: Which elements of a row a value along it combines: whether those that come later, and whether without its own.
+#: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 ALONG = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
 
 
-#: The orders of rows, and whether they rise.
+#: Sort orders of rows, and whether they rise.
 ORDERS = {"rising": True, "falling": False}
 
 
 @frozen(cache_hash=True)
 class Reduction:
-    """`name[axes] = combine over reduce of body(axes, reduce)`, a value that each lane of an instance holds afterwards.
+    """Reduction `name[axes] = combine over reduce of body(axes, reduce)`.
 
-    Later reductions and outputs read it as `Read(name, axes)`. `combine` is sum, prod, max or min. `math` names how a
-    sum of products may be computed (`ir.atoms.MATH_MODES`); where it is empty, in the types that stand there.
+    Each thread of an instance holds the value afterwards. Later reductions and outputs read it as `Read(name, axes)`.
+    `combine` is sum, prod, max or min. `math` names the math mode of a sum of products
+    (`ir.matrix_instructions.MATH_MODES`); empty: in the types of its operands.
 
-    With `along`, one of `ALONG`, there is a value for each element of the row, which lanes hold as they hold the row;
-    others read it as `Read(name, (*axes, *reduce))`. It combines what stands up to the element, before it, from it on,
-    or behind it. With one of `ORDERS`, element c of the row is the place of the c-th of all values of the body in that
-    order: NaN is greatest, of equals the first comes first.
+    With `along`, one of `ALONG`, there is a value for each element of the row (a scan), which threads hold as they hold
+    the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before it,
+    from it on, or after it. With one of `ORDERS`, element c of the row is the place of the c-th of all values of the
+    body in that order (a sort): NaN is greatest, and equal values keep their order.
     """
 
     name: str
@@ -48,11 +49,11 @@ class Reduction:
 
 @frozen(cache_hash=True)
 class Output:
-    """`tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
+    """Store `tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
 
-    The `extra` axes are spread over the lanes of an instance. With `into`, a reduction of values, the body is combined
-    with what is there by one atomic operation: the kernel expects the identity in every element that nothing reached
-    yet.
+    The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
+    combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
+    value yet.
     """
 
     tensor: str
@@ -65,10 +66,10 @@ class Output:
 
 @frozen(cache_hash=True)
 class Segment:
-    """A register-level group over common parallel axes.
+    """Register-level group over common parallel axes.
 
     Row spaces (the `reduce` of a reduction, the `extra` of an output) of equal extents use the same variables, so that
-    what two of them compute from the same elements is one node of the data-flow graph.
+    equal computations on the same elements are one node of the data-flow graph.
     """
 
     axes: tuple[Var, ...]
@@ -77,7 +78,7 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether lanes must hold whole rows, because a reduction has a value for each element."""
+        """Return whether threads hold whole rows, because of scans or sorts."""
         return any(r.along for r in self.reductions)
 
     @property
@@ -87,7 +88,10 @@ class Segment:
 
     @property
     def tensors_read(self) -> tuple[str, ...]:
-        """Tensors read from memory in order of first use, as values first, then in indices."""
+        """Tensors read from memory, in order of first use.
+
+        Those read as values come first, then those in indices.
+        """
         own = {r.name for r in self.reductions}
         values = (r.tensor for body in self.expressions for r in reads(body))
         inner = (i.tensor for body in self.expressions for i in expr_indirects(body))
@@ -98,13 +102,13 @@ class Segment:
 
 @frozen
 class FusedGroup:
-    """The normal form of a group of graph nodes: one kernel.
+    """Normal form of a group of graph nodes: one kernel.
 
     `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
     only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
     memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are constants of the
-    graph, as weights; the others are taken to lie in the cache, as whoever left them did so a moment ago. That is no
-    part of what a group computes: equal groups may differ in it. `memo` is room for what somebody found of it once.
+    graph, as weights; the others are assumed to lie in the cache, since their producer ran just before. It is not
+    compared: equal groups may differ in it. `memo` caches derived facts.
     """
 
     segments: tuple[Segment, ...]
@@ -117,13 +121,16 @@ class FusedGroup:
     memo: dict[str, object] = field(factory=dict, init=False, eq=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how it is made again in another process, where nothing was found of it."""
+        """Return its construction in another process, without the cached facts."""
         parts = self.segments, self.tensors, self.inputs, self.outputs, self.shared, self.constants, self.fixed
         return FusedGroup, parts
 
     @property
     def adds_to_memory(self) -> bool:
-        """Whether an output is combined with what is there before, so that a second run gives another result."""
+        """Return whether an output is combined with the stored value.
+
+        A second run then gives another result.
+        """
         return any(output.into for segment in self.segments for output in segment.outputs)
 
 
@@ -135,19 +142,21 @@ def factors(expr: Expr) -> tuple[Expr, ...]:
 
 
 def narrow(factor: Expr) -> Expr:
-    """Return a factor as it is stored: what is converted to four bytes or more where it is used, else itself."""
+    """Return a factor as it is stored, without a widening conversion.
+
+    Conversions to four bytes or more are removed from reads.
+    """
     return (
         factor.arg if isinstance(factor, Cast) and factor.dtype.size >= 4 and isinstance(factor.arg, Read) else factor
     )
 
 
 def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
-    """Return the parts of a reduction's body that may be staged, in order and without repeats.
+    """Return the stageable parts of a reduction's body, in order, once each.
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
-    `relu(x * a + b)` is staged as its value, one that is converted as what it is converted from); for anything else the
-    reads. `own` names values of earlier reductions, which
-    live in registers.
+    `relu(x * a + b)` is staged as its value, a converted one as its unconverted value); for any other body the reads.
+    `own` names values of earlier reductions, which live in registers.
     """
     return _operands(reduction, frozenset(own))
 
@@ -166,18 +175,19 @@ def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
 
 
 def is_tiled(reduction: Reduction, axes: Iterable[Var], own: Iterable[str] = ()) -> bool:
-    """Whether a reduction over instances `axes` is a contraction each of whose operands is used several times.
+    """Return whether each operand of a contraction over `axes` is reused.
 
-    Where one has an element for each term, none of which is used twice, what its row is weighed with makes it no
-    product of matrices: it is distributed over threads like any sum of that row.
+    Where an operand has an element for each term, none of them reused, the weights of its row do not make it a product
+    of matrices: it is distributed over threads like any sum of that row.
     """
     every = {*axes, *reduction.reduce}
     return is_contraction(reduction, own) and not any(every <= expr_variables(p) for p in operands(reduction, own))
 
 
 def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
-    """Whether a reduced axis touches two or more operands that other axes tell apart (DeepCuts Table 2, `complex`):
-    an element of one is then used with several of another.
+    """Return whether a reduced axis touches operands with different other axes.
+
+    An element of one is then used with several of another (DeepCuts Table 2, `complex`).
     """
     if not isinstance(reduction.body, Call) or reduction.combine != "sum" or reduction.along:
         return False
@@ -185,34 +195,39 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     return any(len({used for used in parts if axis in used}) >= 2 for axis in reduction.reduce)
 
 
-# ---- what one segment leaves to the next in parts
+# ---- intermediate axes that are streamed in blocks from one segment to the next
 
-#: Elements of an axis between two products from which on tiles come in parts of it, whatever the products are.
+#: Elements of an axis between two products from which on it is streamed in blocks, for any products.
 LONG_AXIS = 1024
 
 
 def axis_in_parts(group: FusedGroup) -> int | None:
-    """Return the position of the axis of the first of two segments along which the last one adds up whatever it reads
-    of that segment; None where there is no such axis, or are not two segments.
+    """Return the axis that can be streamed between two segments.
+
+    It is the position of the axis of the first segment along which the last one sums everything that it reads of that
+    segment; None without such an axis, or without two segments.
 
         h[i, j] = f(sum_c x[i, c] * w[j, c]);   y[i, k] = sum_j h[i, j] * v[j, k]
           ->   for each part of j:  h of that part;   y[i, k] += sum over the part of h[i, j] * v[j, k]
 
-    A block then has room for a part of h, not for all of it. That asks nothing of f, and of the sums only that each
-    takes every element of h that it needs along that one axis, once.
+    A block then has room for a part of h, not for all of it. This holds for any f, and for sums that each take
+    every element of h that they need along that one axis, once.
     """
     found = _axis(group.segments, group.shared) if len(group.segments) == 2 else None
     return None if found is None else found[0]
 
 
 def parted_rows(group: FusedGroup) -> frozenset[Var]:
-    """Return the reduced variables of the last segment that run along that axis."""
+    """Return the last segment's reduced variables along the streamed axis."""
     found = _axis(group.segments, group.shared) if len(group.segments) == 2 else None
     return frozenset() if found is None else found[1]
 
 
 def takes_parts(group: FusedGroup) -> int | None:
-    """Return that axis where tiles are to come in parts of it: of several products, or where no tile has all of it."""
+    """Return the streamed axis where streaming is required.
+
+    Required with several products, or where no tile holds the whole axis.
+    """
     axis = axis_in_parts(group)
     if axis is None or (not sizes_depend(group) and group.segments[0].axes[axis].extent <= LONG_AXIS):
         return None
@@ -220,7 +235,10 @@ def takes_parts(group: FusedGroup) -> int | None:
 
 
 def sizes_depend(group: FusedGroup) -> bool:
-    """Whether the sizes of a group's segments have to fit one another: those of few points do."""
+    """Return whether the tile sizes of segments depend on each other.
+
+    Such groups have few candidate schedules.
+    """
     return len(group.segments) > 2 or (len(group.segments) > 1 and any(len(s.reductions) > 1 for s in group.segments))
 
 
@@ -233,7 +251,7 @@ def _axis(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[int, 
     own = {r.name for r in last.reductions}
     if not own or any(r.tensor in written for o in last.outputs for r in reads(o.body)):
         return None
-    found = [_summed(reduction, written, own, first.axes) for reduction in last.reductions]
+    found = [_sum_axes(reduction, written, own, first.axes) for reduction in last.reductions]
     common = frozenset.intersection(*(frozenset(each) for each in found))
     if not common:
         return None
@@ -241,24 +259,22 @@ def _axis(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[int, 
     return place, frozenset(each[place] for each in found)
 
 
-def _summed(reduction: Reduction, written: dict[str, Output], own: set[str], axes: tuple[Var, ...]) -> dict[int, Var]:
-    """Return the axes of the first segment that a reduction of the last one runs along in all that it reads of it, each
-    with the variable that does.
-    """
+def _sum_axes(reduction: Reduction, written: dict[str, Output], own: set[str], axes: tuple[Var, ...]) -> dict[int, Var]:
+    """Map each axis of the first segment that a reduction sums in all its reads of that segment to its variable."""
     every = reads(reduction.body)
     passed = [r for r in every if r.tensor in written]
     if reduction.along or not passed or any(r.tensor in own for r in every):
         return {}
     found: dict[int, Var] = {}
     for row in reduction.reduce:
-        places = {_along(read, written[read.tensor], row, axes) for read in passed}
+        places = {_enumerated_axis(read, written[read.tensor], row, axes) for read in passed}
         if len(places) == 1 and (place := places.pop()) is not None:
             found[place] = row
     return found
 
 
-def _along(read: Read, output: Output, row: Var, axes: tuple[Var, ...]) -> int | None:
-    """Return the axis that a variable takes the elements of, one by one, in a tensor that an output writes."""
+def _enumerated_axis(read: Read, output: Output, row: Var, axes: tuple[Var, ...]) -> int | None:
+    """Return the axis whose elements a variable enumerates in a tensor that an output writes."""
     moving = [d for d, index in enumerate(read.indices) if row in variables(index)]
     if len(moving) != 1 or read.guards or read.indices[moving[0]] != as_index(row):
         return None

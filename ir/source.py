@@ -1,11 +1,11 @@
-"""Source text and spans, and how a message points into the text."""
+"""Source text, spans, and messages that point into the text."""
 
 from __future__ import annotations
 
 from attrs import field, frozen
 
-#: Most characters of a line that a message shows.
-_LONGEST = 160
+#: Characters of a line that a message shows at most.
+_MAX_LINE_CHARACTERS = 160
 
 
 @frozen
@@ -41,7 +41,7 @@ class Span:
         return f"{self.source.name}:{line}:{column}"
 
     def render(self, message: str, hint: str = "", severity: str = "error") -> str:
-        """Return the message with its position, the source line and a caret under the span."""
+        """Return the message with position, source line and a caret."""
         line, column = self.source.line_column(self.start)
         text, column = _cut(self.source.line(line), column)
         width = max(1, min(self.end - self.start, len(text) - column + 1))
@@ -52,9 +52,9 @@ class Span:
 
 def _cut(text: str, column: int) -> tuple[str, int]:
     """Return the part of a long line around a column, and the column in it: a document may be one line."""
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_LINE_CHARACTERS:
         return text, column
-    start = max(0, min(column - 1 - _LONGEST // 4, len(text) - _LONGEST))
-    part = text[start : start + _LONGEST]
-    left, right = "... " if start else "", " ..." if start + _LONGEST < len(text) else ""
+    start = max(0, min(column - 1 - _MAX_LINE_CHARACTERS // 4, len(text) - _MAX_LINE_CHARACTERS))
+    part = text[start : start + _MAX_LINE_CHARACTERS]
+    left, right = "... " if start else "", " ..." if start + _MAX_LINE_CHARACTERS < len(text) else ""
     return f"{left}{part}{right}", column - start + len(left)

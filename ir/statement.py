@@ -6,9 +6,9 @@ A statement computes elements of one tensor, either pointwise or by a reduction:
     target[write(axes)] = combine over reduce of body(axes, reduce)
     target[p] = into over all axes with write(axes) = p of body(axes)
 
-A `Program` is what an instantiated operation or a fused group means: typed tensors and an ordered list of statements.
+A `Program` is the meaning of an instantiated operation or a fusion group: typed tensors and ordered statements.
 Statements of a recurrence have a *step*, the axis of time: neighbours with the same step are all computed at its first
-value, then all at its second, so that one may read what another wrote a step before.
+value, then all at its second, so that one may read elements that another wrote a step before.
 
     h[0, n] = 0                                            for n
     m[t, n] = sum over q of r[n, q] * h[t, q]              for t, n      step t
@@ -46,18 +46,19 @@ def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
 
 @frozen(cache_hash=True)
 class Statement:
-    """One assignment, for all values of its axes.
+    """Assignment for all values of its axes.
 
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
-    as an integer. `step` is the axis of a recurrence, one of `axes`. Where the elements along an axis are all found
-    from one row of terms, `along` is that axis: a kernel holds the row and computes them together. It changes no value.
-    `span` is the text that says it, for messages.
+    as an integer. `step` is the axis of a recurrence, one of `axes`. `along` is the scan axis, along which all elements
+    derive from one row of terms: a kernel holds the row and computes them together. It changes no value. `span` is the
+    statement's text, for messages.
 
-    Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors:
-    every element of `target` is that reduction of all that arrives there, or of nothing. What an integer sends outside
-    of the tensor arrives nowhere. Such a statement writes the whole tensor; where a statement before it does so too, it
-    adds to that. The result is the same each time, unless it is `atomic`: then things arrive in any order.
+    Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors
+    (a scatter): every element of `target` is that reduction of all values that arrive there, or of nothing. A value
+    whose integer lies outside of the tensor is dropped. Such a statement writes the whole tensor; where a statement
+    before it does so too, it adds to that. The result is deterministic, unless it is `atomic`: then values arrive in
+    any order.
     """
 
     target: str
@@ -85,12 +86,13 @@ class Statement:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether there is no reduction, neither of what is read nor of what arrives."""
+        """Return whether there is no reduction, neither of reads nor by `into`."""
         return self.combine is None and self.into is None
 
     def own_dims(self, shape: tuple[int, ...]) -> dict[int, Var]:
-        """Return the dims of a target of that shape along which each value of an axis writes its own element, each with
-        its axis.
+        """Map target dims to the axes that enumerate their elements.
+
+        `shape` is the target's. Each value of such an axis writes its own element.
         """
         found: dict[int, Var] = {}
         for number, (index, extent) in enumerate(zip(self.write, shape, strict=True)):
@@ -101,7 +103,10 @@ class Statement:
 
     @property
     def arrives_where(self) -> Expr | None:
-        """The condition under which something arrives (`into`): else the body is the identity, and goes nowhere."""
+        """Condition under which a value arrives (`into`).
+
+        Elsewhere the body is the identity, and has no effect.
+        """
         body = self.body
         if (
             self.into is None
@@ -115,7 +120,7 @@ class Statement:
 
     @property
     def is_identity_write(self) -> bool:
-        """Whether the element written is named by the axes themselves, in order."""
+        """Return whether the axes in order are the write's indices."""
         return len(self.axes) == len(self.write) and all(
             w == as_index(a) for w, a in zip(self.write, self.axes, strict=True)
         )
@@ -125,7 +130,7 @@ class Statement:
 class Program:
     """Typed tensors and statements in order of definition.
 
-    `inputs` are read and never written, `outputs` are what is kept; every other tensor is an intermediate. `constants`
+    `inputs` are read and never written, `outputs` are the results; every other tensor is an intermediate. `constants`
     holds small tables (Winograd matrices, twiddles) whose values lowering may fold, as nested tuples in row-major
     order.
     """
@@ -142,7 +147,10 @@ class Program:
 
 
 def runs(statements: Iterable[Statement]) -> Iterator[tuple[Var | None, tuple[Statement, ...]]]:
-    """Yield neighbours with the same step together, with their step: a recurrence, or statements one after another."""
+    """Yield neighbours with the same step together, with their step.
+
+    They are a recurrence, or without a step consecutive statements.
+    """
     for step, run in groupby(statements, key=lambda statement: statement.step):
         yield step, tuple(run)
 

@@ -1,5 +1,6 @@
-"""What the compiler knows of a machine, as numbers and capabilities. Passes ask these;
-no pass knows a target's name.
+"""Description of a machine, as numbers and capabilities.
+
+Passes query these; no pass knows a target's name.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from attrs import frozen
 
 @frozen
 class Target:
-    """A device: Table 5 of DeepCuts and what the `bound` model needs besides.
+    """Device: Table 5 of DeepCuts and further parameters of the lower bound.
 
     Rates are per second, sizes in bytes, times in seconds unless a name says otherwise.
     """
 
     name: str
     dialect: str  #: source language: "cuda" or "opencl"
-    arch: str  #: what the toolchain calls it ("sm_90"), "" where it needs none
+    arch: str  #: the toolchain's name of it ("sm_90"), "" where it needs none
     NUM_SM: int
     PERF_peak: float  #: fp32 FLOP/s
     BW_global: float  #: bytes/s
@@ -39,20 +40,18 @@ class Target:
     l2_bytes: int
     launch_time: float
     dram_latency: float
-    barrier_clocks: float  #: what one block-wide barrier costs at least
+    barrier_clocks: float  #: least cost of one block-wide barrier
     vector_bytes: int  #: widest load or store of one thread
-    async_copy: bool  #: whether global-to-shared copies run behind the thread's back
+    async_copy: bool  #: whether global-to-shared copies may be asynchronous
     sector_bytes: int = 32
     parameter_bytes: int = 1024  #: of the parameters of one launch
     lockstep: bool = (
-        True  #: lanes of a warp run side by side, and other warps hide latency; else a core runs thread after thread
+        True  #: lanes of a warp run in lockstep, and other warps hide latency; else a core runs thread after thread
     )
-    banked: bool = True  #: shared memory has banks, so that lanes get into each other's way there
+    banked: bool = True  #: shared memory has banks, so that lanes may conflict there
     warm_caches: bool = False  #: data may be in the caches when a kernel starts
     on_host: bool = False  #: kernels run on the processor that compiles them
     atoms: tuple[
         tuple[str, float], ...
-    ] = ()  #: matrix atoms by name (`ir.atoms`), with the clocks one takes a quarter SM
-    first_load: float = (
-        0.0  #: what a kernel takes to load one line that no cache holds, and to store it, where that was measured
-    )
+    ] = ()  #: matrix instructions by name (`ir.matrix_instructions`), with the clocks one takes a quarter SM
+    first_load: float = 0.0  #: measured seconds of a kernel that loads one uncached line and stores it

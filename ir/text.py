@@ -1,15 +1,11 @@
-"""The text form of Index IR, schedules, Kernel IR and data-flow graphs: printed, and parsed back to what was printed.
+"""Text form of Index IR, schedules, Kernel IR and data-flow graphs.
+
+Parsing a printed text returns an equal object.
 
     var n < 1, k < 2, p < 4, q < 4, c < 2
 
-    group {
-      tensor x: f32[1, 2, 4, 4]
-      ...
-      segment (n, k, p, q) {
-        reduce acc = sum over (c) of x[n, c, p, q] * f[k, c]
-        output y[n, k, p, q] = max(acc[n, k, p, q], 0.0)
-      }
-    }
+`FORMS` lists the form of each class; printer and parser both follow it, so a new class needs a line there and nothing
+else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
 
 `FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
 else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
@@ -55,7 +51,7 @@ from .tokens import Tokens, quote
 
 #: A name, or a string.
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
-_RESERVED = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
+_KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
 
 FORMS: dict[type, Form] = {
     # Index IR
@@ -159,16 +155,22 @@ FORMS: dict[type, Form] = {
 
 
 def print_ir(node: Any) -> str:
-    """Return the text of a node of any class in `FORMS` that is not a value, ending in a newline."""
-    names = IndexNames(_RESERVED)
+    """Return the text of a node, ending in a newline.
+
+    Its class is any class in `FORMS` that is not a value.
+    """
+    names = IndexNames(_KEYWORDS)
     names.declare(variables_of(node))
     head = names.declarations()
     return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])
 
 
 def renamed_text(text: str, names: Mapping[str, str]) -> str:
-    """Return the text of a node as if its tensors had other names, by their own: plain ones, which nothing else has."""
-    return _WORD.sub(lambda word: quote(names[word[0]], _RESERVED) if word[0] in names else word[0], text)
+    """Rename the tensors in a printed text.
+
+    The names are plain identifiers that nothing else in the text has.
+    """
+    return _WORD.sub(lambda word: quote(names[word[0]], _KEYWORDS) if word[0] in names else word[0], text)
 
 
 def parse_ir(text: str, name: str = "<ir>") -> Any:

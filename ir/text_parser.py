@@ -1,4 +1,4 @@
-"""Parsing IR by forms."""
+"""Parser of IR by forms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from .types import DType, TensorType, as_float
 
 @define
 class Parser:
-    """Reads nodes by the forms of their classes; `values` are the values of the data-flow graph being read."""
+    """Reader of nodes by the forms of their classes.
+
+    `values` are the values of the data-flow graph being read.
+    """
 
     forms: Mapping[type, Form]
     tokens: Tokens
@@ -50,7 +53,10 @@ class Parser:
         return self.node(members(Root))
 
     def nodes(self, classes: Sequence[type], values: bool) -> tuple[Any, ...]:
-        """Read nodes as far as they go, and the values of a data-flow graph between them."""
+        """Read all nodes that follow.
+
+        With `values`, the values of a data-flow graph may stand between them.
+        """
         found: list[Any] = []
         while True:
             if values and self.tokens.follows("%"):
@@ -100,7 +106,7 @@ class Parser:
                 record[part.name] = True if part.flag else self._slot(types[part.name], part)
 
     def _maybe(self, maybe: Maybe, record: dict[str, Any], types: Mapping[str, Any]) -> None:
-        lead = int(isinstance(maybe.parts[0], Slot))  # a name may stand before the words that tell
+        lead = int(isinstance(maybe.parts[0], Slot))  # a name may stand before the deciding words
         word = maybe.parts[lead]
         assert isinstance(word, Word)
         if self.tokens.follows(*word.tokens, ahead=lead):
@@ -145,12 +151,12 @@ class Parser:
         """Read a literal or a value defined above, of one of the classes."""
         token = self.tokens.peek()
         literal = parse_literal(self.tokens)
-        value = self._named() if literal is None else Literal(*literal)
+        value = self._defined_value() if literal is None else Literal(*literal)
         if not isinstance(value, kinds):
             raise ParseError(f"expected a {self.forms[kinds[0]].keyword}, found another value", self.tokens.span(token))
         return value
 
-    def _named(self) -> Value:
+    def _defined_value(self) -> Value:
         token = self.tokens.peek()
         self.tokens.expect("%")
         number = self.tokens.take("number", "the number of a value").text

@@ -1,4 +1,4 @@
-"""Printing IR by forms."""
+"""Printer of IR by forms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _INDENT = "  "
 
 
 def variables_of(node: object) -> dict[Var, None]:
-    """Return every variable of a tree of attrs classes, in order of first occurrence."""
+    """Return every variable of a tree of attrs classes.
+
+    The order is that of first occurrence.
+    """
     found: dict[Var, None] = {}
     seen: set[int] = set()
     stack: list[object] = [node]
@@ -61,17 +64,23 @@ def _last_first(kind: Any) -> tuple[str, ...]:
 
 @define
 class Printer:
-    """Prints nodes by the forms of their classes; `values` names the values of the data-flow graph being printed."""
+    """Printer of nodes by the forms of their classes.
+
+    `values` names the values of the data-flow graph being printed.
+    """
 
     forms: Mapping[type, Form]
     names: IndexNames
     values: dict[Value, str] = field(factory=dict)
 
     def node(self, node: Any) -> Iterator[str]:
-        """Yield the lines of a node, and before a root those of the values it needs that are not printed yet."""
+        """Yield the lines of a node.
+
+        A root comes after the lines of its values that are not printed yet.
+        """
         form = self.forms[type(node)]
         if isinstance(node, members(Root)):
-            yield from self._needed(node)
+            yield from self._value_lines(node)
         types, defaults = field_types(type(node)), field_defaults(type(node))
         record = {name: getattr(node, name) for name in types}
         head = self._parts(form.head, record, types, defaults)
@@ -100,7 +109,7 @@ class Printer:
         for element in record[section.name]:
             yield from self.node(element)
 
-    def _needed(self, root: Root) -> Iterator[str]:
+    def _value_lines(self, root: Root) -> Iterator[str]:
         """Yield a line for every value that a root needs and that has no name yet."""
         for value in post_order(operand_nodes(root)):
             if value in self.values or isinstance(value, Literal):

@@ -1,5 +1,6 @@
-"""Tokens of the IR's text form (a comment runs from `#` to the end of its line), and a stream of them that reports
-errors with spans.
+"""Tokens of the IR's text form, and a stream of them.
+
+A comment runs from `#` to the end of its line. Errors are reported with spans.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @frozen
 class Token:
-    """One token: its kind ("string", "number", "word", "mark" or "end"), text and offset."""
+    """Token: kind, text and offset.
+
+    The kind is "string", "number", "word", "mark" or "end".
+    """
 
     kind: str
     text: str
@@ -35,7 +39,7 @@ class Token:
 
 
 def tokenise(source: Source) -> tuple[Token, ...]:
-    """Split a text into tokens, the last of them an empty one of kind "end".
+    """Split a text into tokens; the last one has kind "end".
 
     Raises `ParseError` at a character that begins no token.
     """
@@ -52,8 +56,9 @@ def tokenise(source: Source) -> tuple[Token, ...]:
 
 
 def quote(name: str, reserved: Container[str]) -> str:
-    """Return a name as the text form writes it: bare where it is an identifier and no word of the language, else a JSON
-    string.
+    """Return a name in text form.
+
+    It is bare where it is an identifier and no word of the language, else a JSON string.
     """
     return name if _PLAIN.fullmatch(name) and name not in reserved else json.dumps(name)
 
@@ -81,11 +86,11 @@ class Tokens:
         return ParseError(f"expected {expected}, found {found}", self.span(token))
 
     def span(self, token: Token) -> Span:
-        """Return where a token stands."""
+        """Return the span of a token."""
         return Span(self.source, token.start, token.start + max(1, len(token.text)))
 
     def follows(self, *texts: str, ahead: int = 0) -> bool:
-        """Whether the coming tokens, or those further on, are these marks or words."""
+        """Return whether these marks or words come next, after `ahead` tokens."""
         coming = [self.peek(ahead + number) for number in range(len(texts))]
         return all(t.kind in ("mark", "word") and t.text == text for t, text in zip(coming, texts, strict=True))
 
@@ -126,7 +131,10 @@ class Tokens:
         return sign * int(token.text)
 
     def number(self) -> int | float:
-        """Take a number: an integer where it has neither point nor exponent; `inf` and `nan` are floats."""
+        """Take a number.
+
+        It is an integer where it has neither point nor exponent; `inf` and `nan` are floats.
+        """
         sign = -1 if self.accept("-") else 1
         token = self.peek()
         if token.kind != "number" and token.text not in ("inf", "nan"):
@@ -136,6 +144,6 @@ class Tokens:
 
 
 def number_text(value: float) -> str:
-    """Return a number as briefly as it reads back: `0`, `-1.5`, `1e-05`, `inf`."""
+    """Return a number in short form: `0`, `-1.5`, `1e-05`, `inf`."""
     text = repr(as_float(value))
     return text[:-2] if text.endswith(".0") else text

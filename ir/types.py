@@ -1,4 +1,4 @@
-"""Element types, in a table with a row for each that says all a number of it means, and tensor types.
+"""Element types, as a table, and tensor types.
 
 Half types (f16, bf16) are stored narrow and computed in f32: a value is rounded, to nearest and of two nearest to the
 even one, where it is stored and where it is converted to its type. A new type is a row here, its name in `DType`, and
@@ -23,12 +23,13 @@ from attrs import frozen
 
 @frozen
 class Element:
-    """What numbers of a type are.
+    """Properties of the numbers of an element type.
 
     `numpy` names NumPy's type of the same numbers (bf16's is registered by `ml_dtypes`), `size` counts bytes in memory.
-    `arithmetic` is the type that a kernel holds values in and computes with, `accumulator` the one in which it adds up
-    and compares many, and `wide` the one in which a sum of them that is divided again (a mean) is exact, or as exact as
-    the type itself. `digits` counts the bits of a significand, the leading one included, or of an integer's magnitude.
+    `arithmetic` is the type that a kernel holds values in and computes with, `accumulator` the one in which it
+    accumulates and compares, and `wide` the one in which a sum of them that is divided again (a mean) is exact, or as
+    exact as the type itself. `digits` counts the bits of a significand, the leading one included, or of an integer's
+    magnitude.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Element:
 
     @property
     def epsilon(self) -> float:
-        """The distance from 1 to the next number; 0 where nothing is rounded."""
+        """The distance from 1 to the next number; 0 without rounding."""
         return 2.0 ** (1 - self.digits) if self.kind == "float" else 0.0
 
     @property
@@ -66,7 +67,7 @@ class Element:
 
     @property
     def nan(self) -> bool:
-        """Whether the type has a NaN, which then propagates."""
+        """Return whether the type has a NaN, which then propagates."""
         return self.kind == "float"
 
 
@@ -109,7 +110,7 @@ class DType(Enum):
 
     @property
     def element(self) -> Element:
-        """The type's row: its width, what it is computed in, its limits."""
+        """The type's row: its width, arithmetic type and limits."""
         return ELEMENTS[self.value]
 
     @property
@@ -134,16 +135,16 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds real numbers."""
+        """Return whether it holds real numbers."""
         return self.element.kind == "float"
 
     @property
     def is_int(self) -> bool:
-        """Whether it holds integers (bool is not one)."""
+        """Return whether it holds integers (bool is not one)."""
         return self.element.kind in ("signed", "unsigned")
 
     def holds(self, value: float | int | bool) -> bool:
-        """Whether a number is one of this type, rounding of real numbers aside."""
+        """Return whether a number is one of this type, except for rounding."""
         if self.is_float:
             return True
         return (
@@ -159,17 +160,23 @@ _FROM_NUMPY = {t.numpy: t for t in DType}
 
 
 def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType | None:
-    """Return the element type of a NumPy dtype, or None where there is none."""
+    """Return the element type of a NumPy dtype, None without one."""
     return _FROM_NUMPY.get(np.dtype(dtype))
 
 
 def as_float(value: float | int | bool) -> float | int:
-    """Return a number as a float, or as it is where no float is the same number (the greatest integers of 64 bits)."""
+    """Return a number as a float where that is exact.
+
+    The greatest integers of 64 bits, which no float equals, stay integers.
+    """
     return float(value) if value != value or float(value) == value else value
 
 
 def exactly(value: float | int | bool) -> object:
-    """Return what is equal for the same numbers only: in Python the two zeros of a float are equal."""
+    """Return a key that differs for the two zeros of a float.
+
+    In Python these are equal.
+    """
     return value if value else (value, math.copysign(1.0, value))
 
 

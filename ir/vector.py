@@ -1,4 +1,4 @@
-"""When neighbouring elements may be moved as one vector, and how many of them."""
+"""Vectorised accesses of neighbouring elements."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16)
 
 
 def vector_widths(dtype: DType) -> tuple[int, ...]:
-    """Return how many neighbours of an element type one access may move between memory and registers, most first."""
+    """Return the vector widths of an element type, widest first.
+
+    A width counts the neighbours that one access moves between memory and registers.
+    """
     if dtype not in VECTOR_TYPES:
         return ()
     return tuple(n for n in (8, 4, 2) if n * dtype.size <= WIDEST_BYTES)
 
 
 def longest_vector(dtypes: Iterable[DType], nbytes: int) -> int:
-    """Return how many neighbours a thread takes at once where one access moves `nbytes`: as many as the narrowest
-    numbers among some element types allow, wider ones take several accesses.
+    """Return the neighbours that a thread takes at once.
+
+    One access moves `nbytes`: as many as the narrowest numbers among some element types allow, wider ones take several
+    accesses.
     """
     narrowest = min((d.size for d in dtypes if d.is_float), default=4)
     return max(nbytes // 4, min(nbytes, WIDEST_BYTES) // narrowest)
 
 
 def vector_address(address: Index, var: Var) -> Index | None:
-    """Return the address of element 0 if `var` walks neighbours from an aligned start (a multiple of its extent), else
-    None.
+    """Return the address of element 0 of an aligned vector.
+
+    `var` walks neighbours from an aligned start (a multiple of its extent); None elsewhere.
     """
     if address.coefficient(var) != 1:
         return None
@@ -46,7 +52,10 @@ def vector_address(address: Index, var: Var) -> Index | None:
 
 
 def vector_guards(guards: Sequence[Guard], var: Var) -> tuple[Guard, ...] | None:
-    """Return guards that hold for the whole vector or for none of it, or None where one could split it."""
+    """Return guards that hold for whole vectors or for nothing of them.
+
+    None where one could split a vector.
+    """
     result: list[Guard] = []
     width = var.extent
     for guard in guards:

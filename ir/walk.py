@@ -1,7 +1,7 @@
-"""Walking indices and scalar expressions: what occurs in them, and the same ones with something replaced.
+"""Traversal and rewriting of indices and scalar expressions.
 
-Nothing here knows a kind of primary or of node: what each is made of, and how it is made again, is told by its class.
-So a new kind is walked everywhere once its class says so. *Every* index of an expression means those of guards too.
+The class of each kind of primary or of node defines its parts and its reconstruction, so that a new kind is walked
+everywhere. *Every* index of an expression means those of guards too.
 """
 
 from __future__ import annotations
@@ -38,20 +38,22 @@ def variables(index: Index) -> frozenset[Var]:
 
 @lru_cache(maxsize=1 << 17)
 def indirects(index: Index) -> tuple[Indirect, ...]:
-    """Return every indirect read that occurs anywhere in the index, inner ones first."""
+    """Return every indirect read anywhere in the index, inner ones first."""
     return tuple(dict.fromkeys(primary for primary in primaries(index) if isinstance(primary, Indirect)))
 
 
 def lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """Return guards, each once, with those that look up elements behind the others: they are tested from left to right,
-    and the others say which elements there are.
+    """Return guards once each, with those that look up elements last.
+
+    They are tested from left to right, and the others bound the lookups.
     """
     return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))
 
 
 def map_primaries(index: Index, change: Callable[[Primary, tuple[Index, ...]], Index | None]) -> Index:
-    """Build an index again, simplified: `change` is told each primary and its new parts, and says what stands for it;
-    None keeps its kind.
+    """Rebuild an index, simplified, with some primaries replaced.
+
+    `change` gets each primary and its new parts, and returns its replacement; None keeps its kind.
     """
     result = Index(index.const)
     for primary, factor in index.terms:
@@ -78,17 +80,17 @@ def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
 def rename_index(index: Index, names: Mapping[str, str]) -> Index:
     """Replace the names of tensors that the index reads."""
 
-    def renamed(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+    def rename(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         if not isinstance(primary, Indirect):
             return None
         return Index(
             0, ((Indirect(names.get(primary.tensor, primary.tensor), parts, primary.extent, primary.wraps), 1),)
         )
 
-    return map_primaries(index, renamed) if indirects(index) else index
+    return map_primaries(index, rename) if indirects(index) else index
 
 
-# ---- what occurs in an expression
+# ---- contents of an expression
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -99,7 +101,10 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def distinct(expr: Expr) -> Iterator[Expr]:
-    """Yield every object of an expression once, operands first: transforms share most of their subexpressions."""
+    """Yield every object of an expression once, operands first.
+
+    Transforms share most of their subexpressions.
+    """
     seen: set[int] = set()
     stack = [(expr, False)]
     while stack:
@@ -132,12 +137,18 @@ def expr_variables(expr: Expr) -> frozenset[Var]:
 
 @lru_cache(maxsize=1 << 16)
 def expr_indirects(expr: Expr) -> tuple[Indirect, ...]:
-    """Return the distinct elements of integer tensors that the expression's indices are made of, inner ones first."""
+    """Return the distinct indirect reads in an expression's indices.
+
+    Inner ones come first.
+    """
     return tuple(dict.fromkeys(found for index in indices(expr) for found in indirects(index)))
 
 
 def tensors_read(expr: Expr) -> tuple[str, ...]:
-    """Return the tensors that an expression reads, as values first, then in indices; each once."""
+    """Return the tensors that an expression reads, each once.
+
+    Those read as values come first, then those in indices.
+    """
     values, places = (r.tensor for r in reads(expr)), (i.tensor for i in expr_indirects(expr))
     return tuple(dict.fromkeys((*values, *places)))
 
@@ -146,8 +157,9 @@ def tensors_read(expr: Expr) -> tuple[str, ...]:
 
 
 def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `leaf` to every node without operands; what is one object before is one object
-    afterwards.
+    """Rebuild bottom-up, applying `leaf` to every node without operands.
+
+    Shared objects stay shared.
     """
     done: dict[int, Expr] = {}
 
@@ -167,8 +179,9 @@ def _with(node: Expr, children: tuple[Expr, ...]) -> Expr:
 
 
 def map_indices(expr: Expr, move: MoveIndex, check: MoveGuards | None = None) -> Expr:
-    """Replace every index of an expression; `check` says what becomes of the guards of a node, by default the same of
-    moved indices.
+    """Replace every index of an expression.
+
+    `check` maps the guards of a node, by default to the same guards of moved indices.
     """
     return rebuild(expr, lambda node: node.with_indices(move, check or (lambda guards: map_guards(guards, move))))
 
@@ -210,7 +223,10 @@ def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
 
 
 def rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """Replace the names of tensors that the expression reads, as values and in indices."""
+    """Replace the names of tensors that the expression reads.
+
+    This holds for values and for indices.
+    """
 
     def move(index: Index) -> Index:
         return rename_index(index, names)
@@ -218,11 +234,11 @@ def rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
     def leaf(node: Expr) -> Expr:
         moved = any(map(indirects, node.own_indices))
         made = node.with_indices(move, lambda guards: map_guards(guards, move)) if moved else node
-        return _renamed(made, names) if isinstance(made, Read) else made
+        return _rename_read(made, names) if isinstance(made, Read) else made
 
     return rebuild(expr, leaf)
 
 
-def _renamed(read: Read, names: Mapping[str, str]) -> Read:
+def _rename_read(read: Read, names: Mapping[str, str]) -> Read:
     name = names.get(read.tensor, read.tensor)
     return read if name == read.tensor else Read(name, read.indices, read.guards, read.fill)

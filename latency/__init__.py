@@ -1,4 +1,6 @@
-"""How long will a layer take on a GPU, and which kernel will run? Models fitted to profiles; no GPU is needed to ask.
+"""Latency prediction of layers and kernels by models fitted to profiles.
+
+Prediction needs no GPU:
 
 cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h200").us
 """

@@ -1,4 +1,4 @@
-"""Questions in the words of users: an operation's name, a shape, a target."""
+"""Queries by an operation's name, a shape and a target."""
 
 from __future__ import annotations
 
@@ -18,30 +18,35 @@ _IMAGE, _WINDOW = ("n", "c", "h", "w"), ("window", "stride", "padding")
 _NAMES: Mapping[str, tuple[str, ...]] = {"linear": ("rows", "inputs", "outputs")} | {
     op: (*_IMAGE, *_WINDOW) if op in POOLS else _IMAGE for op in OPERATIONS
 }
-#: The largest size; what lies beyond is a slip of the pen.
-_LARGEST = 10**9
+#: The largest size; larger numbers are typing errors.
+_MAX_SIZE = 10**9
 
 
 def find_own_kernels(target: str) -> OwnKernels:
-    """Return the model of the kernels that `cuts` would tune for a target, in strict fp32. Raises `UsageError` as
-    below.
+    """Return the model of the kernels that `cuts` would tune.
+
+    They are for a target, in strict fp32. Raises `UsageError` for a machine without a profile.
     """
-    return own_kernels(_profiled(target))
+    return own_kernels(_profile_name(target))
 
 
 def find_own_plans(target: str) -> OwnPlans:
-    """Return the model of the plans that `cuts` would tune for a target, in strict fp32. Raises `UsageError` as
-    below.
+    """Return the model of the plans that `cuts` would tune.
+
+    They are for a target, in strict fp32. Raises `UsageError` for a machine without a profile.
     """
-    return own_plans(_profiled(target))
+    return own_plans(_profile_name(target))
 
 
 def find_predictor(target: str, precision: str, state: str) -> Predictor:
-    """Return the models of a target: `h200` or `cuda:h200`. Raises `UsageError` for a machine without a profile."""
-    return predictor(_profiled(target), precision, state)
+    """Return the models of a target: `h200` or `cuda:h200`.
+
+    Raises `UsageError` for a machine without a profile.
+    """
+    return predictor(_profile_name(target), precision, state)
 
 
-def _profiled(target: str) -> str:
+def _profile_name(target: str) -> str:
     name = target.lower().removeprefix("cuda:")
     if name not in known_profiles():
         raise UsageError(
@@ -54,12 +59,12 @@ def _profiled(target: str) -> str:
 def predict(
     op: str, shape: Mapping[str, int] | Sequence[int], target: str, *, precision: str = "fp32", state: str = "cold"
 ) -> Prediction:
-    """Return how long one operation takes on a machine: microseconds, the interval that holds nine of ten, kernels,
-    warnings.
+    """Predict the time of one operation on a machine.
 
-    `op` is "conv2d" (`shape` names its sizes, as `convolution.convolution` says), "linear" ((rows, inputs, outputs)),
-    or one of `simple_model.OPERATIONS` ((n, c, h, w), with window, stride and padding for pools). `state` is "cold", or
-    "warm" where the input was just written. Raises `UsageError` for anything that was not profiled by that name and for
+    The prediction has microseconds, the interval that holds nine of ten, kernels, and warnings. `op` is "conv2d"
+    (`shape` names its sizes, as for `convolution.convolution`), "linear" ((rows, inputs, outputs)), or one of
+    `simple_model.OPERATIONS` ((n, c, h, w), with window, stride and padding for pools). `state` is "cold", or "warm"
+    where the input was just written. Raises `UsageError` for anything that was not profiled by that name and for
     impossible sizes.
     """
     asked = find_predictor(target, precision, state)
@@ -80,8 +85,8 @@ def _sizes(op: str, shape: Mapping[str, int] | Sequence[int]) -> tuple[int, ...]
     if len(sizes) != len(names):
         raise UsageError(f"'{op}' has {len(names)} sizes ({', '.join(names)}), found {len(sizes)}")
     for name, value in zip(names, sizes, strict=True):
-        if not isinstance(value, int) or not (name != "padding") <= value <= _LARGEST:
-            raise UsageError(f"'{op}': size {name}: expected {int(name != 'padding')} to {_LARGEST}, found {value!r}")
+        if not isinstance(value, int) or not (name != "padding") <= value <= _MAX_SIZE:
+            raise UsageError(f"'{op}': size {name}: expected {int(name != 'padding')} to {_MAX_SIZE}, found {value!r}")
     if op in POOLS and min(sizes[2:4]) + 2 * sizes[6] < sizes[4]:
         raise UsageError(f"'{op}': a window of {sizes[4]} is larger than the image of {sizes[2]} x {sizes[3]}")
     return sizes

@@ -1,5 +1,6 @@
-"""What other models of latency would say: linear in operations, a tree of linear models, boosted trees, a line per
-kernel.
+"""Baseline latency models.
+
+They are linear in operations, a tree of linear models, boosted trees, and a line for each kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .fitting import library, one_thread
 
 
 class Baseline(Protocol):
-    """Something that is fitted to convolutions, their kernels and their microseconds, and predicts microseconds."""
+    """Model fitted to convolutions and kernels that predicts microseconds."""
 
     name: str
 
@@ -26,14 +27,17 @@ class Baseline(Protocol):
 
 
 def raw_features(layers: Convolutions) -> Floats:
-    """Return sizes as they are: the configuration, the sizes of the product, elements and operations."""
+    """Return plain sizes: configuration, product, elements and operations."""
     sizes = [layers.m, layers.n, layers.k, layers.m_in, layers.m_out, layers.flops]
     return np.concatenate([layers.table.astype(float), np.stack(sizes, axis=1).astype(float)], axis=1)
 
 
 @define
 class LinearInFlops:
-    """`t = a * operations + b` by least squares: the first baseline of the paper."""
+    """Least-squares model `t = a * operations + b`.
+
+    It is the first baseline of the paper.
+    """
 
     name: str = "linear in operations"
     _model: Any = None
@@ -61,10 +65,11 @@ class _Split:
 
 @define
 class FastDeepIoT:
-    """A binary tree whose leaves are linear models: the second baseline of the paper, after FastDeepIoT (SenSys 2018).
+    """Binary tree whose leaves are linear models.
 
-    A node is split where two linear models have the least squared error together; it stays a leaf where its own mean
-    error is below `enough` or a side would have fewer than `least` samples.
+    It is the second baseline of the paper, after FastDeepIoT (SenSys 2018). A node is split where two linear models
+    have the least squared error together; it stays a leaf where its own mean error is below `enough` or a side would
+    have fewer than `least` samples.
     """
 
     name: str = "FastDeepIoT: tree of linear models"
@@ -134,7 +139,10 @@ def _leaf_columns(layers: Convolutions) -> Floats:
 
 @define
 class BoostedTrees:
-    """Gradient-boosted trees of the logarithm of time over sizes, on the same samples."""
+    """Gradient-boosted trees of the logarithm of time over sizes.
+
+    They use the same samples.
+    """
 
     name: str = "gradient-boosted trees"
     _model: Any = None
@@ -155,11 +163,10 @@ class BoostedTrees:
 
 @define
 class LinePerKernel:
-    """One linear regression for each kernel on operations and elements (Li et al., MICRO 2023); which kernel runs a
-    forest says.
+    """Linear regression for each kernel on operations and elements.
 
-    Their work maps layers to kernels by a table of seen layers; a layer not seen needs a guess, for which ours is
-    taken.
+    It follows Li et al., MICRO 2023; a forest predicts the kernel. Their work maps layers to kernels by a table of seen
+    layers; for a layer not seen, the forest's guess is taken.
     """
 
     name: str = "linear regression per kernel"
@@ -187,5 +194,5 @@ class LinePerKernel:
 
 
 def all_baselines() -> tuple[Baseline, ...]:
-    """Return one of each, not fitted."""
+    """Return one of each baseline, not fitted."""
     return LinearInFlops(), FastDeepIoT(), BoostedTrees(), LinePerKernel()

@@ -1,8 +1,8 @@
-"""Which sizes deserve a kernel of their own when a dimension varies.
+"""Buckets of sizes that share a kernel when a dimension varies.
 
-Time rises in steps, so a size can be padded to the end of its plateau for nothing. A bucket is a run of sizes that are
-all served by its largest; the fewest buckets that waste no more than a tolerance are found from the left, each as long
-as it can be.
+Time rises in steps, so a size can be padded to the end of its plateau for free. A bucket is a run of sizes that are all
+served by its largest; the fewest buckets that waste no more than a tolerance are found from the left, each as long as
+it can be.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .convolution import Floats
 
 @frozen
 class Bucket:
-    """Sizes from `first` to `last`, all padded to `last`; `us` is its time, `waste` the most that padding costs,
-    relative.
+    """Sizes from `first` to `last`, all padded to `last`.
+
+    `us` is its time, `waste` the largest relative cost of padding.
     """
 
     first: int
@@ -28,7 +29,10 @@ class Bucket:
 
 
 def buckets(sizes: Sequence[int], us: Floats, tolerance: float = 0.05) -> tuple[Bucket, ...]:
-    """Return the fewest buckets in which padding costs at most `tolerance` of any size's own time."""
+    """Return the fewest buckets within a tolerance.
+
+    Padding costs at most `tolerance` of any size's own time.
+    """
     return tuple(_buckets(list(sizes), [float(t) for t in us], tolerance))
 
 
@@ -49,8 +53,9 @@ def _buckets(sizes: list[int], us: list[float], tolerance: float) -> Iterator[Bu
 
 @frozen
 class Plateau:
-    """Neighbouring sizes that run the same kernel with the same number of blocks: from `first` to `last`, and its rows
-    in the sweep.
+    """Neighbouring sizes with the same kernel and number of blocks.
+
+    They go from `first` to `last`, with the rows of the sweep.
     """
 
     first: int
@@ -60,7 +65,10 @@ class Plateau:
 
 
 def plateaus(sizes: Sequence[int], labels: Sequence[object]) -> tuple[Plateau, ...]:
-    """Return the runs of equal labels; a label is what a step changes: the kernel and its number of blocks."""
+    """Return the runs of equal labels.
+
+    A label has the properties that a step changes: the kernel and its number of blocks.
+    """
     found, begin = [], 0
     for i in range(1, len(sizes) + 1):
         if i == len(sizes) or labels[i] != labels[begin]:

@@ -1,4 +1,4 @@
-"""How far off predictions are, by how sure the selection was: what intervals are made of.
+"""Calibration of prediction intervals, by the confidence of the selection.
 
 The table beside the data has, for each model, quantiles of |log(predicted / measured)| of samples that were predicted
 without their case and number of input channels. `evaluate.py` writes it.
@@ -19,31 +19,34 @@ from .dataset import Profile
 
 #: Upper ends of the classes of confidence, and the part of samples that an interval should hold.
 CLASSES, COVERED = (0.4, 0.6, 0.8, 0.95, 1.01), 0.9
-#: What is taken where a model was never calibrated.
-_UNKNOWN = 0.5
+#: Width where a model was never calibrated.
+_DEFAULT_WIDTH = 0.5
 
 
 @frozen
 class Calibration:
-    """The quantile of each class of confidence."""
+    """Quantile of each class of confidence."""
 
     widths: tuple[float, ...]
 
     @classmethod
     def load(cls, profile: Profile, precision: str, state: str, part: str) -> Calibration:
-        """Return the calibration of a model, a wide one where there is none."""
-        return cls(tuple(_table(profile.name).get(f"{part}/{precision}/{state}", [_UNKNOWN] * len(CLASSES))))
+        """Return the calibration of a model, a wide one without data."""
+        return cls(tuple(_table(profile.name).get(f"{part}/{precision}/{state}", [_DEFAULT_WIDTH] * len(CLASSES))))
 
     @classmethod
     def of(cls, predicted: Floats, measured: Floats, confidence: Floats) -> Calibration:
-        """Return the quantiles of some predictions; a class with few samples takes those of all that were less sure."""
+        """Return the quantiles of some predictions.
+
+        A class with few samples takes those of all with less confidence.
+        """
         errors = np.abs(np.log(predicted / measured))
         classes = np.searchsorted(CLASSES, confidence, side="right")
         widths = []
         for number in range(len(CLASSES)):
             own = errors[classes == number]
             own = own if len(own) >= 30 else errors[classes <= max(number, 1)]
-            widths.append(round(float(np.quantile(own, COVERED)), 4) if len(own) else _UNKNOWN)
+            widths.append(round(float(np.quantile(own, COVERED)), 4) if len(own) else _DEFAULT_WIDTH)
         return cls(tuple(widths))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions as rows of integers, and what the latency model reads off them.
+"""Convolutions as rows of integers, and features of the latency model.
 
 The paper ("Towards an Accurate Latency Model for Convolutional Neural Network Layers on GPUs", section III) describes a
 layer as `<N, C, H, W, K, R, S, P, Q>` and lowers it to a product of matrices of `NPQ x CRS` and `CRS x K`.
@@ -18,12 +18,12 @@ from ..ir import UsageError
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-#: What a row holds, in order.
+#: The fields of a row, in order.
 FIELDS = ("N", "C", "H", "W", "K", "R", "S", "stride_h", "stride_w", "pad_h", "pad_w", "dilation", "groups")
-#: What a description may leave out: strides and dilation are 1, images and filters are square, borders keep the size of
-#: the image.
-_LARGEST = 1 << 20
-_MOST_ELEMENTS = 1 << 40
+#: Largest size. Descriptions may omit sizes: strides and dilation are 1, images and filters are square, borders keep
+#: the size of the image.
+_MAX_SIZE = 1 << 20
+_MAX_ELEMENTS = 1 << 40
 
 
 def _table(rows: Any) -> Ints:
@@ -33,7 +33,10 @@ def _table(rows: Any) -> Ints:
 
 @frozen(eq=False)
 class Convolutions:
-    """Many convolutions, one a row of `FIELDS`; every property is an array with a value for each."""
+    """Many convolutions, one a row of `FIELDS`.
+
+    Every property is an array with a value for each.
+    """
 
     table: Ints = field(converter=_table)
 
@@ -92,12 +95,12 @@ class Convolutions:
 
 
 def convolution(sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return one row from named sizes: `N`, `C`, `H`, `K`, `R` and what differs from the usual (`W`, `S`, `stride`,
-    `pad`, `dilation`, `groups`).
+    """Return one row from named sizes.
 
-    `W` is `H` and `S` is `R` where not given; `pad` keeps the image's size at stride 1 where not given. Raises
-    `UsageError` for unknown names, sizes that are missing or not positive, channels that groups do not divide, and a
-    filter larger than the image.
+    They are `N`, `C`, `H`, `K`, `R` and those that differ from the defaults (`W`, `S`, `stride`, `pad`, `dilation`,
+    `groups`). `W` is `H` and `S` is `R` where not given; `pad` keeps the image's size at stride 1 where not given.
+    Raises `UsageError` for unknown names, sizes that are missing or not positive, channels that groups do not divide,
+    and a filter larger than the image.
     """
     known = {"N", "C", "H", "W", "K", "R", "S", "stride", "pad", "dilation", "groups", *FIELDS}
     if unknown := sorted(set(sizes) - known):
@@ -106,13 +109,13 @@ def convolution(sizes: Mapping[str, int]) -> tuple[int, ...]:
         raise UsageError(
             f"size '{missing[0]}' of a convolution is missing", hint="give it as in: conv2d N=16 C=64 H=56 K=64 R=3"
         )
-    full = _completed(sizes)
+    full = _complete(sizes)
     _check(full)
     return tuple(full[name] for name in FIELDS)
 
 
-def _completed(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes with what was left out."""
+def _complete(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes with the omitted ones filled in."""
     full = {"N": 1, "W": sizes["H"], "S": sizes["R"], "dilation": 1, "groups": 1, **sizes}
     stride = full.pop("stride", 1)
     pad = full.pop("pad", None)
@@ -128,8 +131,8 @@ def _completed(sizes: Mapping[str, int]) -> dict[str, int]:
 def _check(full: Mapping[str, int]) -> None:
     for name, value in full.items():
         least = 0 if name.startswith("pad") else 1
-        if not least <= value <= _LARGEST:
-            raise UsageError(f"size {name}={value} of a convolution: expected {least} to {_LARGEST}")
+        if not least <= value <= _MAX_SIZE:
+            raise UsageError(f"size {name}={value} of a convolution: expected {least} to {_MAX_SIZE}")
     for name in ("C", "K"):
         if full[name] % full["groups"]:
             raise UsageError(
@@ -141,7 +144,7 @@ def _check(full: Mapping[str, int]) -> None:
         raise UsageError(
             f"a filter of {window} does not fit an image of {size}", hint="enlarge H or pad, or use a smaller R"
         )
-    if max(int(row.m_in[0]), int(row.m_out[0])) > _MOST_ELEMENTS:
+    if max(int(row.m_in[0]), int(row.m_out[0])) > _MAX_ELEMENTS:
         raise UsageError(
             f"a convolution of {max(int(row.m_in[0]), int(row.m_out[0])):,} elements is larger than any memory"
         )

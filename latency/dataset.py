@@ -1,8 +1,8 @@
-"""The profiles that lie beside this file: what ran on a machine for thousands of layers, and how long it took.
+"""Profiles in this folder: kernels and times of thousands of layers.
 
 `NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training; `held`,
 `sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that ran,
-their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks. `NAME.json` tells the
+their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks. `NAME.json` describes the
 machine. `latency/profiling/tables.py` writes them.
 """
 
@@ -35,9 +35,9 @@ TRAINING = ("edges", "general")
 
 @frozen(eq=False)
 class Samples:
-    """Measured convolutions: where they are from, the kernels that ran one after another (`choices`), microseconds.
+    """Measured convolutions: origin, kernels (`choices`) and microseconds.
 
-    `blocks`, `cold_parts` and `warm_parts` have an array for each convolution with a value for each of its kernels.
+    A choice names the kernels that ran one after another. {1:}
     """
 
     layers: Convolutions
@@ -63,13 +63,17 @@ class Samples:
 
     @property
     def groups(self) -> Strings:
-        """What must stay together when samples are split: a case with a number of input channels; in `general` each by
-        itself.
+        """Labels of samples that must stay together when samples are split.
+
+        A label is a case with a number of input channels; in `general` each sample has its own.
         """
         return np.array([f"{case}/{row[1]}" for case, row in zip(self.cases, self.layers.table, strict=True)])
 
     def us(self, state: str) -> Floats:
-        """Return the microseconds with an empty cache (`cold`), or right after the input was written (`warm`)."""
+        """Return the microseconds of a cache state.
+
+        The cache is empty (`cold`), or has the input just written (`warm`).
+        """
         return self.cold if state == "cold" else self.warm
 
     def parts(self, state: str) -> Objects:
@@ -79,7 +83,10 @@ class Samples:
 
 @frozen(eq=False)
 class Simple:
-    """Measured operations of one kind that are no convolutions: shapes as the task has them, and microseconds."""
+    """Measured operations of one kind that are no convolutions.
+
+    They have shapes as in the task, and microseconds.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     cold: Floats
@@ -88,7 +95,7 @@ class Simple:
 
 @frozen(eq=False)
 class Profile:
-    """All that was measured on one machine."""
+    """Measurements of one machine."""
 
     name: str
     facts: Mapping[str, Any]
@@ -96,7 +103,10 @@ class Profile:
 
     @cached_property
     def rows(self) -> tuple[Mapping[str, str], ...]:
-        """All that was measured, a row for each layer; read when it is first asked for."""
+        """All measurements, a row for each layer.
+
+        They are read on first use.
+        """
         return tuple(read_table(f"{self.name}-layers"))
 
     @cached_property
@@ -109,12 +119,15 @@ class Profile:
         return found.hexdigest()
 
     def convolutions(self, precision: str, depthwise: bool = False) -> Samples:
-        """Return the convolutions of one precision, with or without those of one filter a channel."""
+        """Return the convolutions of one precision, or its depthwise ones."""
         rows = [row for row in self.rows if row["op"] == "conv2d" and row["precision"] == precision]
         return _samples([row for row in rows if (row["case"] == "depthwise") == depthwise])
 
     def products(self, precision: str) -> Samples:
-        """Return the products of matrices with weights, as convolutions of images of one pixel."""
+        """Return matrix products as convolutions of images of one pixel.
+
+        Their second operand is the weights.
+        """
         rows = [row for row in self.rows if row["op"] == "linear" and row["precision"] == precision]
         return _samples([{**row, "shape": _one_pixel(row["shape"])} for row in rows])
 
@@ -148,17 +161,18 @@ def _samples(rows: Sequence[Mapping[str, str]]) -> Samples:
         np.array([row["kind"] for row in rows], np.str_),
         np.array([row["case"] for row in rows], np.str_),
         np.array([named(row["kernels"]) for row in rows], np.str_),
-        _ragged(rows, "blocks"),
-        _ragged(rows, "cold_each"),
-        _ragged(rows, "warm_each"),
+        _nested_arrays(rows, "blocks"),
+        _nested_arrays(rows, "cold_each"),
+        _nested_arrays(rows, "warm_each"),
         _floats(rows, "cold"),
         _floats(rows, "warm"),
     )
 
 
 def named(kernels: str) -> str:
-    """Return a choice with numbers that tell apart kernels which run twice: `7+9+7` as `7.0+9.0+7.1`, since each has
-    its own work to do.
+    """Number the kernels of a choice that run twice.
+
+    `7+9+7` becomes `7.0+9.0+7.1`, since each has its own work to do.
     """
     seen: Counter[str] = Counter()
     found = []
@@ -168,7 +182,7 @@ def named(kernels: str) -> str:
     return "+".join(found)
 
 
-def _ragged(rows: Sequence[Mapping[str, str]], name: str) -> Objects:
+def _nested_arrays(rows: Sequence[Mapping[str, str]], name: str) -> Objects:
     found = np.empty(len(rows), object)
     found[:] = [np.array([float(part) for part in row[name].split("+")]) for row in rows]
     return found
@@ -197,7 +211,10 @@ def table_bytes(name: str) -> bytes:
 
 @cache
 def load_profile(name: str) -> Profile:
-    """Return what was measured on a machine. Raises `UsageError` for one that was not profiled."""
+    """Return the measurements of a machine.
+
+    Raises `UsageError` for one that was not profiled.
+    """
     if name not in known_profiles():
         raise UsageError(
             f"no layers were profiled on '{name}'", hint=f"profiled are {', '.join(known_profiles()) or 'none'}"
@@ -208,5 +225,5 @@ def load_profile(name: str) -> Profile:
 
 
 def trained_on(samples: Samples) -> Samples:
-    """Return the part that models may be fitted to."""
+    """Return the samples that models may be fitted to."""
     return samples.of(*TRAINING)

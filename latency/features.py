@@ -1,9 +1,9 @@
-"""What the choice of a kernel is learned from: the four groups of features of the paper, section III-B.
+"""Features for the selection of kernels.
 
-(a) the configuration, (b) sizes of the product, (c) blocks and elements, (d) the latency that the model of each kernel
-predicts. Groups (c) and (d) have columns for each kernel that ran often. The labelled extension adds what a library's
-own rules ask about: how channels are aligned for vector loads, ratios of sizes, and how many waves of a tile there are
-and how full the last one is.
+They are the four groups of features of the paper, section III-B: (a) the configuration, (b) sizes of the product, (c)
+blocks and elements, (d) the latency that the model of each kernel predicts. Groups (c) and (d) have columns for each
+kernel that ran often. The labelled extension adds features of a library's own rules: alignment of channels for vector
+loads, ratios of sizes, the number of waves of a tile and the fill of the last one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .kernel_model import KernelModel
 from .tiles import ceil_div
 
 #: Multiples that channels and pixels are tested for, vectors that channels make, and tiles whose waves are counted.
-_ALIGNED = (2, 4, 8, 16, 32, 64)
+_ALIGNMENTS = (2, 4, 8, 16, 32, 64)
 _VECTORS = (4, 8, 32, 64)
 _TILES = ((32, 32), (128, 32), (64, 64), (64, 128), (128, 128), (256, 64), (64, 256), (128, 256))
 
@@ -25,7 +25,10 @@ _TILES = ((32, 32), (128, 32), (64, 64), (64, 128), (128, 128), (256, 64), (64, 
 def selection_features(
     layers: Convolutions, models: Mapping[str, KernelModel], extended: bool = True, multiprocessors: int = 132
 ) -> Floats:
-    """Return the columns for each convolution; `extended` adds those that are not of the paper."""
+    """Return the columns for each convolution.
+
+    `extended` adds those that are not of the paper.
+    """
     configuration = [*layers.table.T, layers.p, layers.q]
     columns = [*configuration, layers.m, layers.n, layers.k, layers.m_in, layers.m_out]
     for model in models.values():
@@ -44,7 +47,7 @@ def _alignment(layers: Convolutions) -> list[Ints]:
     powers = [np.gcd(size, 4096) for size in (*sizes, layers.m, layers.k)]
     rests = [layers.k % 64, layers.n % 64, layers.m % 256, layers.n % 256, *(each % 16 for each in sizes), c % 64]
     vectors = [*(ceil_div(each, of) for each in (c, k) for of in _VECTORS), ceil_div(k, 128), ceil_div(k, 256)]
-    return [*(size % each == 0 for size in sizes for each in _ALIGNED), *powers, *rests, *vectors]
+    return [*(size % each == 0 for size in sizes for each in _ALIGNMENTS), *powers, *rests, *vectors]
 
 
 def _ratios(layers: Convolutions) -> list[Floats]:

@@ -1,7 +1,7 @@
-"""Least absolute deviations with coefficients that are not negative: equation (4) as a linear program.
+"""Least absolute deviations with coefficients that are not negative.
 
-Minimise `sum of w |y - A x|` over `x >= 0`: with `e` above each deviation, `A x + e >= y` and `A x - e <= y`. HiGHS
-solves it exactly. Weights `1 / y` make it the sum of relative errors.
+It is equation (4) as a linear program. Minimise `sum of w |y - A x|` over `x >= 0`: with `e` above each deviation, `A x
++ e >= y` and `A x - e <= y`. HiGHS solves it exactly. Weights `1 / y` make it the sum of relative errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from .convolution import Floats
 
 
 def library(name: str) -> Any:
-    """Return a module of an optional package. Raises `BackendError` that says how to install it."""
+    """Return a module of an optional package.
+
+    Raises `BackendError` with its installation where it is missing.
+    """
     try:
         return import_module(name)
     except ImportError as error:
@@ -26,14 +29,18 @@ def library(name: str) -> Any:
 
 
 def one_thread() -> Any:
-    """Return a context in which OpenMP has one thread: trees of a few thousand samples are slower with more, and far
-    slower on a busy machine.
+    """Return a context in which OpenMP has one thread.
+
+    Trees of a few thousand samples are slower with more, and far slower on a busy machine.
     """
     return library("threadpoolctl").threadpool_limits(1)
 
 
 def least_deviations(a: Floats, y: Floats, weights: Floats | None = None) -> Floats:
-    """Return the `x >= 0` with the least weighted sum of |y - A x|. Raises `BackendError` where none is found."""
+    """Return non-negative coefficients with the least weighted absolute deviations.
+
+    They are the `x >= 0` with the least sum of |y - A x|. Raises `BackendError` where none is found.
+    """
     weights = np.ones_like(y) if weights is None else weights
     scale = np.maximum(np.abs(a).max(axis=0), 1e-300)  # columns differ by twelve orders of magnitude
     rows, columns = a.shape
@@ -51,7 +58,10 @@ def least_deviations(a: Floats, y: Floats, weights: Floats | None = None) -> Flo
 
 
 def least_squares(a: Floats, y: Floats, weights: Floats) -> Floats:
-    """Return the `x >= 0` with the least sum of squares of w (y - A x): quick, where many fits are compared."""
+    """Return non-negative coefficients with the least weighted squares.
+
+    They are the `x >= 0` with the least squares of w (y - A x). It is quick, for comparisons of many fits.
+    """
     scale = np.maximum(np.abs(a).max(axis=0), 1e-300)
     found, _ = library("scipy.optimize").nnls(a / scale * weights[:, None], y * weights, maxiter=200)
     return np.asarray(found / scale)

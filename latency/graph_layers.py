@@ -1,4 +1,7 @@
-"""A graph of ours as layers that the latency models know: each node runs by itself, as a library runs it."""
+"""Conversion of a graph to unfused layers of the latency models.
+
+Each node runs alone, as a library runs it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _POOLS = ("max_pool", "average_pool")
 
 
 def graph_layers(graph: Graph) -> tuple[ModelLayer, ...]:
-    """Return the nodes of a graph in order; those on constants alone run when it is compiled and are left out."""
+    """Return the nodes of a graph in order.
+
+    Nodes on constants alone run at compilation and are left out.
+    """
     known = set(graph.constants)
     layers = []
     for node in graph.nodes:

@@ -1,8 +1,9 @@
-"""Fitted models that are kept for the next process: arrays and JSON, in the user's cache.
+"""Cache of fitted models between processes: arrays and JSON.
 
-Fitting takes half a minute to a minute, asking takes none. What is kept is named by all that it follows from: the
-profile's bytes, this package's source, the versions of the libraries that fit, and what was fitted. It holds numbers
-and names alone, nothing that runs, and lies in a folder that only its owner can write (`backends/cache.py`).
+It lies in the user's cache. Fitting takes half a minute to a minute, prediction none. The key consists of all that the
+model follows from: the profile's bytes, this package's source, the versions of the libraries that fit, and the name of
+the fit. It holds numbers and names alone, nothing that runs, and lies in a folder that only its owner can write
+(`backends/cache.py`).
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ _FITTED_BY = ("numpy", "scipy", "scikit-learn")
 
 
 def kept(parts: tuple[str, ...], fit: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what `fit` gives: arrays and what JSON has, by name. It is fitted where nothing is kept under these parts:
-    a digest of the data, and words that say what is fitted.
+    """Return the result of `fit` from the cache, or fit.
+
+    The result has arrays and JSON values by name. `parts` are the key: a digest of the data, and words for the fit.
     """
     store, key = KernelStore.open("latency"), cache_key((*parts, *_versions(), *_sources()))
-    known = _unpacked(store.get(key))
+    known = _unpack(store.get(key))
     if known is not None:
         return known
     _LOG.info("fitting the model '%s' to the profile; it is kept for the next time", parts[1])
     found = fit()
-    store.put(key, _packed(found))
+    store.put(key, _pack(found))
     return found
 
 
-def _packed(values: Mapping[str, Any]) -> bytes:
+def _pack(values: Mapping[str, Any]) -> bytes:
     arrays = {name: each for name, each in values.items() if isinstance(each, np.ndarray)}
     rest = json.dumps({name: each for name, each in values.items() if name not in arrays})
     file = io.BytesIO()
@@ -45,7 +47,7 @@ def _packed(values: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _unpacked(content: bytes | None) -> dict[str, Any] | None:
+def _unpack(content: bytes | None) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
@@ -53,13 +55,13 @@ def _unpacked(content: bytes | None) -> dict[str, Any] | None:
             found: dict[str, Any] = {name: file[name] for name in file.files}
         found |= json.loads(found.pop("json").tobytes())
     except (OSError, ValueError, KeyError, EOFError):
-        return None  # written by something else: fitted anew
+        return None  # written by another program: fitted again
     return found
 
 
 @cache
 def _sources() -> tuple[bytes, ...]:
-    """Return the text of this package's modules: another version of them fits something else."""
+    """Return the text of this package's modules, which the fit depends on."""
     files = sorted(resources.files(__package__).iterdir(), key=lambda each: each.name)
     return tuple(file.read_bytes() for file in files if file.name.endswith(".py"))
 

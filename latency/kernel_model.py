@@ -1,15 +1,15 @@
-"""How long a kernel takes: equation (2), its coefficients by equation (4), and what today's kernels need besides.
+"""Latency model of a kernel: equations (2) and (4), with extensions.
 
     t = g K t_K + m_out t_out + m_in t_in + gamma
 
 The paper's model is linear in the number of blocks. A GPU runs them in waves: while a wave has room, another block
 costs nothing. The labelled extension adds the work and the number of whole waves of `multiprocessors * resident` blocks
-and tells images from filters in `m_in`; how many blocks are resident is found with the coefficients. Errors are
-relative unless told otherwise (equation 4 has absolute ones).
+and separates images from filters in `m_in`; the number of resident blocks is found with the coefficients. Errors are
+relative by default (equation 4 has absolute ones).
 
-A persistent kernel launches as many blocks as run at once and gives each several tiles; one that splits sums launches
+A persistent kernel launches as many blocks as run at once and gives each several tiles; a split-K kernel launches
 several for a tile. Their grids do not show the tile (equation 3 fails), so it is read off the kernel's name; of the two
-ways to lay it, the one that explains the times counts.
+orientations, the one that explains the times counts.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from .convolution import Convolutions, Floats, Ints
 from .fitting import least_deviations, least_squares
 from .tiles import FORMS, MOVES, Tiles, fit_tiles
 
-#: Blocks of a kernel that a multiprocessor holds at once: what is tried.
+#: Candidate numbers of blocks of a kernel that a multiprocessor holds at once.
 RESIDENT = (1, 2, 3, 4, 5, 6, 8)
-#: A tile that explains fewer grids than this is not believed where the name tells another.
-_BELIEVED = 0.9
+#: A tile that explains a smaller part of grids is rejected where the name has another.
+_MIN_EXACT = 0.9
 #: The part of samples with more tiles than blocks from which on a kernel is persistent.
-_CAPPED = 0.05
-_NAMED = re.compile(r"(?<![0-9])(16|32|48|64|80|96|128|160|192|256)x(16|32|48|64|80|96|128|160|192|256)(?![0-9])")
+_MIN_PERSISTENT_PART = 0.05
+_TILE_NAME = re.compile(r"(?<![0-9])(16|32|48|64|80|96|128|160|192|256)x(16|32|48|64|80|96|128|160|192|256)(?![0-9])")
 
 
 @frozen
 class KernelModel:
-    """One kernel: tiles, and microseconds for each column of `columns_of`; `resident` is 0 where time is linear in
-    blocks, as in the paper. `most` is the grid of a persistent kernel, whose blocks take tile after tile.
+    """Fitted model of one kernel: tiles and coefficients in microseconds.
+
+    There is a coefficient for each column of `columns_of`; `resident` is 0 where time is linear in blocks, as in the
+    paper. `most` is the grid of a persistent kernel, whose blocks take tile after tile.
     """
 
     tiles: Tiles
@@ -48,7 +50,10 @@ class KernelModel:
 
     @property
     def at_once(self) -> int:
-        """How many tiles are computed at once; 0 where time is linear in blocks."""
+        """The number of concurrent tiles.
+
+        0 where time is linear in blocks.
+        """
         return self.most or self.resident * self.multiprocessors
 
     @property
@@ -68,8 +73,9 @@ class KernelModel:
 
 
 def columns_of(layers: Convolutions, blocks: Ints, at_once: int) -> Floats:
-    """Return what coefficients stand at: the four of equation (2), then elements of filters, work of whole waves, and
-    waves.
+    """Return the columns of the coefficients.
+
+    They are the four of equation (2), then elements of filters, work of whole waves, and waves.
     """
     depth = layers.k.astype(float)
     paper = [blocks * depth, layers.m_out.astype(float), layers.m_in.astype(float), np.ones(len(layers))]
@@ -78,14 +84,18 @@ def columns_of(layers: Convolutions, blocks: Ints, at_once: int) -> Floats:
 
 
 def has_tile(name: str) -> bool:
-    """Whether a kernel's name tells a tile: that of a product, or one that is not known by its name."""
-    return not name or _NAMED.search(name) is not None
+    """Return whether a kernel's name may have a tile.
+
+    True for products, and for kernels that are not known by name.
+    """
+    return not name or _TILE_NAME.search(name) is not None
 
 
 @frozen
 class KernelFit:
-    """How kernels are fitted: with waves or as the paper has it, to relative or to absolute errors; at most `most`
-    samples are used.
+    """Options of a kernel's fit.
+
+    It uses waves or the paper's form, relative or absolute errors, and at most `most` samples.
     """
 
     waves: bool = True
@@ -96,8 +106,8 @@ class KernelFit:
     forms: tuple[str, ...] = field(default=FORMS)
 
     def kernel(self, layers: Convolutions, blocks: Ints, us: Floats, name: str = "") -> KernelModel:
-        """Return the model of one kernel from the layers it was seen with, their grids and times."""
-        chosen = _spread(len(layers), self.most)
+        """Return the model of one kernel from its layers, grids and times."""
+        chosen = _spread_indices(len(layers), self.most)
         layers, blocks, us = layers[chosen], blocks[chosen], us[chosen]
         weights = 1 / us if self.relative else np.ones(len(us))
         most = self._persistent(layers, blocks, name)
@@ -115,23 +125,23 @@ class KernelFit:
         return RESIDENT if has_tile(name) else RESIDENT[-1:]
 
     def _persistent(self, layers: Convolutions, blocks: Ints, name: str) -> int:
-        """Return the largest grid of a kernel that never launches more blocks than there are multiprocessors though its
-        tiles would be more, else 0.
+        """Return the largest grid of a kernel that never launches more blocks than there are multiprocessors though it
+        has more tiles, else 0.
         """
-        told, most = _NAMED.search(name), int(blocks.max())
-        if not (self.waves and self.named) or told is None or most > self.multiprocessors:
+        named_tile, most = _TILE_NAME.search(name), int(blocks.max())
+        if not (self.waves and self.named) or named_tile is None or most > self.multiprocessors:
             return 0
-        tiles = Tiles(int(told[1]), int(told[2])).blocks(layers)
-        return most if np.mean(tiles > most) >= _CAPPED else 0
+        tiles = Tiles(int(named_tile[1]), int(named_tile[2])).blocks(layers)
+        return most if np.mean(tiles > most) >= _MIN_PERSISTENT_PART else 0
 
     def _tiles(self, layers: Convolutions, blocks: Ints, name: str) -> Iterator[Tiles]:
-        """Yield the tiles that may be a kernel's: what its grids say, or where they say nothing, what its name says."""
-        told = _NAMED.search(name)
-        seen = fit_tiles(layers, blocks, self.forms if told or not self.named else (*self.forms, *MOVES))
-        if not self.named or told is None or seen.exact >= _BELIEVED:
+        """Yield the candidate tiles of a kernel: from its grids, or where these fail, from its name."""
+        named_tile = _TILE_NAME.search(name)
+        seen = fit_tiles(layers, blocks, self.forms if named_tile or not self.named else (*self.forms, *MOVES))
+        if not self.named or named_tile is None or seen.exact >= _MIN_EXACT:
             yield seen
             return
-        high, wide = int(told[1]), int(told[2])
+        high, wide = int(named_tile[1]), int(named_tile[2])
         for form in self.forms[:2]:
             for blk_m, blk_n in dict.fromkeys(((high, wide), (wide, high))):
                 yield Tiles(blk_m, blk_n, form, 0.0)
@@ -145,6 +155,6 @@ class KernelFit:
         return float((weights * np.abs(columns @ least_squares(columns, us, weights) - us)).sum())
 
 
-def _spread(count: int, most: int) -> Ints:
+def _spread_indices(count: int, most: int) -> Ints:
     """Return indices of at most so many samples, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

@@ -1,11 +1,10 @@
-"""The whole model of convolutions on one machine: which kernels will run, and how long they will take, with an
-interval.
+"""Model of convolutions on one machine: kernels, times and intervals.
 
-Three parts, each can be switched off to see what it gives:
+It has three parts that can be switched off:
 
 1. a latency model for each choice of kernels (equations 1 to 4, and waves); 2. the selection: forests over the paper's
 features (`selection.py`), or the straight argmin of equations 5 and 6; 3. a correction, not of the paper: boosted trees
-over the same features predict the logarithm of measured over modelled time, for what the four terms cannot express
+over the same features predict the logarithm of measured over modelled time, for effects beyond the four terms
 (transforms around the kernel, split sums, caches).
 
 The interval is that of samples which were predicted by models that had not seen their case and number of input
@@ -30,21 +29,22 @@ from .selection import LEARNED, ChoiceFacets, Selection
 from .tiles import Tiles
 from .trees import Trees
 
-#: A choice that was seen less often has no model of its own; its samples are left to those that have.
+#: Samples that a choice needs for a model of its own; other samples are left to those that have one.
 LEAST = 3
 #: Times that differ by no more count as the same.
-_ALIKE = 0.1
-#: The part of samples in which a choice must run for the argmin to ask it: models of rare ones say little far from
-#: where they ran.
-_COMMON = 0.01
+_SAME_TIME_TOLERANCE = 0.1
+#: The part of samples in which a choice must run for the argmin to consider it: models of rare ones extrapolate badly.
+_MIN_COMMON_PART = 0.01
 #: Samples that a kernel's model for one choice alone needs.
-_ENOUGH = 20
+_MIN_POSITION_SAMPLES = 20
 
 
 @frozen
 class Options:
-    """What is fitted: `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are
-    not the paper's. `trees` are those of each forest, `rounds` those of the correction.
+    """Parts of the fit.
+
+    `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are not the paper's.
+    `trees` are those of each forest, `rounds` those of the correction.
     """
 
     fit: KernelFit = field(factory=KernelFit)
@@ -58,7 +58,7 @@ class Options:
 
 @frozen(eq=False)
 class Correction:
-    """Boosted trees: what they add up to, from `base` on."""
+    """Boosted trees, whose sum begins with `base`."""
 
     base: float
     trees: Trees
@@ -70,10 +70,10 @@ class Correction:
 
 @define
 class LayerModel:
-    """Fitted to samples of one precision and one state of the cache; `names` are the kernels' own names, `parts` their
-    models.
+    """Model fitted to one precision and one state of the cache.
 
-    A choice may be several kernels, one after another: its time is the sum of theirs.
+    `names` are the kernels' own names, `parts` their models. A choice may be several kernels, one after another: its
+    time is the sum of theirs.
     """
 
     options: Options
@@ -86,12 +86,12 @@ class LayerModel:
     _correction: Correction | None = None
 
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
-        """KernelFit all parts and return itself."""
+        """Fit all parts and return itself."""
         self.parts = fit_parts(samples, state, names, self.options.fit)
         self.usual = _usual(samples)
         labels, counts = np.unique(samples.choices, return_counts=True)
         self.choices = {str(label): number for number, label in enumerate(labels[counts >= LEAST])}
-        self.common = tuple(str(label) for label in labels[counts >= max(LEAST, _COMMON * len(samples))])
+        self.common = tuple(str(label) for label in labels[counts >= max(LEAST, _MIN_COMMON_PART * len(samples))])
         known = samples.where(np.isin(samples.choices, list(self.choices)))
         self.facets = {choice: ChoiceFacets.of(choice, names) for choice in self.choices}
         if self.options.select == "forest":
@@ -102,36 +102,40 @@ class LayerModel:
         return self
 
     def _fit_correction(self, known: Samples, state: str) -> None:
-        features, modelled = self._features(known.layers), self._modelled(known.layers, known.choices)
+        features, modelled = self._features(known.layers), self._model_times(known.layers, known.choices)
         with one_thread():
             columns = self._corrections(features, known.layers, modelled, known.choices)
-            boosted = _boosted(self.options.rounds).fit(columns, np.log(known.us(state) / modelled))
+            boosted = _boosting(self.options.rounds).fit(columns, np.log(known.us(state) / modelled))
         self._correction = Correction(float(boosted._baseline_prediction.item()), Trees.of_boosted(boosted))
 
     def predict(self, layers: Convolutions) -> tuple[Floats, Strings, Floats]:
-        """Return microseconds, choices, how sure the times are: the probability of all that take as long."""
+        """Return microseconds, choices, and confidence.
+
+        Confidence is the probability of all choices that take as long.
+        """
         return self.answers(layers)[:3]
 
     def answers(self, layers: Convolutions) -> tuple[Floats, Strings, Floats, Floats]:
-        """Return what `predict` does, and the geometric mean of the times that are likely: what counts in a sum over
-        layers. (Some choices are tens of times slower than others; in an arithmetic mean they count though they hardly
-        ever run.)
+        """Return `predict`'s results, and the geometric mean of likely times.
+
+        The mean counts in a sum over layers. (Some choices are tens of times slower than others; in an arithmetic mean
+        they count though they hardly ever run.)
         """
         features = self._features(layers)
         options, shares = self._choose(features, layers)
         every = np.stack([self._time(features, layers, each) for each in options.T], axis=1)
         means = np.exp((np.log(every) * shares).sum(axis=1) / shares.sum(axis=1))
-        return *_agreed(every, options, shares), means
+        return *_agree(every, options, shares), means
 
     def _time(self, features: Floats, layers: Convolutions, chosen: Strings) -> Floats:
         """Return the microseconds that choices take, corrected."""
-        us = self._modelled(layers, chosen)
+        us = self._model_times(layers, chosen)
         if self._correction is None:
             return us
         return np.asarray(us * np.exp(self._correction.values(self._corrections(features, layers, us, chosen))))
 
     def state(self) -> dict[str, Any]:
-        """Return all that was fitted, as arrays and what JSON has."""
+        """Return the fitted state, as arrays and JSON values."""
         values: dict[str, Any] = {"choices": self.choices, "common": self.common, "usual": self.usual}
         values |= {"facets": {choice: asdict(each) for choice, each in self.facets.items()}}
         values |= {"parts": {part: asdict(each) for part, each in self.parts.items()}}
@@ -147,7 +151,7 @@ class LayerModel:
 
     @classmethod
     def of_state(cls, options: Options, values: Mapping[str, Any]) -> LayerModel:
-        """Return the model that `state` was asked of."""
+        """Return the model of a `state`."""
         parts = {}
         for part, each in values["parts"].items():
             tiles, coefficients = Tiles(**each["tiles"]), tuple(each["coefficients"])
@@ -164,8 +168,9 @@ class LayerModel:
         return model
 
     def main(self, choice: str) -> KernelModel:
-        """Return the model of the kernel that does most of a choice's work: the one that takes longest for each term of
-        its sums.
+        """Return the model of a choice's dominant kernel.
+
+        It is the one that takes longest for each term of its sums.
         """
         return max(self.models(choice), key=lambda model: model.t_k + model.coefficients[-2])
 
@@ -181,13 +186,13 @@ class LayerModel:
         """Return the likely choices of each convolution, the likeliest first, and their probabilities."""
         if self._selection is None:  # equations (5) and (6)
             names = np.array(self.common)
-            every = np.stack([self._modelled(layers, np.full(len(layers), name)) for name in names])
+            every = np.stack([self._model_times(layers, np.full(len(layers), name)) for name in names])
             return names[every.argmin(axis=0)][:, None], np.ones((len(layers), 1))
         shares = self._selection.shares(features)
         likely = np.argsort(-shares, axis=1)[:, : self.options.likely]
         return self._selection.choices[likely], np.take_along_axis(shares, likely, axis=1)
 
-    def _modelled(self, layers: Convolutions, chosen: Strings) -> Floats:
+    def _model_times(self, layers: Convolutions, chosen: Strings) -> Floats:
         us = np.zeros(len(layers))
         for name in np.unique(chosen):
             own = chosen == name
@@ -195,7 +200,7 @@ class LayerModel:
         return np.maximum(us, 0.5)  # no kernel is faster than its launch
 
     def _corrections(self, features: Floats, layers: Convolutions, modelled: Floats, chosen: Strings) -> Floats:
-        """Return what the correction is learned from: the features, and of the chosen kernels the model's time, tile,
+        """Return the features of the correction: the selection's, and of the chosen kernels the model's time, tile,
         waves and companions.
         """
         own = np.zeros((len(layers), 11))
@@ -208,22 +213,20 @@ class LayerModel:
         return np.column_stack([features, modelled, own])
 
     def _facts(self, choice: str, main: KernelModel) -> list[float]:
-        """Return what a choice is, in numbers: its place among all, its kernel and that one's tile and pace, and what
-        runs around it.
-        """
+        """Return a choice in numbers: its place among all, its kernel with tile and pace, and the kernels around it."""
         facets = self.facets[choice]
         kernel = float(facets.kernel.partition(".")[0])
         tile = [main.tiles.blk_m, main.tiles.blk_n, main.t_k]
         return [self.choices[choice], kernel, *tile, choice.count("+"), facets.resets, facets.split]
 
 
-def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Strings, Floats]:
-    """Return the time that most probability agrees on, the likeliest choice that takes as long, and that probability.
+def _agree(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Strings, Floats]:
+    """Return the time with the most probability, the likeliest choice that takes as long, and that probability.
 
-    Kernels that a library takes for one another often differ little in time: two choices of 30 % each within 10 % of
-    each other make a better guess than a third one of 40 % that takes twice as long.
+    Interchangeable kernels of a library often differ little in time: two choices of 30 % each within 10 % of each other
+    make a better guess than a third one of 40 % that takes twice as long.
     """
-    close = np.abs(every[:, None, :] / every[:, :, None] - 1) <= _ALIKE
+    close = np.abs(every[:, None, :] / every[:, :, None] - 1) <= _SAME_TIME_TOLERANCE
     support = (close * shares[:, None, :]).sum(axis=2)
     best = (support + 1e-6 * shares).argmax(axis=1)
     rows = np.arange(len(every))
@@ -235,15 +238,15 @@ def _agreed(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, St
 def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     """Return the kernels that run in at least that part of samples: those that have columns among the features."""
     counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
-    # In one order, whatever order a set has: columns that change places make other trees.
+    # Sorted, as sets have no fixed order: columns that change places make other trees.
     return tuple(sorted(part for part, count in counts.items() if count >= share * len(samples)))
 
 
 def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: KernelFit) -> dict[str, KernelModel]:
-    """Return the model of every kernel, fitted to all choices in which it runs.
+    """Return the model of every kernel, fitted to all its choices.
 
-    Kernels that only move memory have another job in each choice (the image, the filter, room for a border), so where
-    there are samples enough these have a model for each choice too, by the choice and its position.
+    Kernels that only move memory have another job in each choice (the image, the filter, room for a border), so with
+    enough samples these have a model for each choice too, by the choice and its position.
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for row, choice in enumerate(samples.choices):
@@ -253,7 +256,7 @@ def fit_parts(samples: Samples, state: str, names: Mapping[int, str], fit: Kerne
                 places.setdefault(f"{choice}|{place}", []).append((row, place))
     found = {}
     for key, where in places.items():
-        if "|" not in key or len(where) >= _ENOUGH:
+        if "|" not in key or len(where) >= _MIN_POSITION_SAMPLES:
             choice, _, position = key.partition("|")
             part = choice.split("+")[int(position or 0)]
             found[key] = _fit_part(samples, state, where, names.get(int(part.partition(".")[0]), ""), fit)
@@ -268,7 +271,7 @@ def _fit_part(samples: Samples, state: str, where: list[tuple[int, int]], name: 
     return fit.kernel(samples.layers[rows], blocks, us, name)
 
 
-def _boosted(rounds: int) -> Any:
+def _boosting(rounds: int) -> Any:
     ensemble = library("sklearn.ensemble")
     return ensemble.HistGradientBoostingRegressor(
         max_iter=rounds, learning_rate=0.04, max_leaf_nodes=48, min_samples_leaf=5, random_state=0
@@ -276,8 +279,9 @@ def _boosted(rounds: int) -> Any:
 
 
 def unseen(samples: Samples, state: str, names: Mapping[int, str], options: Options) -> tuple[Samples, Floats, Floats]:
-    """Return a fifth of the samples, and the times and confidence that a model gives which saw nothing of their cases
-    with their numbers of input channels.
+    """Return a fifth of the samples, with predictions by unbiased models.
+
+    Times and confidence come from a model that has not seen their cases with their numbers of input channels.
     """
     split = library("sklearn.model_selection").GroupShuffleSplit(1, test_size=0.2, random_state=0)
     train, test = next(split.split(samples.cold, groups=samples.groups))
@@ -286,7 +290,7 @@ def unseen(samples: Samples, state: str, names: Mapping[int, str], options: Opti
 
 
 def ablations(options: Options) -> Mapping[str, Options]:
-    """Return the model with parts switched off, by what is left."""
+    """Return the model with parts switched off, by the remaining parts."""
     paper = KernelFit(waves=False, relative=False, named=False, forms=("flat",))
     return {
         "all": options,

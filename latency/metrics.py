@@ -1,5 +1,6 @@
-"""How good predictions are: the paper's two figures, the share within 10 % and the root mean square error, and relative
-errors.
+"""Quality of predictions: the paper's two figures and relative errors.
+
+The figures are the share within 10 % and the root mean square error.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from .convolution import Floats
 
 @frozen
 class Score:
-    """Predictions against measurements: `within` is the share within +-10 %, `rmse` in milliseconds, errors are
-    relative.
+    """Quality of predictions against measurements.
+
+    `within` is the share within +-10 %, `rmse` in milliseconds, errors are relative.
     """
 
     count: int

@@ -1,7 +1,7 @@
-"""Whole models: the sum of their layers, each with its input just written by the one before, and a gap between kernels.
+"""Prediction of whole models: a sum of layers and gaps.
 
-The gap is what a recorded graph spends between two kernels; it is fitted on the networks that training sweeps are taken
-from, and nothing else of a network is.
+Each layer has its input just written by the one before. The gap is the time of a recorded graph between two kernels; it
+is fitted on the networks of the training sweeps, the only use of networks in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GAP = 0.45
 
 
 class OperationPredictor(Protocol):
-    """What predicts operations: of a library's kernels or of ours."""
+    """Predictor of operations, by a library's kernels or by generated ones."""
 
     def operations(self, wanted: Sequence[LayerOperation]) -> tuple[Prediction, ...]:
         """Predict operations of any kind."""
@@ -31,7 +31,7 @@ class OperationPredictor(Protocol):
 
 @frozen
 class LayerPrediction:
-    """A layer of a model and what is predicted for all of it."""
+    """Layer of a model and the prediction for all of it."""
 
     layer: ModelLayer
     prediction: Prediction
@@ -39,7 +39,10 @@ class LayerPrediction:
 
 @frozen
 class ModelPrediction:
-    """A whole model: microseconds with an interval, its layers, and how many kernels are expected."""
+    """Prediction of a whole model.
+
+    It has microseconds with an interval, the layers, and the expected number of kernels.
+    """
 
     us: float
     low: float
@@ -49,23 +52,23 @@ class ModelPrediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes layers doubtful, each sentence once."""
+        """Warnings of all layers, each sentence once."""
         return tuple(dict.fromkeys(text for each in self.layers for text in each.prediction.warnings))
 
 
 def predict_model(graph: Graph, asked: OperationPredictor, gap: float = _GAP) -> ModelPrediction:
-    """Predict a graph of ours, node by node."""
+    """Predict a graph, node by node."""
     return predict_layers(graph_layers(graph), asked, gap)
 
 
 def predict_layers(layers: Sequence[ModelLayer], asked: OperationPredictor, gap: float = _GAP) -> ModelPrediction:
-    """Predict layers in order, all operations of all layers asked at once."""
+    """Predict layers in order, all operations in one batch."""
     predictions = asked.operations([each for layer in layers for each in layer.operations])
     found, position = [], 0
     for layer in layers:
         own = predictions[position : position + len(layer.operations)]
         position += len(layer.operations)
-        found.append(LayerPrediction(layer, _together(own)))
+        found.append(LayerPrediction(layer, _sum_predictions(own)))
     launches = sum(max(1, len(each.kernels)) for each in predictions if each.us > 0)
     us = sum(each.term for each in predictions) + gap * launches
     # errors of layers are not all of one sign: half of the interval is taken as common to all, the rest as independent
@@ -76,7 +79,7 @@ def predict_layers(layers: Sequence[ModelLayer], asked: OperationPredictor, gap:
     )
 
 
-def _together(parts: Sequence[Prediction]) -> Prediction:
+def _sum_predictions(parts: Sequence[Prediction]) -> Prediction:
     """Return the sum of the operations of one layer."""
     return Prediction(
         sum(each.us for each in parts),
@@ -91,8 +94,9 @@ def _together(parts: Sequence[Prediction]) -> Prediction:
 
 
 def fitted_gap(networks: Sequence[Network]) -> float:
-    """Return the microseconds between kernels: the median over the known networks of what a whole takes beyond its
-    kernels.
+    """Return the microseconds between kernels.
+
+    It is the median over the known networks of the time of a whole beyond its kernels.
     """
     gaps = [(each.whole - sum(each.us)) / sum(each.kernels) for each in networks if each.name in KNOWN]
     return max(0.0, float(np.median(gaps))) if gaps else _GAP

@@ -1,5 +1,6 @@
-"""Whole networks that were measured layer by layer and as one recorded graph: what predictions for models are held
-against.
+"""Measurements of whole networks, by layer and as a recorded graph.
+
+Predictions for models are compared with them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ KNOWN = ("resnet50", "inception_v3")
 
 @frozen(eq=False)
 class Network:
-    """A network as it ran: its layers, microseconds and kernels of each, and microseconds of the whole (median of
-    recorded graphs).
+    """Measured network.
+
+    It has its layers, microseconds and kernels of each, and microseconds of the whole (median of recorded graphs).
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""What a model consists of, as the latency models know it: operations with a kind and a shape, and which models' names
-mean them.
+"""Operations of a model for the latency models: kinds, shapes, names.
 
 Kinds are `conv2d` (a row of `convolution.FIELDS`), `linear` (rows, inputs, outputs), those of `simple_model` (an image,
 and a window for pools), `move` (elements read, elements written: anything else that a memory-bound kernel does) and
@@ -19,7 +18,10 @@ Shape = tuple[int, ...]
 
 @frozen
 class LayerOperation:
-    """One piece of a layer; a convolution with a bias is two, since the library adds it with a kernel of its own."""
+    """Piece of a layer.
+
+    A convolution with a bias is two, since the library adds it with a kernel of its own.
+    """
 
     kind: str
     shape: Shape
@@ -27,7 +29,7 @@ class LayerOperation:
 
 @frozen
 class ModelLayer:
-    """A node of a model: its name, what it is called there, and its operations in order."""
+    """Node of a model: name, operation name, and operations in order."""
 
     name: str
     op: str
@@ -35,7 +37,10 @@ class ModelLayer:
 
 
 def image(shape: Sequence[int]) -> Shape:
-    """Return a tensor as an image `(n, c, h, w)`: missing dims are 1, dims beyond four are taken together."""
+    """Return a tensor as an image `(n, c, h, w)`.
+
+    Missing dims are 1, dims beyond four are merged.
+    """
     sizes = tuple(shape)
     if len(sizes) <= 4:
         return sizes + (1,) * (4 - len(sizes))
@@ -45,8 +50,9 @@ def image(shape: Sequence[int]) -> Shape:
 def convolution_pieces(
     x: Sequence[int], y: Sequence[int], window: Sequence[int], geometry: Sequence[int], bias: bool
 ) -> tuple[LayerOperation, ...]:
-    """Return the operations of a convolution of images x to y; `geometry` is (stride_h, stride_w, pad_h, pad_w,
-    dilation, groups).
+    """Return the operations of a convolution of images x to y.
+
+    `geometry` is (stride_h, stride_w, pad_h, pad_w, dilation, groups).
     """
     row = (*x, y[1], *window, *geometry)
     added = (LayerOperation("bias", tuple(y)),) if bias else ()
@@ -54,13 +60,16 @@ def convolution_pieces(
 
 
 def concatenation(y: Sequence[int]) -> tuple[LayerOperation, ...]:
-    """Return a concatenation by its result: measured were two equal halves."""
+    """Return a concatenation by its result.
+
+    Two equal halves were measured.
+    """
     n, c, h, w = image(y)
     return (LayerOperation("concat", (n, max(1, c // 2), h, w)),)
 
 
 def binary(kind: str, shapes: Sequence[Sequence[int]], y: Sequence[int]) -> tuple[LayerOperation, ...]:
-    """Return a sum or a product: of two images, or of an image and a number for each of its channels."""
+    """Return a sum or a product of images, or with channel numbers."""
     full = sum(1 for shape in shapes if prod(shape) == prod(y)) >= 2
     one = "scale" if kind == "multiply" else "bias"
     return (LayerOperation(kind if full else one, image(y)),)

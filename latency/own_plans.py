@@ -1,10 +1,9 @@
-"""How long a whole model takes by kernels of `cuts` that nobody has tuned yet: from the plan that the compiler makes
-without measurements.
+"""Prediction of whole models with untuned `cuts` kernels.
 
-The compiler knows what it would fuse, which algorithms it would take, and what limits each launch. What its estimates
-miss is learned from launches of plans that were tuned and timed: trees on the estimate, the bound and the shares of
-their terms, for launches whose inputs were just written. Between launches is a gap, which is fitted on the networks of
-`networks.KNOWN` alone.
+It begins with the plan that the compiler makes without measurements. The compiler knows its fusion, its algorithms, and
+the limit of each launch. The errors of its estimates are learned from launches of plans that were tuned and timed:
+trees on the estimate, the bound and the shares of their terms, for launches whose inputs were just written. Between
+launches is a gap, which is fitted on the networks of `networks.GAP_NETWORKS` alone.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ TERMS = ("math", "issue", "shared", "l2", "dram", "latency", "first")
 #: Trees of the forest, and launches in a leaf at least.
 _TREES, _LEAF = 60, 5
 #: The part of launches that an interval should hold.
-_COVERED = 0.9
+_COVERED_PART = 0.9
 
 
 @frozen
 class PlannedLaunch:
-    """A launch of a plan: the nodes that it computes and their operations, the compiler's estimate and bound of its
-    time with the terms of the estimate, all in microseconds.
+    """Launch of a plan with its nodes, operations, estimate and bound.
+
+    Estimate, bound and the terms of the estimate are in microseconds.
     """
 
     name: str
@@ -50,15 +50,16 @@ class PlannedLaunch:
 
     @property
     def features(self) -> list[float]:
-        """What the trees are asked by."""
+        """Features for the trees."""
         shares = [self.terms.get(name, 0.0) / self.estimate for name in TERMS]
         return [float(np.log(self.estimate)), float(np.log(self.estimate / self.bound)), *shares]
 
 
 @frozen(eq=False)
 class TimedPlan:
-    """A plan that was tuned and timed: the network and batch, its launches, microseconds of each repeated alone, and
-    those of the whole.
+    """Tuned and timed plan.
+
+    It has the network and batch, its launches, microseconds of each repeated alone, and those of the whole.
     """
 
     network: str
@@ -70,8 +71,10 @@ class TimedPlan:
 
 @frozen(eq=False)
 class OwnPlans:
-    """What was learned of the timed plans of one machine: trees for the logarithm of time over estimate, microseconds
-    between launches, and half the width of an interval as a logarithm.
+    """Model of the timed plans of one machine.
+
+    It has trees for the logarithm of time over estimate, microseconds between launches, and half the width of an
+    interval as a logarithm.
     """
 
     trees: Trees
@@ -89,7 +92,7 @@ class OwnPlans:
         found = []
         for each, us in zip(planned, times.tolist(), strict=True):
             one = Prediction(
-                us, us * float(np.exp(-self.width)), us * float(np.exp(self.width)), ("cuts",), 0, _COVERED
+                us, us * float(np.exp(-self.width)), us * float(np.exp(self.width)), ("cuts",), 0, _COVERED_PART
             )
             found.append(LayerPrediction(ModelLayer(each.name, each.op, ()), one))
         whole = float(times.sum()) + self.gap * len(planned)
@@ -99,7 +102,7 @@ class OwnPlans:
 
 
 def planned_launches(compiled: CompiledGraph) -> list[PlannedLaunch]:
-    """Return the launches of a compiled graph in the order in which they run."""
+    """Return the launches of a compiled graph in order."""
     found = []
     for step, _ in launches(len(compiled.steps), compiled.loops):
         group: Mapping[str, Any] = compiled.groups[step]
@@ -111,7 +114,10 @@ def planned_launches(compiled: CompiledGraph) -> list[PlannedLaunch]:
 
 
 def read_plans(profile: Profile) -> tuple[TimedPlan, ...]:
-    """Return the timed plans of a machine. Raises `UsageError` where there are none."""
+    """Return the timed plans of a machine.
+
+    Raises `UsageError` where there are none.
+    """
     name = f"{profile.name}-plans"
     if name not in known_tables():
         raise UsageError(
@@ -134,17 +140,21 @@ def _plans(rows: Sequence[Mapping[str, str]]) -> Iterator[TimedPlan]:
 
 
 def learned_plans(plans: Sequence[TimedPlan], without: str = "") -> OwnPlans:
-    """Return what some plans tell, those of one network left out; the gap is that of `KNOWN` in any case."""
+    """Return the model of some plans, without those of one network.
+
+    The gap is that of `GAP_NETWORKS` in any case.
+    """
     rest = [each for each in plans if each.network != without]
     unseen = [(found, plan.us) for plan, found in unseen_plans(rest)]
     errors = [np.log(each.prediction.us / us)
               for found, times in unseen for each, us in zip(found.layers, times, strict=True)]  # fmt: skip
-    return OwnPlans(_grown(rest), gap_between(plans), float(np.quantile(np.abs(errors), _COVERED)))
+    return OwnPlans(_fit_trees(rest), gap_between(plans), float(np.quantile(np.abs(errors), _COVERED_PART)))
 
 
 def gap_between(plans: Sequence[TimedPlan]) -> float:
-    """Return the microseconds that a launch adds to a whole plan beyond its own: least squares of relative errors, by
-    the networks of `KNOWN`.
+    """Return the microseconds that a launch adds to a whole plan.
+
+    It is fitted by least squares of relative errors, on the networks of `GAP_NETWORKS`.
     """
     known = [each for each in plans if each.network in KNOWN]
     left = np.array([1.0 - each.us.sum() / each.whole for each in known])
@@ -153,14 +163,14 @@ def gap_between(plans: Sequence[TimedPlan]) -> float:
 
 
 def unseen_plans(plans: Sequence[TimedPlan]) -> Iterator[tuple[TimedPlan, ModelPrediction]]:
-    """Yield each plan with what plans of other networks tell of it."""
+    """Yield each plan with its prediction from plans of other networks."""
     gap = gap_between(plans)
     for network in dict.fromkeys(each.network for each in plans):
-        others = OwnPlans(_grown([each for each in plans if each.network != network]), gap, 0.0)
+        others = OwnPlans(_fit_trees([each for each in plans if each.network != network]), gap, 0.0)
         yield from ((each, others.predict(each.launches)) for each in plans if each.network == network)
 
 
-def _grown(plans: Sequence[TimedPlan]) -> Trees:
+def _fit_trees(plans: Sequence[TimedPlan]) -> Trees:
     ensemble = library("sklearn.ensemble")
     trees = ensemble.ExtraTreesRegressor(_TREES, max_features=0.6, min_samples_leaf=_LEAF, random_state=0)
     us = np.concatenate([each.us for each in plans])
@@ -171,7 +181,7 @@ def _grown(plans: Sequence[TimedPlan]) -> Trees:
 
 @cache
 def own_plans(name: str) -> OwnPlans:
-    """Return the model of the plans that `cuts` would tune for a machine."""
+    """Return the model of a machine's tuned `cuts` plans."""
     profile = load_profile(name)
     if f"{name}-plans" not in known_tables():
         read_plans(profile)

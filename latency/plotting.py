@@ -1,4 +1,7 @@
-"""Curves of predicted latency as SVG or PNG: intervals as bands, a dot where another kernel begins to be chosen."""
+"""Curves of predicted latency as SVG or PNG.
+
+Intervals are bands; a dot marks a change of the kernel.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ SUFFIXES = (".svg", ".png")
 
 @frozen
 class Line:
-    """One curve: sizes, microseconds, the interval, and the positions at which the kernel changes."""
+    """Curve with sizes, microseconds, interval, and positions of kernel changes."""
 
     label: str
     sizes: tuple[int, ...]
@@ -32,7 +35,10 @@ def check_suffix(path: Path) -> None:
 
 
 def plot(path: Path, title: str, along: str, lines: Sequence[Line]) -> None:
-    """Write curves to a file. Raises `UsageError` where that is not possible."""
+    """Write curves to a file.
+
+    Raises `UsageError` where that is not possible.
+    """
     check_suffix(path)
     figure = library("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()

@@ -1,7 +1,7 @@
-"""Asks the models of one machine: operations in, microseconds with an interval, the kernels expected, and warnings out.
+"""Predictor of one machine: operations in, predictions out.
 
-Models are fitted to the profile when they are first asked for, which takes half a minute to a minute on two cores, and
-kept for later processes (`kept.py`).
+A prediction has microseconds with an interval, the expected kernels, and warnings. Models are fitted to the profile on
+first use, which takes half a minute to a minute on two cores, and cached for later processes (`model_cache.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ STATES = ("cold", "warm")
 
 @frozen
 class Prediction:
-    """One operation or layer: microseconds, an interval that holds nine of ten, kernels, what makes it doubtful.
+    """Prediction of one operation or layer.
 
-    `us` is the time that most probability agrees on; `mean`, where it is another, is that of all that is likely, which
-    is the better term of a sum: one layer whose choice is close then costs a sum part of the difference, not all of it
-    or nothing.
+    It has microseconds, an interval that holds nine of ten, kernels, and warnings. `us` is the time with the most
+    probability; `mean`, where it is another, is that of all likely times, which is the better term of a sum: one layer
+    whose choice is close then costs a sum part of the difference, not all of it or nothing.
     """
 
     us: float
@@ -47,13 +47,13 @@ class Prediction:
 
     @property
     def term(self) -> float:
-        """What it adds to a sum."""
+        """The microseconds that it adds to a sum."""
         return self.us if self.mean is None else self.mean
 
 
 @frozen(eq=False)
 class Part:
-    """A fitted model of convolutions, what it was fitted to, and how far off it is."""
+    """Fitted model of convolutions, its range and its calibration."""
 
     model: LayerModel
     ranges: Ranges
@@ -62,7 +62,7 @@ class Part:
 
 @frozen(eq=False)
 class Predictor:
-    """The models of one machine, for one way to round products and one state of the cache."""
+    """Models of one machine, for one precision and one cache state."""
 
     profile: Profile
     precision: str
@@ -92,10 +92,10 @@ class Predictor:
             return self.convolutions(Convolutions(shapes))
         if kind == "linear":
             return self._ask(self._linear, as_convolutions(shapes))
-        if kind == "move":  # what is not known by name moves memory as a sum of two images does
+        if kind == "move":  # an unknown operation moves memory as a sum of two images does
             images = [(1, 1, 1, max(1, (read + written) // 3)) for read, written in shapes]
             note = "no such operation was profiled: taken as one that only moves memory"
-            return [self._widened(each, note) for each in self._simple("add", images)]
+            return [self._widen(each, note) for each in self._simple("add", images)]
         return self._simple(kind, shapes)
 
     def _simple(self, kind: str, shapes: Sequence[tuple[int, ...]]) -> list[Prediction]:
@@ -108,10 +108,10 @@ class Predictor:
         us = model.predict(shapes)
         largest = np.add(*moved(kind, shapes))
         found = [_symmetric(float(t), np.log1p(model.spread)) for t in us]
-        return [self._widened(each, f"moves more than any '{kind}' that was profiled") if n > model.most else each
+        return [self._widen(each, f"moves more than any '{kind}' that was profiled") if n > model.most else each
                 for each, n in zip(found, largest, strict=True)]  # fmt: skip
 
-    def _widened(self, each: Prediction, warning: str) -> Prediction:
+    def _widen(self, each: Prediction, warning: str) -> Prediction:
         return Prediction(
             each.us, each.low / 2, each.high * 2, each.kernels, each.blocks, each.confidence, (*each.warnings, warning)
         )
@@ -122,7 +122,7 @@ class Predictor:
         outside = part.ranges.outside(layers)
         blocks = _blocks(part.model, layers, choices)
         return tuple(
-            _judged(
+            _make_prediction(
                 (float(us[i]), float(means[i])),
                 float(widths[i]),
                 self.profile.kernel_names(str(choices[i])),
@@ -133,27 +133,27 @@ class Predictor:
             for i in range(len(layers))
         )
 
-    # ---- models, fitted when first asked
+    # ---- models, fitted on first use
 
     def _part(self, name: str) -> Part:
         return self._dense if name == "dense" else self._depthwise
 
     @cached_property
     def _dense(self) -> Part:
-        return self._fitted(lambda: trained_on(self.profile.convolutions(self.precision)), "dense")
+        return self._fit_part(lambda: trained_on(self.profile.convolutions(self.precision)), "dense")
 
     @cached_property
     def _depthwise(self) -> Part:
-        return self._fitted(lambda: self.profile.convolutions("fp32", depthwise=True), "depthwise")
+        return self._fit_part(lambda: self.profile.convolutions("fp32", depthwise=True), "depthwise")
 
     @cached_property
     def _linear(self) -> Part:
-        return self._fitted(lambda: self.profile.products(self.precision), "linear")
+        return self._fit_part(lambda: self.profile.products(self.precision), "linear")
 
     @cached_property
     def _models(self) -> dict[str, SimpleModel]:
-        """Return the models of simple operations; what is concatenated was mostly written long ago, so it is never
-        warm.
+        """Return the models of simple operations; operands of a concatenation were mostly written long ago, so it is
+        never warm.
         """
 
         def fit() -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Predictor:
         found = kept((self.profile.digest, "operations", self.state), fit)
         return {op: SimpleModel(**{**each, "coefficients": tuple(each["coefficients"])}) for op, each in found.items()}
 
-    def _fitted(self, samples: Callable[[], Samples], name: str) -> Part:
+    def _fit_part(self, samples: Callable[[], Samples], name: str) -> Part:
         options = Options()
 
         def fit() -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _symmetric(us: float, width: float) -> Prediction:
     return Prediction(us, us * float(np.exp(-width)), us * float(np.exp(width)))
 
 
-def _judged(
+def _make_prediction(
     times: tuple[float, float],
     width: float,
     kernels: tuple[str, ...],
@@ -192,8 +192,8 @@ def _judged(
     confidence: float,
     outside: tuple[str, float],
 ) -> Prediction:
-    """Return a prediction; outside of what was profiled its interval is at least a factor of two, more the further away
-    it is.
+    """Return a prediction; outside of the profiled range its interval is at least a factor of two, more the further
+    away it is.
     """
     text, distance = outside
     if text:
@@ -211,7 +211,7 @@ def _blocks(model: LayerModel, layers: Convolutions, choices: Strings) -> Floats
 
 
 def as_convolutions(shapes: Sequence[tuple[int, ...]]) -> Convolutions:
-    """Return products (rows, inputs, outputs) as convolutions of images of one pixel, which they are."""
+    """Convert products (rows, inputs, outputs) to convolutions of one-pixel images."""
     sizes = dict.fromkeys(FIELDS, 1) | {"pad_h": 0, "pad_w": 0}
     return Convolutions(
         [tuple((sizes | {"N": rows, "C": inputs, "K": outputs}).values()) for rows, inputs, outputs in shapes]
@@ -220,7 +220,10 @@ def as_convolutions(shapes: Sequence[tuple[int, ...]]) -> Convolutions:
 
 @cache
 def predictor(name: str, precision: str, state: str) -> Predictor:
-    """Return the models of a machine. Raises `UsageError` for a precision or a state that there is not."""
+    """Return the models of a machine.
+
+    Raises `UsageError` for an unknown precision or state.
+    """
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision '{precision}'", hint=f"profiled are {', '.join(PRECISIONS)}")
     if state not in STATES:

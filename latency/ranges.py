@@ -1,4 +1,4 @@
-"""Where a model has seen anything: the least and the greatest of every size that it was fitted to."""
+"""Ranges of a model: least and greatest fitted value of each size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from attrs import frozen
 
 from .convolution import Convolutions, Floats
 
-#: Sizes that are looked at. Borders follow from filters; work and memory are checked because a product of extremes was
+#: Sizes that are checked. Borders follow from filters; work and memory are checked because a product of extremes was
 #: never seen.
 _SIZES = ("N", "C", "H", "W", "K", "R", "S", "stride_h", "stride_w", "dilation", "groups")
 
@@ -26,7 +26,7 @@ def _values(layers: Convolutions) -> dict[str, Floats]:
 
 @frozen
 class Ranges:
-    """The least and the greatest value of each size by its name."""
+    """Least and greatest value of each size by its name."""
 
     bounds: tuple[tuple[str, float, float], ...]
 
@@ -36,8 +36,9 @@ class Ranges:
         return cls(tuple((name, float(each.min()), float(each.max())) for name, each in _values(layers).items()))
 
     def outside(self, layers: Convolutions) -> list[tuple[str, float]]:
-        """Return, for each convolution, a sentence on the sizes that are outside (empty where none is), and how far:
-        the sum of logarithms.
+        """Return, for each convolution, a sentence and a distance.
+
+        The sentence names the sizes that are outside (empty where none is), the distance is a sum of logarithms.
         """
         values = _values(layers)
         return [self._outside({name: float(each[i]) for name, each in values.items()}) for i in range(len(layers))]

@@ -1,10 +1,10 @@
-"""Which kernels a library will run: what is learned apart, since it is decided apart, and put together again.
+"""Selection of a library's kernels, learned by facets of a choice.
 
-A choice of several kernels is one of hundreds, but most of it follows from few things: which kernel computes the
-product, of which family it is and with which tile, and what runs around it (transforms of the image and the filter,
-resets of memory). Each is learned by a forest of extremely randomised trees of its own (the paper leaves the learner
-open) and speaks for the choices that have it; only choices that were seen count. A forest over whole choices has to
-find each border again in every one of them.
+A choice of several kernels is one of hundreds, but most of it follows from few facets: the kernel that computes the
+product, its family and tile, and the kernels around it (transforms of the image and the filter, resets of memory). Each
+is learned by a forest of extremely randomised trees of its own (the paper leaves the learner open) and votes for the
+choices that have it; only choices that were seen count. A forest over whole choices has to find each border again in
+every one of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .fitting import library
 from .kernel_model import has_tile
 from .trees import Trees
 
-#: What a forest that never saw something still gives it, and the part of the sum of logarithms that counts: forests
+#: Probability that a forest gives to classes that it has not seen, and the weight of the sum of logarithms: forests
 #: that agree are not independent witnesses.
-_LEAST, _WEIGHT = 1e-3, 0.5
+_MIN_PROBABILITY, _WEIGHT = 1e-3, 0.5
 _TILE = re.compile(r"(\d+)x(\d+)(x\d+|_\d+x\d+)?")
 _RESET = "Memset"
 
 
 @frozen
 class ChoiceFacets:
-    """What is learned of a choice: the kernel of the product, its family, its tile, and what runs around it."""
+    """Facets of a choice: product kernel, family, tile, and kernels around it."""
 
     kernel: str
     family: str
@@ -43,8 +43,10 @@ class ChoiceFacets:
 
     @classmethod
     def of(cls, choice: str, names: Mapping[int, str]) -> ChoiceFacets:
-        """Read them off a choice; `names` are the kernels' own names. Memory that is reset right before the product is
-        where parts of its sums are added up.
+        """Return the facets of a choice.
+
+        `names` are the kernels' own names. Memory that is reset right before the product marks split-K: parts of its
+        sums are added there.
         """
         parts = choice.split("+")
         called = [names.get(int(part.partition(".")[0]), "") for part in parts]
@@ -57,14 +59,16 @@ class ChoiceFacets:
         return cls(parts[place], family, found[0] if found else "", around, place, len(resets), place - 1 in resets)
 
 
-#: What forests are grown for.
+#: Facets with a forest.
 LEARNED = ("kernel", "family", "tile", "around")
 
 
 @define
 class Selection:
-    """Forests over features; `choices` are those that were seen often enough to have a model, `places` the class that
-    each of them has in each forest.
+    """Forests over features.
+
+    `choices` are those that were seen often enough to have a model, `places` the class that each of them has in each
+    forest.
     """
 
     trees: int
@@ -78,21 +82,21 @@ class Selection:
         for number, name in enumerate(LEARNED):
             seen = {choice: str(getattr(facets[str(choice)], name)) for choice in self.choices}
             if len(set(seen.values())) > 1:
-                forest = _forest(self.trees, number).fit(features, _mapped(chosen, seen))
+                forest = _forest(self.trees, number).fit(features, _map_choices(chosen, seen))
                 self.forests.append(Trees.of_forest(forest, range(len(forest.classes_))))
                 self.places.append(np.searchsorted(forest.classes_, [seen[choice] for choice in self.choices]))
         return self
 
     def shares(self, features: Floats) -> Floats:
-        """Return how likely each of `choices` is, a row for each row of features."""
+        """Return the probability of each choice, by row of features."""
         total = np.zeros((len(features), len(self.choices)))
         for forest, places in zip(self.forests, self.places, strict=True):
-            total += np.log(forest.shares(features, int(places.max()) + 1)[:, places] + _LEAST)
+            total += np.log(forest.shares(features, int(places.max()) + 1)[:, places] + _MIN_PROBABILITY)
         total = np.exp(_WEIGHT * (total - total.max(axis=1, keepdims=True)))
         return np.asarray(total / total.sum(axis=1, keepdims=True))
 
 
-def _mapped(chosen: Sequence[str] | Strings, seen: Mapping[Any, str]) -> Strings:
+def _map_choices(chosen: Sequence[str] | Strings, seen: Mapping[Any, str]) -> Strings:
     return np.array([seen[choice] for choice in chosen], np.str_)
 
 

@@ -1,7 +1,8 @@
-"""How long operations between convolutions take: lines in the elements that they move, with bends where the cache ends.
+"""Latency model of operations between convolutions.
 
-An operation is an image `(n, c, h, w)`, a pool has `(window, stride, padding)` after that. Coefficients are least
-absolute deviations of relative errors and not negative, one set per operation and state of the cache.
+It has lines in the elements that they move, with bends where the cache ends. An operation is an image `(n, c, h, w)`, a
+pool has `(window, stride, padding)` after that. Coefficients are least absolute deviations of relative errors and not
+negative, one set per operation and state of the cache.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ POINTWISE = (
     "global_average",
 )
 OPERATIONS = (*POINTWISE, *POOLS)
-#: Where lines may bend, in bytes moved: what fits into half of the cache and into all of it.
+#: Bends of the lines, in bytes moved: half of the cache and all of it.
 _BENDS = (30e6, 60e6)
 
 
@@ -71,7 +72,7 @@ def _columns(op: str, shapes: Sequence[Sequence[int]]) -> Floats:
         planes,
         plane,
         sizes[:, 0] * plane,
-    ]  # blocks of a channel each: what one of them does, and how many there are
+    ]  # blocks of a channel each: the work of one of them, and their number
     if op in POOLS:
         columns.append(written * sizes[:, 4] ** 2)
     return np.stack(columns, axis=1)
@@ -79,8 +80,10 @@ def _columns(op: str, shapes: Sequence[Sequence[int]]) -> Floats:
 
 @frozen
 class SimpleModel:
-    """One operation: its coefficients, the 90 % quantile of its relative errors in cross-validation, and the most
-    elements that it moved in the profile.
+    """Model of one operation.
+
+    It has its coefficients, the 90 % quantile of its relative errors in cross-validation, and the most elements that it
+    moved in the profile.
     """
 
     op: str
@@ -94,7 +97,7 @@ class SimpleModel:
 
 
 def fit_simple(op: str, samples: Simple, state: str, folds: int = 5) -> SimpleModel:
-    """Fit one operation to what was measured."""
+    """Fit one operation to its measurements."""
     us = samples.cold if state == "cold" else samples.warm
     columns = _columns(op, samples.shapes)
     fold, errors = np.arange(len(us)) % folds, np.zeros(len(us))

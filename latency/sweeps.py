@@ -1,7 +1,7 @@
-"""Sizes as the command line has them: `N=16 C=64..512 K=64,96,128 H=56..64:4`, and the convolutions that they mean.
+"""Sizes on the command line, and the convolutions that they mean.
 
-The last size with more than one value is the one that varies along a curve; of the sizes before it, ranges without a
-step are cut down to a few values, since each makes a curve of its own.
+Example: `N=16 C=64..512 K=64,96,128 H=56..64:4`. The last size with more than one value is the one that varies along a
+curve; of the sizes before it, ranges without a step are cut down to a few values, since each makes a curve of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ CURVES, MOST = 4, 20_000
 
 @frozen
 class Curve:
-    """Convolutions that differ in one size only: `fixed` are the other sizes that were given, `along` its name, `sizes`
-    its values.
+    """Convolutions that differ in one size only.
+
+    `fixed` are the other sizes that were given, `along` its name, `sizes` its values.
     """
 
     fixed: Mapping[str, int]
@@ -38,9 +39,9 @@ class _Values:
 
 
 def sweep(tokens: Sequence[str]) -> tuple[Curve, ...]:
-    """Return the curves that `NAME=VALUES` texts describe; without any range a single curve of one layer.
+    """Return the curves that `NAME=VALUES` texts describe.
 
-    Raises `UsageError` for texts that are no sizes, sizes given twice, and sweeps that are too large.
+    Without any range it is a single curve of one layer. {1:}
     """
     found: dict[str, _Values] = {}
     for token in tokens:
@@ -58,7 +59,7 @@ def sweep(tokens: Sequence[str]) -> tuple[Curve, ...]:
 
 
 def _curves(found: Mapping[str, _Values], along: str) -> list[Curve]:
-    outer = {name: _few(each) for name, each in found.items() if name != along}
+    outer = {name: _sample_values(each) for name, each in found.items() if name != along}
     sizes = found[along].values
     total = len(sizes) * int(np.prod([len(values) for values in outer.values()], initial=1.0))
     if total > MOST:
@@ -73,7 +74,7 @@ def _curves(found: Mapping[str, _Values], along: str) -> list[Curve]:
     return curves
 
 
-def _few(each: _Values) -> tuple[int, ...]:
+def _sample_values(each: _Values) -> tuple[int, ...]:
     """Return a few values of a range without a step, evenly spread, both ends among them."""
     if not each.dense or len(each.values) <= CURVES:
         return each.values

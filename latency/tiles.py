@@ -1,9 +1,8 @@
-"""Tiles of a kernel: how many blocks it launches (equation 1), and which tiles explain the blocks that were seen
-(equation 3).
+"""Tiles of a kernel, and their fit to observed grids.
 
-`flat` is the paper's equation, `g = ceil(NPQ / blk_m) * ceil(K / blk_n)`. Not every kernel of today's libraries tiles
-all pixels of a batch as one row: `image` starts a new tile with each image, `line` with each line of it. The form is
-found together with the sizes.
+Equation 1 gives the number of blocks, equation 3 the best tiles. `flat` is the paper's equation, `g = ceil(NPQ / blk_m)
+* ceil(K / blk_n)`. Not every kernel of today's libraries tiles all pixels of a batch as one row: `image` starts a new
+tile with each image, `line` with each line of it. The form is found together with the sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .convolution import Convolutions, Ints
 #: Sizes of tiles that are tried along either side.
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 FORMS = ("flat", "image", "line")
-#: How kernels count blocks that only move the image or the filter: tiles of its pixels by its channels.
+#: Forms of kernels that only move the image or the filter: tiles of its pixels by its channels.
 MOVES = ("input", "filter")
 
 
@@ -33,7 +32,7 @@ def grid_size(layers: Convolutions, blk_m: int, blk_n: int, form: str = "flat") 
 
 
 def tiles_down(layers: Convolutions, blk_m: int, form: str) -> Ints:
-    """Return the tiles along the first side: pixels, or what `MOVES` count."""
+    """Return the tiles along the first side: pixels, or those of `MOVES`."""
     if form == "input":
         return layers.column("N") * ceil_div(layers.column("H") * layers.column("W"), blk_m)
     if form == "filter":
@@ -57,7 +56,7 @@ def tiles_across(layers: Convolutions, blk_n: int, form: str) -> Ints:
 
 @frozen
 class Tiles:
-    """The tile of a kernel: rows, columns, and how blocks are counted.
+    """Tile of a kernel: rows, columns, and the form of its grid.
 
     `exact` is the part of samples whose grid it explains exactly, `ties` how many other tiles explain the samples as
     well.
@@ -75,12 +74,13 @@ class Tiles:
 
 
 def fit_tiles(layers: Convolutions, blocks: Ints, forms: tuple[str, ...] = FORMS) -> Tiles:
-    """Return the tiles with the least sum of |g' - g|, equation (3), by trying all.
+    """Return the tiles with the least error of the grid.
 
-    Among tiles that explain the samples equally well, the paper's form and the largest tiles win: a sample smaller than
-    a tile says only that the tile is no smaller than it.
+    The error is the sum of |g' - g|, equation (3); all are tried. Among tiles that explain the samples equally well,
+    the paper's form and the largest tiles win: a sample smaller than a tile says only that the tile is no smaller than
+    it.
     """
-    found = sorted(_scored(layers, blocks, forms), key=lambda each: each[0])
+    found = sorted(_scores(layers, blocks, forms), key=lambda each: each[0])
     best = found[0][0][0]
     ties = sum(1 for score, _ in found if score[0] == best) - 1
     (_, (blk_m, blk_n, form)) = found[0]
@@ -88,7 +88,7 @@ def fit_tiles(layers: Convolutions, blocks: Ints, forms: tuple[str, ...] = FORMS
     return Tiles(blk_m, blk_n, form, exact, ties)
 
 
-def _scored(
+def _scores(
     layers: Convolutions, blocks: Ints, forms: tuple[str, ...]
 ) -> Iterator[tuple[tuple[float, int, int], tuple[int, int, str]]]:
     for order, form in enumerate(forms):

@@ -1,4 +1,4 @@
-"""Decision trees as arrays: what is kept of a forest that was grown, and asked without the library that grew it.
+"""Decision trees as arrays, independent of the library that fitted them.
 
 Nodes of all trees follow each other. A row goes left where its feature is at most the threshold. A leaf has itself as
 both children, so that a walk of as many steps as the deepest tree is high ends in a leaf of each.
@@ -15,13 +15,16 @@ from attrs import fields, frozen
 
 from .convolution import Floats
 
-#: Rows that are asked at once, so that what a walk remembers fits a cache.
+#: Rows that are evaluated at once, so that the state of a walk fits a cache.
 _ROWS = 64
 
 
 @frozen(eq=False)
 class Trees:
-    """Trees over one set of features; `leaves` has a number for each node: a class, or what a tree adds to a sum."""
+    """Trees over one set of features.
+
+    `leaves` has a number for each node: a class, or a term of the sum over trees.
+    """
 
     features: npt.NDArray[np.int16]
     thresholds: Floats
@@ -33,8 +36,9 @@ class Trees:
 
     @classmethod
     def of_forest(cls, forest: Any, numbers: Sequence[int] | None = None) -> Trees:
-        """Return the trees of scikit-learn's forest: of a classifier each leaf's most frequent class (`numbers` says
-        how a class is numbered), of a regressor its mean.
+        """Return the trees of scikit-learn's forest.
+
+        A classifier's leaves have the most frequent class (`numbers` maps classes to numbers), a regressor's the mean.
         """
         grown = [each.tree_ for each in forest.estimators_]
         if numbers is None:
@@ -42,21 +46,26 @@ class Trees:
         else:
             leaves = [np.asarray(numbers, float)[each.value[:, 0, :].argmax(axis=1)] for each in grown]
         nodes = [(each.feature, each.threshold, each.children_left, each.children_right) for each in grown]
-        return cls._joined(nodes, leaves, max(int(each.max_depth) for each in grown))
+        return cls._concatenate(nodes, leaves, max(int(each.max_depth) for each in grown))
 
     @classmethod
     def of_boosted(cls, boosted: Any) -> Trees:
-        """Return the trees of scikit-learn's gradient boosting, without the value that all of them are added to."""
+        """Return the trees of scikit-learn's gradient boosting.
+
+        The common base value is left out.
+        """
         grown = [each[0] for each in boosted._predictors]
         nodes = []
         for each in grown:
             inner, found = each.nodes["is_leaf"] == 0, each.nodes
             ends = (np.where(inner, found[name].astype(np.int64), -1) for name in ("left", "right"))
             nodes.append((found["feature_idx"], found["num_threshold"], *ends))
-        return cls._joined(nodes, [each.nodes["value"] for each in grown], max(each.get_max_depth() for each in grown))
+        return cls._concatenate(
+            nodes, [each.nodes["value"] for each in grown], max(each.get_max_depth() for each in grown)
+        )
 
     @classmethod
-    def _joined(cls, nodes: Sequence[tuple[Any, ...]], leaves: Sequence[Floats], depth: int) -> Trees:
+    def _concatenate(cls, nodes: Sequence[tuple[Any, ...]], leaves: Sequence[Floats], depth: int) -> Trees:
         starts = np.concatenate([[0], np.cumsum([len(each) for each in leaves])])
         columns: list[list[Any]] = [[], [], [], []]
         for start, (feature, threshold, left, right) in zip(starts, nodes, strict=False):
@@ -77,7 +86,7 @@ class Trees:
         )
 
     def values(self, rows: npt.NDArray[np.floating[Any]]) -> Floats:
-        """Return what each tree says of each row: [rows, trees]."""
+        """Return each tree's value for each row: [rows, trees]."""
         found = [self._walk(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
         return np.concatenate(found) if found else np.zeros((0, len(self.roots)))
 
@@ -90,21 +99,24 @@ class Trees:
         return self.leaves[nodes]
 
     def shares(self, rows: Floats, classes: int) -> Floats:
-        """Return the share of trees of a forest that say each class, by row; forests are grown on single precision."""
+        """Return the share of trees for each class, by row.
+
+        Forests are grown on single precision.
+        """
         said = self.values(rows.astype(np.float32)).astype(np.int64)
         places = np.arange(len(said))[:, None] * classes + said
         counts = np.bincount(places.ravel(), minlength=len(said) * classes).reshape(len(said), classes)
         return np.asarray(counts / len(self.roots))
 
     def means(self, rows: Floats) -> Floats:
-        """Return the mean of what the trees of a forest say, by row."""
+        """Return the mean of a forest's values, by row."""
         return np.asarray(self.values(rows.astype(np.float32)).mean(axis=1))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """Return what the trees are made of, by names that begin alike."""
+        """Return the arrays of the trees, by names with a prefix."""
         return {f"{prefix}{each.name}": getattr(self, each.name) for each in fields(Trees)}
 
     @classmethod
     def of_arrays(cls, values: Mapping[str, Any], prefix: str) -> Trees:
-        """Return the trees that `arrays` was asked of."""
+        """Return the trees of some `arrays`."""
         return cls(**{each.name: values[f"{prefix}{each.name}"] for each in fields(Trees)})

@@ -63,51 +63,53 @@ from .workload import Planning, PlanningHere, Selector
 #: What follows the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
     Stage("algorithms", choose_algorithms, print_graph, verify_types,
-          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, pixels of a step as "
-          "channels), by what its groups cost: by measured times, or on a GPU by the model, where that says so by more "
-          "than it may err; filters are transformed by the compiler; alternatives are cut into kernels by workers",
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
+          "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
+          "error; filters are transformed by the compiler; workers partition the alternatives",
           ("choose_algorithms.py", "fragments.py", "first_plans.py")),
     Stage("memory", fit_memory, print_graph, verify_types,
-          "values that would be kept -> computed again in front of their later readers, cheapest first, until what is "
-          "alive at once fits; only where the memory is limited", ("graph/recompute.py",)),
+          "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
+          "where the memory is limited", ("graph/recompute.py",)),
     Stage("programs", write_statements, show_programs, verify_statements,
-          "graph -> statements over graph values, cut into units that one kernel can compute; scatters become atomic "
-          "operations in any order, recurrences loops over slices, sums over strides an axis or a statement for each "
-          "residue, running sums rows that lanes hold or parts, ranks orders of rows, lookups that step evenly indices",
+          "graph -> statements over graph values, cut into kernel units; scatters become atomic operations that "
+          "commute, recurrences loops over slices, strided sums an axis or a statement for each residue, running sums "
+          "prefix scans, ranks sorts of rows, lookups at evenly stepping indices slices",
           ("fusion/programs.py", "fusion/cutting.py", "fusion/loops.py", "fusion/scatters.py", "fusion/residues.py",
            "fusion/scans.py", "fusion/orders.py", "fusion/fold_lookups.py")),
     *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,
-          "tensors between kernels -> stored with the dims innermost that make accesses wide: channels where matrix "
-          "atoms multiply, images elsewhere; constants that atoms multiply likewise",
+          "tensors between kernels -> stored with the dims innermost that make accesses wide: channels for matrix "
+          "instructions, images elsewhere; constant operands of matrix instructions likewise",
           ("layout/choose_layouts.py", "layout/runs.py", "fusion/reorder.py")),
     Stage("pack", pack, show_programs, verify_statements,
-          "constants -> constants stored as threads want to read them", ("layout/pack.py", "layout/constants.py")),
+          "constants -> constants stored in the order in which threads read them",
+          ("layout/pack.py", "layout/constants.py")),
     Stage("views", place_tensors, show_views, verify_nothing,
           "data movement -> `Storage` (buffer, offset, strides) where that costs no kernel", ("fusion/views.py",)),
     Stage("partition", form_groups, show_partition, verify_partition,
-          "units -> groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an interface",
+          "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
+          "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/siblings.py", "fusion/hulls.py", "fusion/groups.py",
            "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
-          "groups with few results and long reductions -> two kernels, partial sums and their sum in fixed order, "
-          "without measurements where a fifth of the time is to be gained; or one, whose blocks sum slices of them "
-          "side by side, where that was measured to be faster",
+          "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
+          "unmeasured where the cost model expects to save a fifth of the time; or sliced-K, one kernel whose blocks "
+          "sum slices in shared memory, where that is measured to be faster",
           ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
-          "group -> the best point of its space, with its bound",
+          "group -> the best candidate schedule of its space, with its lower bound",
           ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
            "schedule/choose.py")),
     Stage("reconsider", reconsider, show_each(show_candidate), verify_schedules,
-          "groups with their times -> groups taken apart that take longer than what they were made of; only where "
-          "times are measured", ("second_thoughts.py",)),
+          "groups with their times -> groups split that take longer than their parts; only where times are measured",
+          ("second_thoughts.py",)),
     Stage("launches", put_side_by_side, show_launches, verify_order,
-          "groups -> launches: independent groups, whose blocks one launch is divided among, where that is faster",
+          "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("side_by_side.py", "launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
-          "block-level kernel -> what one thread does; overlapping loads of neighbouring outputs become one window, "
+          "block-level kernel -> thread-level kernel; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector; divisions by one number share its reciprocal",
           ("lowering/extract.py", "lowering/threads/quotients.py", "lowering/threads/windows.py",
            "lowering/threads/widen.py", "lowering/threads/spread.py")),

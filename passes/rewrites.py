@@ -56,23 +56,23 @@ class Rewrite:
 
 #: Sums are divided before means are centred, which looks for the sums as they are then.
 REWRITES = (
-    Rewrite("drop-unused", drop_unused, "units of which nothing reads a result are left out", "fusion/fold_units.py"),
-    Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
-    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
-    Rewrite("compute-again", compute_again, "light values between long sums are computed again behind these",
+    Rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed", "fusion/fold_units.py"),
+    Rewrite("fold-units", fold_units, "units that depend on no input become constants", "fusion/fold_units.py"),
+    Rewrite("share-sums", share_sums, "CSE of sums that several nodes compute", "fusion/sums/share_sums.py"),
+    Rewrite("compute-again", compute_again, "cheap values between long sums are rematerialised after them",
             "fusion/sums/compute_again.py"),
-    Rewrite("sum-rows-first", sum_rows_first, "totals of what rows compute are summed row by row first",
+    Rewrite("sum-rows-first", sum_rows_first, "totals over values of rows are summed row by row first",
             "fusion/sums/totals.py"),
-    Rewrite("products-again", None, "products whose results others read element by element are computed again in front "
-            "of each of these: where the model says so by more than it may err, or memory is limited",
+    Rewrite("products-again", None, "contractions read elementwise by other contractions are recomputed for each of "
+            "these, where the gain by the cost model exceeds its error, or memory is limited",
             "fusion/sums/products_again.py", compute_products_again),
-    Rewrite("divide-behind", divide_behind, "weights that add up to one are divided behind what they weigh",
+    Rewrite("divide-behind", divide_behind, "normalised weights are divided after the contraction that they weigh",
             "fusion/sums/divisors.py"),
-    Rewrite("divide-moments", divide_moments, "squares about means of long rows are summed by parts",
+    Rewrite("divide-moments", divide_moments, "variances of long rows are summed blockwise (Chan)",
             "fusion/sums/moments.py"),
-    Rewrite("centre-means", centre_means, "means that values are centred by become sums of differences",
+    Rewrite("centre-means", centre_means, "means that centre values become sums of differences",
             "fusion/sums/centre.py"),
-    Rewrite("follow-pieces", follow_pieces, "what reads a tensor that is written in pieces follows these",
+    Rewrite("follow-pieces", follow_pieces, "readers of a piecewise tensor are split into the same pieces",
             "fusion/pieces.py"),
 )  # fmt: skip
 #: The stages that write statements.

@@ -1,4 +1,4 @@
-"""How a plan runs: its folder, its memory, its steps, and the comparison of what it computes."""
+"""Execution of plans: folders, memory, steps, and comparison of results."""
 
 from .arrays import check_names, checked_inputs, random_inputs
 from .branches import in_branches

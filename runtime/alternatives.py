@@ -1,5 +1,6 @@
-"""What runs where a library is missing that a plan calls: the generated kernels whose place its routines take, which
-the plan keeps.
+"""Fallback kernels for missing libraries.
+
+A plan keeps the generated kernels that library routines replaced.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from .plan import Plan
 
 
 def runnable_here(plan: Plan) -> Plan:
-    """Return a plan that calls no library which is missing on this host, and warn of those that are; a routine for
-    which the plan keeps no kernel stays, and whoever loads it says what is missing.
+    """Return a plan that calls no library missing on this host.
+
+    Routines of missing libraries are replaced by their fallback kernels, with a warning. A routine without one stays,
+    and loading it reports the missing library.
     """
     numbers = {kernel.name: number for number, kernel in enumerate(plan.kernels)}
     missing = {n: missing_library(k) for n, k in enumerate(plan.kernels) if k.dialect == DIALECT}
@@ -24,7 +27,7 @@ def runnable_here(plan: Plan) -> Plan:
     if not taken:
         return plan
     for reason in dict.fromkeys(missing[number] for number in taken):
-        text = f"plan {quote(plan.name)} runs generated kernels in the place of routines: {reason}"
+        text = f"plan {quote(plan.name)} runs generated kernels instead of routines: {reason}"
         warnings.warn(text, CutsWarning, stacklevel=2)
     kept = [number for number in range(len(plan.kernels)) if number not in taken]
     places = {number: place for place, number in enumerate(kept)}
@@ -35,7 +38,7 @@ def runnable_here(plan: Plan) -> Plan:
         tables=tuple(plan.tables[number] for number in kept),
         binaries=tuple(plan.binaries[number] for number in kept),
         steps=tuple(
-            _rebound(step, kernels[step.kernel], kernels[other], places[other])
+            _bind_fallback(step, kernels[step.kernel], kernels[other], places[other])
             if (other := taken.get(step.kernel)) is not None
             else evolve(step, kernel=places[step.kernel])
             for step in plan.steps
@@ -43,9 +46,7 @@ def runnable_here(plan: Plan) -> Plan:
     )
 
 
-def _rebound(step: Step, routine: KernelFunction, generated: KernelFunction, place: int) -> Step:
-    """Bind the tensors of a routine's step to the arguments of the kernel that computes the same, which has a place
-    among the others.
-    """
+def _bind_fallback(step: Step, routine: KernelFunction, generated: KernelFunction, place: int) -> Step:
+    """Bind the tensors of a routine's step to the arguments of the equivalent kernel with number `place`."""
     bound = {a.tensor: t for a, t in zip(routine.arguments, step.tensors, strict=True)}
     return Step(place, tuple(a.tensor if a.table else bound[a.tensor] for a in generated.arguments))

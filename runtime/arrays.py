@@ -1,4 +1,4 @@
-"""What comes in and goes out: checking the caller's arrays, and outputs that stay on the device."""
+"""Input arrays of the caller, and outputs that stay on the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DLPACK_TYPE = 20
 
 @frozen(eq=False)
 class DeviceArray:
-    """An output that stays on the device, in memory of its own: later runs leave it alone."""
+    """Output that stays on the device, in memory that no run reuses."""
 
     type: TensorType
     pointer: Pointer
@@ -39,7 +39,7 @@ class DeviceArray:
         return self.type.dtype.numpy
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
-        """Return the same memory as elements of another type of the same width."""
+        """Return the same memory as elements of another type of equal width."""
         found = dtype_of_numpy(np.dtype(dtype))
         assert found is not None and found.size == self.type.dtype.size
         return evolve(self, type=TensorType(found, self.shape))
@@ -58,9 +58,9 @@ class DeviceArray:
 
 
 def host_array(name: str, value: object) -> Array:
-    """Return a NumPy array of anything that has one on the host: NumPy, DLPack, sequences of numbers.
+    """Return a NumPy array over a host array or sequence.
 
-    Raises `UsageError` where it has none, or lies on another device.
+    It accepts NumPy, DLPack and sequences of numbers. {1:}
     """
     try:
         if isinstance(value, np.ndarray):
@@ -79,7 +79,7 @@ def host_array(name: str, value: object) -> Array:
 
 @frozen
 class _Exported:
-    """A DLPack capsule as NumPy wants to be given one."""
+    """DLPack capsule in the form that NumPy imports."""
 
     capsule: object
     device: tuple[int, int]
@@ -92,9 +92,7 @@ class _Exported:
 
 
 def _from_dlpack(value: Any) -> Array:
-    """Return an array over what another library exports; bfloat16, which NumPy refuses, goes as integers of as many
-    bits.
-    """
+    """Return an array over another library's export; bfloat16, which NumPy refuses, is imported as 16-bit integers."""
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
@@ -110,15 +108,18 @@ def _from_dlpack(value: Any) -> Array:
 
 
 def _stands_for(found: np.dtype[Any], expected: DType) -> bool:
-    """Whether elements are bits of a type that NumPy itself has no name for: it reads bfloat16 from a file as two bytes
-    of anything, and other libraries give `uint16`.
+    """Return whether elements are bits of a type without a NumPy name: NumPy reads bfloat16 from a file as two untyped
+    bytes, and other libraries give `uint16`.
     """
     named = expected.numpy.isbuiltin == 1
     return not named and found.kind in "Vu" and found.itemsize == expected.size
 
 
 def check_names(expected: Sequence[str], given: object) -> None:
-    """Check that exactly the plan's inputs are given, by name; raises `UsageError`."""
+    """Check that exactly the plan's inputs are given, by name.
+
+    Raises `UsageError`.
+    """
     wants = ", ".join(map(quote, expected)) or "none"
     if not isinstance(given, Mapping):
         example = ", ".join(f"{name!r}: array" for name in expected)
@@ -138,9 +139,9 @@ def check_names(expected: Sequence[str], given: object) -> None:
 def check_type(
     name: str, dtype: np.dtype[Any], shape: tuple[int, ...], expected: TensorType, kind: str = "input"
 ) -> None:
-    """Check the element type and shape of an input, or of another kind of tensor.
+    """Check the element type and shape of a tensor.
 
-    Raises `UsageError` where they are not those expected.
+    `kind` is its kind in messages. {1:}
     """
     right = dtype == expected.dtype.numpy or _stands_for(dtype, expected.dtype)
     if not right or tuple(shape) != expected.shape:
@@ -150,7 +151,10 @@ def check_type(
 def checked_inputs(
     types: Mapping[str, TensorType], names: tuple[str, ...], given: Mapping[str, object], kind: str = "input"
 ) -> dict[str, Array]:
-    """Return the inputs as host arrays of the right type, or raise everything that is wrong with them at once."""
+    """Return the inputs as host arrays of the right type.
+
+    Raises `UsageError` for all faults at once.
+    """
     check_names(names, given)
     errors: list[UsageError] = []
     arrays = {}
@@ -170,8 +174,9 @@ def checked_inputs(
 
 
 def random_inputs(types: Mapping[str, TensorType], names: tuple[str, ...], seed: int) -> dict[str, Array]:
-    """Return random inputs, the same for the same seed: floats from a normal distribution, integers 0 or 1, which index
-    anything.
+    """Return random inputs, the same for the same seed.
+
+    Floats are from a normal distribution, integers are 0 or 1, valid indices of most axes.
     """
     generator = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}

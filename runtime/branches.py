@@ -1,8 +1,8 @@
-"""A plan whose launches wait only for what they need: independent ones run side by side where a device can.
+"""Plans with concurrent launches: each waits only for its dependencies.
 
-Buffers that share memory make launches wait for one another. In a plan in branches two of them share it only where all
-that touch the one have ended before any that touches the other begins, whatever memory is shared: so nothing waits for
-what it did not wait for before, and the order of launches in the plan is one of those that are right.
+Buffers that share memory make launches wait for one another. In a plan with concurrent launches two buffers share it
+only where all launches that touch the one have ended before any that touches the other begins, for every sharing of
+memory: so no launch gets a further dependency, and the order of launches in the plan is one of the valid orders.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from .waits import MOST, Waits, waits_of
 
 @frozen
 class BranchLife:
-    """Who touches a buffer, and who has ended before any of them begins, as numbers with a bit for each launch. The
-    beginning of a run is the lowest bit, its end the highest.
+    """Launches that touch a buffer, and launches that ended before.
+
+    Both are numbers with a bit for each launch: `before` has the launches that ended before any of the `users` begins.
+    The beginning of a run is the lowest bit, its end the highest.
     """
 
     first: int
@@ -29,17 +31,21 @@ class BranchLife:
     before: int
 
     def overlaps(self, other: BranchLife) -> bool:
-        """Whether something that touches one may run before all that touches the other has ended, both ways round."""
+        """Return whether two buffers may be live at the same time.
+
+        Some user of each may run before all users of the other have ended.
+        """
         return bool(self.users & ~other.before) and bool(other.users & ~self.before)
 
 
-#: The life of what shares its memory with nothing.
+#: The lifetime of a buffer that shares its memory with nothing.
 WHOLE = BranchLife(0, 1 << MOST + 1, 0)
 
 
 def in_branches(plan: Plan) -> Plan | None:
-    """Return a plan with its launches in branches, whose buffers share less memory; nothing where each launch needs the
-    one before it, or where there are too many.
+    """Return a plan with concurrent launches, whose buffers share less memory.
+
+    None where each launch needs the one before it, or where there are too many.
     """
     if plan.launch_count > MOST or (waits := waits_of(plan, apart=True)).chained:
         return None
@@ -59,7 +65,7 @@ def in_branches(plan: Plan) -> Plan | None:
 
 
 def branch_lives(plan: Plan, waits: Waits) -> dict[BufferKey, BranchLife]:
-    """Return who touches each buffer and each table of a kernel, where launches wait so."""
+    """Return the lifetime of each buffer and each table, under given dependencies."""
     begin, end = 0, len(waits.direct) + 1
     users: dict[BufferKey, set[int]] = defaultdict(set)
     for names, moments in ((plan.inputs, {begin}), (plan.outputs, {end}), (plan.constants, {begin, end})):

@@ -1,8 +1,8 @@
-"""Outputs that are inputs of the next run, moved within the arena: where they may be written, and in which order.
+"""Donated buffers: outputs that become inputs of the next run.
 
-An input's place is free for others once it was last read, so that outputs may lie where inputs begin. Moves are
-therefore ordered so that nothing is written over before it was moved; where they wait for one another in a circle, one
-is set aside first.
+They are moved within the arena. An input's place is free for others after its last read, so that outputs may lie where
+inputs begin. Moves are therefore ordered so that nothing is overwritten before it is moved; in a cycle, one source is
+set aside first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from .plan import Plan
 
 @frozen
 class CarriedMove:
-    """`nbytes` bytes that go from one place to another; of the arena, or, where `aside`, from the memory set aside."""
+    """Move of `nbytes` bytes within the arena.
+
+    With `aside`, the source is in the memory set aside.
+    """
 
     source: int
     target: int
@@ -27,7 +30,7 @@ class CarriedMove:
     aside: bool = False
 
     def spoils(self, other: CarriedMove) -> bool:
-        """Whether it writes over what another is to move."""
+        """Return whether the move overwrites the source of another."""
         return (
             not other.aside and self.target < other.source + other.nbytes and other.source < self.target + self.nbytes
         )
@@ -35,7 +38,10 @@ class CarriedMove:
 
 @frozen
 class Moves:
-    """Moves in order, those that set something aside in front; `room` is the memory that these need."""
+    """Moves in order, those that set a source aside first.
+
+    `room` is the memory set aside, in bytes.
+    """
 
     first: tuple[CarriedMove, ...]
     then: tuple[CarriedMove, ...]
@@ -43,7 +49,7 @@ class Moves:
 
 
 def ordered_moves(moves: Sequence[CarriedMove]) -> Moves:
-    """Return moves in an order in which none spoils one behind it."""
+    """Order moves so that none overwrites the source of a later one."""
     pending = [move for move in moves if move.nbytes and move.source != move.target]
     first: list[CarriedMove] = []
     then: list[CarriedMove] = []
@@ -63,9 +69,10 @@ def ordered_moves(moves: Sequence[CarriedMove]) -> Moves:
 
 
 class CarriedSession:
-    """Runs of a plan whose outputs are inputs of the next run: `carried` maps an input to the output that replaces it.
+    """Session whose outputs are inputs of the next run.
 
-    What is carried stays on the device. Tensors that do not lie dense in memory go by way of the host.
+    `carried` maps an input to the output that replaces it. Carried tensors stay on the device; those that do not lie
+    dense in memory go by way of the host.
 
     Raises `UsageError` where the plan lacks an input or an output that is to be carried.
     """
@@ -75,9 +82,9 @@ class CarriedSession:
         _check(plan, carried)
         self.session = session
         self.carried = carried
-        near = {name for name, source in carried.items() if session.is_dense(name) and session.is_dense(source)}
-        self._apart = {name: source for name, source in carried.items() if name not in near}
-        moves = ordered_moves([_move(plan, name, carried[name]) for name in carried if name in near])
+        dense = {name for name, source in carried.items() if session.is_dense(name) and session.is_dense(source)}
+        self._by_host = {name: source for name, source in carried.items() if name not in dense}
+        moves = ordered_moves([_move(plan, name, carried[name]) for name in carried if name in dense])
         with session.device.current():
             aside = session.device.allocate(moves.room) if moves.room else session.arena
         self._copies = tuple(
@@ -87,16 +94,18 @@ class CarriedSession:
         )
 
     def begin(self, inputs: Mapping[str, object], wanted: Sequence[str]) -> dict[str, Array]:
-        """Run for the first time, on all inputs; return some of the outputs."""
+        """Run for the first time, on all inputs; return `wanted` outputs."""
         return self.session.run_on(inputs, (), wanted)
 
     def go_on(self, inputs: Mapping[str, object], wanted: Sequence[str]) -> dict[str, Array]:
-        """Run on what the last run left and the inputs that are not carried; return some of the outputs."""
-        apart = {name: self.session.read(source) for name, source in self._apart.items()}
-        return self.session.run_on({**inputs, **apart}, self._copies, wanted, self.carried.keys() - apart.keys())
+        """Run on the carried state and the other inputs; return `wanted` outputs."""
+        from_host = {name: self.session.read(source) for name, source in self._by_host.items()}
+        return self.session.run_on(
+            {**inputs, **from_host}, self._copies, wanted, self.carried.keys() - from_host.keys()
+        )
 
     def state(self) -> dict[str, Array]:
-        """Return what the next run begins with of what is carried."""
+        """Return the carried state that the next run begins with."""
         return {name: self.session.read(source) for name, source in self.carried.items()}
 
 

@@ -1,4 +1,4 @@
-"""Running a plan: one arena, constants uploaded once, steps launched in order."""
+"""Execution of a plan: one arena, uploaded constants, steps launched in order."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .plan import Plan, extent_bytes
 from .state import ArenaAccess, DeviceState, checked_state
 from .waits import MOST, waits_of
 
-#: Most launches that are recorded: a recording holds some hundred bytes for each of them, in the driver's memory.
+#: Launches that are recorded at most: each takes some hundred bytes of the driver's memory.
 LONGEST_RECORDING = 1 << 17
 
 
 @frozen
 class RunTimes:
-    """Where the seconds of one run went; `wall` is all of it, as the caller sees it."""
+    """Seconds of one run by phase; `wall` is the total."""
 
     copy_in: float
     compute: float
@@ -37,10 +37,10 @@ class RunTimes:
 
 
 class Session:
-    """A plan opened on a device, ready to run many times, from any thread.
+    """Plan opened on a device, ready to run, from any thread.
 
-    Runs share the arena, so one waits for the other; whoever wants them side by side opens two sessions. Outputs belong
-    to the caller: no later run writes over them. The state of the plan is the session's own.
+    Runs share the arena, so one waits for the other; concurrent runs need two sessions. Outputs belong to the caller:
+    no later run overwrites them. The state of the plan is the session's own.
     """
 
     def __init__(self, plan: Plan, device: Device | None = None) -> None:
@@ -75,7 +75,7 @@ class Session:
         return Pointer(self._arena, start + storage.start(turn) * self.plan.types[tensor].dtype.size)
 
     def _bind(self, index: int, loaded: tuple[object, ...]) -> tuple[Launch, ...]:
-        """Return what launches a step, at each turn where it is in a loop."""
+        """Return the launches of a step, one for each iteration of its loop."""
         step = self.plan.steps[index]
         kernel = self.plan.kernels[step.kernel]
         tables = self.plan.tables[step.kernel]
@@ -98,14 +98,12 @@ class Session:
                 self.device.upload(Pointer(self._arena, places[name].offset), np.array(values, np.int32))
 
     def is_dense(self, tensor: str) -> bool:
-        """Whether a tensor lies in memory without gaps, in the order of its elements."""
+        """Return whether a tensor lies in memory in order, without gaps."""
         storage, type_ = self.plan.storages[tensor], self.plan.types[tensor]
         return all(a == b for a, b, n in zip(storage.strides, type_.strides, type_.shape, strict=True) if n != 1)
 
     def _write(self, arrays: Mapping[str, Array]) -> None:
-        """Upload host arrays; those that live strided inside a buffer go through a host image of it,
-        shared by all its parts.
-        """
+        """Upload host arrays; strided ones go through a host image of their buffer, shared by all its parts."""
         images: dict[str, Array] = {}
         for tensor, array in arrays.items():
             if self.is_dense(tensor):
@@ -129,8 +127,9 @@ class Session:
         return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
 
     def read(self, tensor: str) -> Array:
-        """Download one tensor as it is now; memory is shared over time,
-        so it holds its value only until a later step reuses it.
+        """Download one tensor as it is now.
+
+        Memory is shared over time, so it holds its value only until a later step reuses it.
         """
         with self._alone():
             return self._read(tensor)
@@ -146,8 +145,8 @@ class Session:
         return np.ascontiguousarray(self._view(tensor, image, turn))
 
     def _feed(self, inputs: Mapping[str, object], there: Collection[str] = ()) -> None:
-        """Bring the inputs into the arena, but for those that are there: device arrays by a copy on the device, all
-        others from the host, and state that is not given as the last run left it.
+        """Bring the inputs into the arena, except resident ones: device arrays by a copy on the device, all others from
+        the host, and state that is not given as the last run left it.
         """
         wanted = tuple(name for name in self.plan.inputs if name not in there)
         own = set(self.plan.interface.caller_inputs(wanted))
@@ -192,18 +191,17 @@ class Session:
                 launch()
 
     def compute(self) -> Launch:
-        """Return the cheapest way to launch every step: one recorded graph where the device can record it,
-        else the steps.
+        """Return the cheapest launch of all steps.
+
+        It is one recorded graph where the device can record it, else the steps.
         """
         with self._alone():
             if self._replay is None:
-                self._replay = self._recorded()
+                self._replay = self._record_steps()
             return self._replay
 
-    def _recorded(self) -> Launch:
-        """Return a recording of every step, which keeps what passes through the cache: one after another, or each
-        behind what it waits for.
-        """
+    def _record_steps(self) -> Launch:
+        """Record every step, with its L2 policy: in sequence, or each after its dependencies."""
         if len(self._launches) > LONGEST_RECORDING:
             return self.launch
         passing = passing_tensors(self.plan)
@@ -213,16 +211,19 @@ class Session:
         return self.device.capture(partial(launch_all, launches))
 
     def _record(self, step: int, turn: int, launch: Launch, tensor: str, nbytes: int) -> None:
-        """Launch a step for a recording, with the bytes of a tensor that pass through the cache, if any."""
+        """Launch a step for a recording, with the bytes of a tensor that is evicted first, if any."""
         with self.device.passing(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
             launch()
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
-        """Run once and return the outputs by name: NumPy arrays, or `DeviceArray`s that stay on the device."""
+        """Run once and return the outputs by name.
+
+        They are NumPy arrays, or `DeviceArray`s that stay on the device.
+        """
         return self.run_timed(inputs, on_device=on_device)[0]
 
     def run_timed(self, inputs: Mapping[str, object], *, on_device: bool = False) -> tuple[dict[str, Any], RunTimes]:
-        """Run once and return the outputs and where the time went."""
+        """Run once and return the outputs and the times."""
         interface = self.plan.interface
         if interface.state:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
@@ -237,7 +238,7 @@ class Session:
             computed = time.perf_counter()
             self._check()
             self._state.store()
-            outputs = self._copied(names) if on_device else {name: self._read(name) for name in names}
+            outputs = self._device_copies(names) if on_device else {name: self._read(name) for name in names}
             end = time.perf_counter()
         return interface.results(outputs), RunTimes(fed - start, computed - fed, end - computed, end - start)
 
@@ -248,9 +249,11 @@ class Session:
         wanted: Sequence[str],
         there: Collection[str] = (),
     ) -> dict[str, Array]:
-        """Run once on what the arena holds: copy bytes within the device (`copies` are targets, sources and numbers of
-        bytes, in order), bring in the inputs, but for those that are `there` then, and return some outputs. State that
-        is not given is read, and stays as it was.
+        """Run once on the content of the arena.
+
+        Copy bytes within the device (`copies` are targets, sources and numbers of bytes, in order), bring in the
+        inputs, except those that are `there` then, and return some outputs. State that is not given is read, and stays
+        as it was.
         """
         with self._alone():
             launch = self.compute()
@@ -263,12 +266,12 @@ class Session:
             return {name: self._read(name) for name in wanted}
 
     def _check(self) -> None:
-        """Raise what the plan's checks found."""
+        """Raise the errors that the plan's checks found."""
         found = [check.error(int(self._read(check.place)), int(self._read(check.found))) for check in self.plan.checks]
         raise_all([error for error in found if error is not None])
 
-    def _copied(self, names: Sequence[str]) -> dict[str, DeviceArray]:
-        """Return outputs as copies on the device, whole when this returns."""
+    def _device_copies(self, names: Sequence[str]) -> dict[str, DeviceArray]:
+        """Return outputs as copies on the device, complete on return."""
         arrays = {name: self._outputs.lend(self._device_array(name)) for name in names}
         self.device.synchronize()
         return arrays
@@ -282,7 +285,10 @@ class Session:
         return DeviceArray(type_, own, self.device, storage.strides)
 
     def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
-        """Run launch by launch and yield each one's step and the tensors it wrote; other threads wait for the end."""
+        """Run launch by launch and yield each step with its written tensors.
+
+        Other threads wait for the end.
+        """
         with self._alone():
             self._feed(inputs)
             for number, turn, launch in self._launches:
@@ -300,15 +306,21 @@ class Session:
             return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
-        """Time each step among the others, as a run launches them; those of a loop at its first turn."""
+        """Time each step within a run.
+
+        Those of a loop are timed at their first iteration.
+        """
         with self._alone():
             return self.device.time_each(self.first_launches(), repeats=repeats)
 
     def first_launches(self) -> list[Launch]:
-        """Return what launches each step, those of a loop at its first turn: for profiles, which check no result."""
+        """Return the launch of each step, of a loop's first iteration.
+
+        Profiles use them, which check no result.
+        """
         return [launch for _, turn, launch in self._launches if turn == 0]
 
     @property
     def arena(self) -> Buffer:
-        """The memory that every tensor lives in."""
+        """Memory of all tensors."""
         return self._arena

@@ -1,9 +1,9 @@
-"""Running a plan over memory that another library owns: inputs are read and outputs are written where they lie.
+"""Execution of a plan over external buffers of another library.
 
-Memory comes in blocks. The first holds constants and tables, the second what lives between kernels; then there is one
-for each large constant, which plans of equal constants share, and one for each input and for each buffer of outputs,
-whose addresses each run gives. Inputs that are *held*, as a model holds
-its parameters, seldom move; what moves is set in the recorded launches.
+Inputs are read and outputs are written where they lie. Memory comes in blocks. The first holds constants and tables,
+the second the intermediates. Each large constant has a block, which plans of equal constants share; so has each input
+and each buffer of outputs, with addresses given by each run. Inputs that are *held*, as a model holds its parameters,
+rarely move; addresses that move are set in the recorded launches.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from .waits import MOST, Waits, waits_of
 
 CONSTANTS, SCRATCH = 0, 1
 
-#: Gives memory of so many bytes, zeros, by its address; whoever gives it keeps it.
+#: Returns the address of so many zeroed bytes, which the allocator keeps alive.
 Allocate = Callable[[int], int]
 
 
 @frozen
 class Outlet:
-    """Where an output is found: `offset` elements from the start of a block, with these strides.
+    """View of an output in a block.
 
-    `owned` are the outputs that a block of outputs is made for; the others are views of inputs, of constants or of an
-    output before them, and must be copied, as whoever gets them may write to them.
+    It begins `offset` elements from the start of the block, with these strides. `owned` outputs have a block made for
+    them; the others are views of inputs, of constants or of an earlier output, and must be copied, as their receiver
+    may write to them.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Outlet:
 
 @frozen
 class Layout:
-    """A plan whose inputs and outputs lie elsewhere: its launches over blocks, and where each thing is.
+    """Plan over external buffers: launches over blocks, and all places.
 
     `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
     `moving` and of the outputs.
@@ -70,12 +71,15 @@ class Layout:
 
     @property
     def fresh(self) -> tuple[int, ...]:
-        """The numbers of the blocks that each run needs new ones of, for its outputs."""
+        """Numbers of the output blocks, which each run allocates."""
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.chain.blocks)))
 
 
 def layout_of(plan: Plan, held: Collection[str] = (), shared: Sequence[str] = ()) -> Layout:
-    """Return how a plan runs in place; `held` are inputs that seldom move, `shared` buffers of constants."""
+    """Return a plan's layout over external buffers.
+
+    `held` are inputs that rarely move, `shared` buffers of constants.
+    """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
     stays = tuple(name for name in plan.inputs if name in held)
@@ -83,7 +87,7 @@ def layout_of(plan: Plan, held: Collection[str] = (), shared: Sequence[str] = ()
     outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
     first = 2 + len(shared)
     blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
-    staged = _staged(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
+    staged = _staged_buffers(plan, {b for b in blocks if b not in {buffers[name] for name in stays}})
     waits = waits_of(plan, apart=True) if plan.branched and plan.launch_count <= MOST else None
     outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
     places, sizes = _place_inside(plan, kept, outer, staged, waits)
@@ -100,9 +104,9 @@ def layout_of(plan: Plan, held: Collection[str] = (), shared: Sequence[str] = ()
     return Layout(chain, stays, moves, outlets, places, tuple(shared))
 
 
-def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
-    """Return the buffers that have a place of ours beside the caller's, and are copied between: what routines of
-    libraries touch, which are bound for good, and inputs that something writes to.
+def _staged_buffers(plan: Plan, moving: Collection[str]) -> set[str]:
+    """Return the buffers with an internal place beside the caller's, copied between the two: those that library
+    routines touch, which are bound once, and inputs that are written to.
     """
     given = {plan.storages[name].buffer for name in plan.inputs}
     found = set()
@@ -118,8 +122,8 @@ def _staged(plan: Plan, moving: Collection[str]) -> set[str]:
 def _place_inside(
     plan: Plan, kept: Collection[str], blocks: Mapping[str, int], staged: Collection[str], waits: Waits | None
 ) -> tuple[dict[BufferKey, BlockPlace], tuple[int, int]]:
-    """Place constants and tables one behind the other, and share the scratch block among what lives between kernels;
-    where launches wait for one another, so that they wait for no others.
+    """Place constants and tables one after another, and share the scratch block among the intermediates; with
+    concurrent launches, so that they get no further dependencies.
     """
     sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
     sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
@@ -187,7 +191,9 @@ def _outlets(
 
 
 class InPlaceSession:
-    """A plan opened over memory that another library owns. Any thread may launch it; one launch waits for another.
+    """Plan opened over external buffers.
+
+    Any thread may launch it; one launch waits for another.
 
     With `share`, sessions of equal large constants read one copy of each on the device.
     """
@@ -213,16 +219,25 @@ class InPlaceSession:
         self._upload(images)
 
     def fixed(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]:
-        """Return the addresses of the blocks that seldom move, for a launch with held inputs at these addresses."""
+        """Return the addresses of blocks that rarely move.
+
+        Held inputs are at the addresses `held`.
+        """
         return (self.constants, self.scratch if scratch is None else scratch, *self._shared, *held)
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch on a stream, with the other inputs, and then blocks of outputs, at the addresses `moving`."""
+        """Launch on a stream.
+
+        The other inputs, and then blocks of outputs, are at the addresses `moving`.
+        """
         with self._lock:
             self._chain.launch(fixed, moving, stream)
 
     def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch on a stream that somebody records; `fixed` has a scratch block that no other launch uses."""
+        """Launch on a stream under capture.
+
+        `fixed` has a scratch block that no other launch uses.
+        """
         with self._lock:
             self._chain.launch_apart(fixed, moving, stream)
 

@@ -1,4 +1,7 @@
-"""Where buffers live in the one arena a plan allocates: two that are alive at the same step never overlap."""
+"""Placement of buffers in a plan's arena by lifetime.
+
+Two buffers that are live at the same step never overlap.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Life(Protocol):
-    """When a buffer holds something that is still needed."""
+    """Lifetime of a buffer."""
 
     @property
     def first(self) -> int:
-        """The first step at which it does; of buffers of one size the earlier is placed first."""
+        """First step of the lifetime; at equal sizes the earlier goes first."""
 
     def overlaps(self, other: Self) -> bool:
-        """Whether two buffers must not share memory."""
+        """Return whether two buffers must not share memory."""
 
 
 AnyLife = TypeVar("AnyLife", bound=Life)
@@ -31,13 +34,13 @@ AnyLife = TypeVar("AnyLife", bound=Life)
 
 @frozen
 class Lifetime:
-    """The first and the last step at which a buffer holds a value that is still needed."""
+    """First and last step at which a buffer holds a needed value."""
 
     first: int
     last: int
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are alive at some step."""
+        """Return whether both are live at some step."""
         return self.first <= other.last and other.first <= self.last
 
     def extended(self, step: int) -> Lifetime:
@@ -54,18 +57,22 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """The first byte behind it that another buffer may use."""
+        """The first byte after it that another buffer may use."""
         return self.offset + aligned(self.nbytes)
 
 
 def aligned(nbytes: int) -> int:
-    """Round up to the alignment; an empty buffer still gets a place of its own."""
+    """Round up to the alignment.
+
+    An empty buffer still gets a place of its own.
+    """
     return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
 
 
 def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, AnyLife]) -> tuple[dict[Key, Placement], int]:
-    """Place every buffer and return the arena's size: large ones first, each in the tightest gap that its
-    contemporaries leave.
+    """Place every buffer and return the arena's size.
+
+    Large buffers come first, each in the tightest gap between its contemporaries.
     """
     placed: dict[Key, Placement] = {}
     taken: list[tuple[int, int, int, AnyLife]] = []  # where each placed buffer begins and ends, in order; its number
@@ -78,8 +85,8 @@ def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, AnyLife]) ->
 
 
 def _best_gap(needed: int, life: AnyLife, taken: Sequence[tuple[int, int, int, AnyLife]]) -> int:
-    """Return the offset of the smallest gap of at least `needed` bytes between the buffers that are alive at some step
-    of a life, or the end behind them; what is taken comes in the order of its beginnings.
+    """Return the offset of the smallest sufficient gap between the buffers live at some step of a lifetime, or the end
+    after them; `taken` is ordered by begin.
     """
     best, slack, cursor = -1, 0, 0
     for begin, end, _, other in taken:

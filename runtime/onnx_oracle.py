@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle that shares no code with us."""
+"""ONNX Runtime as an independent oracle."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..ir import BackendError, cores
 
 
 def has_onnxruntime() -> bool:
-    """Whether ONNX Runtime is installed."""
+    """Return whether ONNX Runtime is installed."""
     return find_spec("onnxruntime") is not None
 
 
 def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run an ONNX file on the CPU and return its outputs by name.
+    """Run an ONNX file on the CPU; return its outputs by name.
 
     Raises `BackendError` where ONNX Runtime is missing or refuses the model.
     """

@@ -1,4 +1,7 @@
-"""Device memory of outputs that stay on the device: each belongs to its array, and is used again when that is gone."""
+"""Device memory of outputs that stay on the device.
+
+Each block belongs to its array, and is reused after the array.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from .arrays import DeviceArray
 
 
 class OutputMemory:
-    """The blocks of one session. Taking and giving back are each one operation of a list, so any thread may do either.
+    """Output blocks of one session.
 
-    A block comes back when nothing refers to its array any more. Other libraries may still be reading it then, on
-    streams of their own; so the whole device is waited for before a block is written again, as freeing it would do.
+    Taking and returning a block are each one operation of a list, so any thread may do either. A block returns when
+    nothing refers to its array any more. Other libraries may still be reading it then, on streams of their own; so the
+    whole device is synchronised before a block is written again, as freeing it would do.
     """
 
     def __init__(self, device: Device) -> None:
@@ -21,7 +25,7 @@ class OutputMemory:
         self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
 
     def take(self, nbytes: int) -> Buffer:
-        """Return a block that nobody uses."""
+        """Return an unused block."""
         try:
             block = self._free[nbytes].pop()
         except IndexError:
@@ -30,7 +34,7 @@ class OutputMemory:
         return block
 
     def lend(self, array: DeviceArray) -> DeviceArray:
-        """Return the array, whose block comes back when nothing refers to the array any more."""
+        """Return the array, and reclaim its block after its last reference."""
         block = array.pointer.buffer
         weakref.finalize(array, self._free[block.nbytes].append, block).atexit = False
         return array

@@ -1,7 +1,7 @@
-"""A plan: everything needed to run a compiled graph, frozen.
+"""Plan: everything needed to run a compiled graph, frozen.
 
-A plan names kernels and the order to launch them in, says where each tensor lives in one arena, and carries the
-constants. Loading one from a stranger is like running their program: kernels are code.
+A plan names kernels and their launch order, places each tensor in one arena, and carries the constants. Loading one
+from a stranger is like running their program: kernels are code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ BufferKey: TypeAlias = tuple[str, int, str]
 
 
 def cuts_version() -> str:
-    """Return the version of this package, "unknown" when it runs from a folder that was never installed."""
+    """Return the version of this package.
+
+    "unknown" when it runs from a folder that was never installed.
+    """
     try:
         return metadata.version("cuts")
     except metadata.PackageNotFoundError:
@@ -47,8 +50,9 @@ def cuts_version() -> str:
 
 @frozen
 class PlannedModel:
-    """What was compiled: the graph as the user gave it,
-    the texts of the declarations it needs besides the vocabulary, and the precision policy that it was compiled by.
+    """Compiled model: the graph as given, declarations and precision policy.
+
+    `specs` has the texts of the declarations it needs besides the vocabulary.
     """
 
     graph: Graph
@@ -64,8 +68,8 @@ class Plan:
     each storage's buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are
     uploaded once, before the first run. `binaries[k]` is the compiled form of kernel `k`, or None where it is built
     from its source when the plan is opened. The results of `checks` are kept to the end like outputs.
-    `loops` says which steps are launched many times. The launches of a plan that is `branched` wait only for what they
-    need where the device can record that, and its buffers are placed so that they need no more.
+    `loops` has the ranges of repeated steps. The launches of a `branched` plan wait only for their dependencies
+    where the device can record that, and its buffers are placed so that these are no more than needed.
     """
 
     name: str
@@ -94,26 +98,26 @@ class Plan:
         return self.model.graph.interface if self.model else Interface()
 
     def launches(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each step in the order of launches, with the turn of its loop."""
+        """Yield each launch as (step number, iteration of its loop)."""
         return launches(len(self.steps), self.loops)
 
     def turns(self, step: int) -> int:
-        """Return how many times a step is launched."""
+        """Return the number of launches of a step."""
         return next((loop.count for loop in self.loops if loop.first <= step < loop.last), 1)
 
     @property
     def launch_count(self) -> int:
-        """How many kernels a run launches."""
+        """The number of kernels that a run launches."""
         return sum(map(self.turns, range(len(self.steps))))
 
     @property
     def distinct_kernels(self) -> int:
-        """How many kernels are launched; others are kept for machines without a library."""
+        """The number of launched kernels, without fallback kernels."""
         return len({step.kernel for step in self.steps})
 
     @property
     def buffer_bytes(self) -> int:
-        """What the buffers would take without sharing memory over time."""
+        """Bytes of the buffers without sharing memory over time."""
         return sum(place.nbytes for place in self.buffers.values())
 
 
@@ -124,9 +128,9 @@ def make_plan(
     binaries: tuple[bytes | None, ...] = (),
     name: str = "",
 ) -> Plan:
-    """Turn a compiled graph into a plan: collect the tensors, lay out the arena."""
+    """Make a plan of a compiled graph: collect tensors, place buffers."""
     graph = compiled.graph
-    touched = _touched(compiled)
+    touched = _run_tensors(compiled)
     storages = {t: compiled.storages.get(t) or Storage(t, 0, graph.types[t].strides) for t in touched}
     constants = {t: graph.constants[t] for t in touched if t in graph.constants}
     checked = {name for check in compiled.checks for name in (check.place, check.found)}
@@ -159,11 +163,11 @@ def make_plan(
 def _demands(
     compiled: CompiledGraph, storages: Mapping[str, Storage], constants: Iterable[str]
 ) -> tuple[dict[BufferKey, int], dict[BufferKey, Lifetime]]:
-    """Return the bytes of each buffer and of each table of a kernel, and the steps between which it holds something."""
+    """Return the bytes and the lifetime of each buffer and of each table of a kernel."""
     graph = compiled.graph
     lifetimes = lifetimes_of(compiled, graph.inputs, graph.outputs, constants, storages)
     sizes = {("tensor", 0, buffer): 0 for kind, _, buffer in lifetimes if kind == "tensor"}
-    for tensor in (*_touched(compiled), *constants):
+    for tensor in (*_run_tensors(compiled), *constants):
         key = ("tensor", 0, storages[tensor].buffer)
         sizes[key] = max(sizes[key], extent_bytes(graph.types[tensor], storages[tensor]))
     for number, kernel in enumerate(compiled.kernels):
@@ -178,7 +182,7 @@ def lifetimes_of(
     constants: Iterable[str],
     storages: Mapping[str, Storage],
 ) -> dict[BufferKey, Lifetime]:
-    """Return the steps between which each buffer, and each table of a kernel, holds something."""
+    """Return the lifetime of each buffer, and of each table."""
     lifetimes: dict[BufferKey, Lifetime] = {}
     ends = (-1, len(what.steps))
 
@@ -206,8 +210,9 @@ def lifetimes_of(
 
 
 def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) -> Iterator[tuple[str, Turns]]:
-    """Yield the buffers that hold something from one turn of a loop to the next, with that loop: all but those that a
-    turn writes before it reads them, always at the same place.
+    """Yield the loop-carried buffers, with their loop.
+
+    These are all but those that an iteration writes before it reads them, always at the same place.
     """
     for loop in what.loops:
         kept: dict[str, bool] = {}
@@ -219,10 +224,8 @@ def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) ->
         yield from ((buffer, loop) for buffer, keeps in kept.items() if keeps)
 
 
-def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
-    """Return the tensors that matter at run time, in a stable order;
-    a constant does too where only views of it are read.
-    """
+def _run_tensors(compiled: CompiledGraph) -> tuple[str, ...]:
+    """Return the tensors of a run, in a stable order; constants count where only views of them are read."""
     names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
     for step in compiled.steps:
         arguments = compiled.kernels[step.kernel].arguments
@@ -232,7 +235,7 @@ def _touched(compiled: CompiledGraph) -> tuple[str, ...]:
 
 
 def extent_bytes(type_: TensorType, storage: Storage) -> int:
-    """Return how many bytes from the start of its buffer a tensor reaches."""
+    """Return the bytes from the buffer's start to the tensor's end."""
     if 0 in type_.shape:
         return 0
     last = storage.ends[1] + sum((n - 1) * stride for n, stride in zip(type_.shape, storage.strides, strict=True))
@@ -240,7 +243,10 @@ def extent_bytes(type_: TensorType, storage: Storage) -> int:
 
 
 def check_plan(plan: Plan) -> None:
-    """Check that no step can leave the memory it was given: whoever wrote the plan, a wrong one stops here."""
+    """Check that no step can leave its memory.
+
+    It protects against faulty plans of any origin.
+    """
     for check in (_check_tensors, _check_model, _check_buffers, _check_tables, _check_steps):
         check(plan)
 
@@ -266,7 +272,6 @@ def _check_tensors(plan: Plan) -> None:
 
 
 def _check_model(plan: Plan) -> None:
-    """What goes in and comes out is what the model takes and gives."""
     graph = plan.model.graph if plan.model else None
     if graph is None:
         return
@@ -334,7 +339,7 @@ def _check_steps(plan: Plan) -> None:
 
 
 def _check_loops(plan: Plan) -> None:
-    """Loops are apart and in order, and what their steps touch moves no further than their turns go."""
+    """Check that loops are disjoint and in order, and that tensors of their steps move at most their iterations."""
     end = 0
     for loop in plan.loops:
         if not end <= loop.first < loop.last <= len(plan.steps) or loop.count < 1:

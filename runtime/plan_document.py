@@ -1,4 +1,4 @@
-"""plan.json: what it holds, its version, and the digest it carries of itself."""
+"""Content of plan.json: records, version and digest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
 
 @frozen
 class KernelRecord:
-    """A kernel without its bulk; `tables` names where each table's values stand in the weights and in the arena."""
+    """Kernel without its bulk.
+
+    `tables` and `places` give each table's key in the weights and its place in the arena.
+    """
 
     name: str
     dialect: str
@@ -38,8 +41,10 @@ class KernelRecord:
 
 @frozen
 class ModelRecord:
-    """The source model: where its opaque constants stand in the weights, and the names of its declarations,
-    and its precision policy."""
+    """Source model: opaque constants, declarations and precision policy.
+
+    Constants are given by their keys in the weights, declarations by name.
+    """
 
     constants: dict[str, str]
     specs: tuple[str, ...]
@@ -48,7 +53,7 @@ class ModelRecord:
 
 @frozen
 class PlanDocument:
-    """What plan.json holds besides the format, the version and its own digest."""
+    """Content of plan.json besides format, version and digest."""
 
     cuts: str
     name: str
@@ -72,8 +77,9 @@ class PlanDocument:
 
 @frozen
 class PartRecord:
-    """A part of a model in stages, compiled: its nodes, what it gives, and the types and values it is for; its own plan
-    is in a folder.
+    """Compiled part of a staged model.
+
+    It has its nodes and results, and the types and values that it is specialised for; its own plan is in a folder.
     """
 
     nodes: tuple[str, ...]
@@ -85,8 +91,9 @@ class PartRecord:
 
 @frozen
 class StagedDocument:
-    """What plan.json holds of a model in stages; `functions` are the operations that the caller must give when it is
-    opened.
+    """Content of a staged model's plan.json.
+
+    `functions` are the operations that the caller must give when it is opened.
     """
 
     cuts: str
@@ -107,7 +114,10 @@ _CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
 
 
 def plain(value: object) -> Any:
-    """Return a JSON value for a report value: NumPy scalars become numbers, tuples lists, what JSON lacks its text."""
+    """Return a JSON value for a report value.
+
+    NumPy scalars become numbers, tuples lists, other values their text.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -5,8 +5,8 @@
     weights.safetensors    constants and tables
     model.txt, specs/*     the graph as it was given, in its text form, and the user's declarations it needs
 
-A folder is written beside its final place and renamed, so that a plan is there whole or not at all. Digests find
-damage, not malice: a plan contains code, so load only what you would also run.
+A folder is written beside its final place and renamed, so that a plan is complete or absent. Digests find damage, not
+malice: a plan contains code, so load only plans from trusted sources.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .plan_document import KernelRecord, ModelRecord, PlanDocument, plain, read_
 
 @frozen
 class Weights:
-    """Arrays under generated keys; equal content is stored once, however many names it has."""
+    """Arrays under generated keys; equal arrays are stored once."""
 
     arrays: dict[str, Array]
 
@@ -48,7 +48,10 @@ class Weights:
 
 
 def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
-    """Write a plan's folder; an older plan there is replaced, anything else is left alone."""
+    """Write a plan's folder.
+
+    An older plan there is replaced, anything else is left alone.
+    """
     write_folder(Path(folder), plan_files(plan))
 
 
@@ -67,7 +70,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
 
 
 def copy_plan(source: Path, folder: str | os.PathLike[str]) -> bool:
-    """Write a plan's folder as another one is, as `save_plan` does; say whether that one was there as a whole.
+    """Copy a plan's folder atomically; return whether the source was complete.
 
     Raises `PlanError` where the folder cannot be written.
     """
@@ -82,12 +85,12 @@ def copy_plan(source: Path, folder: str | os.PathLike[str]) -> bool:
     except PlanError:
         if source.is_dir():
             raise
-        return False  # somebody deleted it meanwhile
+        return False  # another process deleted it
     return True
 
 
 def _write(target: Path, fill: Callable[[Path], None]) -> None:
-    """Put what fills a folder in a place, whole or not at all."""
+    """Fill a folder and move it to its place atomically."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +180,7 @@ def _record(
 
 
 def source_path(number: int, dialect: str) -> str:
-    """Return where in a plan's folder the source of a kernel stands."""
+    """Return the path of a kernel's source in a plan's folder."""
     return f"kernels/{number:04}{DIALECTS[dialect].suffix if dialect in DIALECTS else '.txt'}"
 
 
@@ -186,8 +189,9 @@ def _binary_path(number: int) -> str:
 
 
 def load_plan(folder: str | os.PathLike[str]) -> Plan:
-    """Read a plan's folder, checking every digest; raises `PlanError` for a folder that is none, is damaged,
-    or is too new.
+    """Read a plan's folder, checking every digest.
+
+    Raises `PlanError` for a folder that is none, is damaged, or is too new.
     """
     root = Path(folder)
     document = read_document(root)

@@ -1,9 +1,10 @@
-"""The folder form of a model in stages, some of whose operations run uncompiled.
+"""Folder of a staged model, some operations of it uncompiled.
 
-plan.json              the cuts, the types, and where each part is; versioned, with a digest of itself and of every
-other file graph.onnx             the model without its weights: what is foreign runs from it, and parts for other
-shapes are made from it weights.safetensors    the weights, and values that a part was specialised for parts/0000/*
-the plan of every part, a folder as for any plan specs/*                the user's declarations
+plan.json              the cuts, the types, and the folder of each part; versioned, with digests of itself and all files
+graph.onnx             the model without its weights: foreign operations run from it, parts for other shapes derive
+weights.safetensors    the weights, and values that a part was specialised for
+parts/0000/*           the plan of every part, a folder as for any plan
+specs/*                the user's declarations
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from .plan_file import Weights, load_plan, plan_files, read_files, read_weights,
 
 @frozen
 class PlannedPart:
-    """A part's plan, and what it is for: nodes and results that tell it from other parts,
-    types and known values of what it reads.
+    """Plan of a part, and its key: nodes, results, types and values.
+
+    `types` and `known` are those of the tensors that it reads.
     """
 
     nodes: tuple[str, ...]
@@ -37,7 +39,10 @@ class PlannedPart:
 
 @frozen
 class StagedRecord:
-    """Everything that the folder holds; `graph` is the serialised model without its weights."""
+    """Content of the folder.
+
+    `graph` is the serialised model without its weights.
+    """
 
     name: str
     target: Target
@@ -52,7 +57,7 @@ class StagedRecord:
 
 
 def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
-    """Write a plan's folder, whole or not at all."""
+    """Write a plan's folder atomically."""
     weights = Weights({})
     files = {"graph.onnx": plan.graph}
     files |= {f"specs/{number:02}.cuts": text.encode() for number, text in enumerate(plan.specs.values())}
@@ -73,7 +78,10 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
 
 
 def is_staged(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds the plan of a model in stages; raises where it holds no plan."""
+    """Return whether a folder holds the plan of a staged model.
+
+    Raises `PlanError` where it holds no plan.
+    """
     return isinstance(read_document(Path(folder)), StagedDocument)
 
 

@@ -1,7 +1,7 @@
-"""State of a plan: tensors that each run reads as the last one left them.
+"""State of a plan: tensors that persist between runs.
 
-The values between runs lie in memory of their own. A run copies them to where its inputs lie, and, once it is right,
-back from where its outputs lie: so that runs on given values, traces and timing leave the state alone.
+The values between runs lie in memory of their own. A run copies them to its inputs, and, once it is right, back from
+its outputs: so that runs on given values, traces and timing leave the state alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def checked_state(plan: Plan, given: Mapping[str, object]) -> dict[str, Array]:
 
 
 class HostState:
-    """The state of a plan on the host, for a target that launches no kernels."""
+    """State of a plan on the host, for targets without kernels."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -60,7 +60,7 @@ class HostState:
 
 @frozen
 class ArenaAccess:
-    """Access to the tensors of a session: places, density, copies from and to the host."""
+    """Access to a session's tensors: places, density, host copies."""
 
     place: Callable[[str], Pointer]
     is_dense: Callable[[str], bool]
@@ -102,7 +102,7 @@ class DeviceState:
         self.write({name: tensor.initial for name, tensor in self._tensors.items()})
 
     def load(self, given: Collection[str] = ()) -> None:
-        """Copy the values to the inputs of the plan that are not given."""
+        """Copy the values to those inputs that are not given."""
         for name, tensor in self._tensors.items():
             if tensor.input in given:
                 continue
@@ -113,7 +113,7 @@ class DeviceState:
                 self._arena.write({tensor.input: self._value(name)})
 
     def store(self) -> None:
-        """Keep the values that the plan left."""
+        """Store the values that the plan computed."""
         for name, tensor in self._tensors.items():
             if self._arena.is_dense(tensor.output):
                 nbytes = self._types[name].nbytes

@@ -1,6 +1,6 @@
-"""Comparing what a plan computes with what an oracle says.
+"""Comparison of a plan's results with an oracle's.
 
-What is allowed, and how errors are counted, stands in `ir.rounding`.
+`ir.rounding` defines tolerances and errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from .executor import Session
 
 @frozen
 class Comparison:
-    """One tensor against its oracle: the worst error relative to the tensor's magnitude, and what rounding explains."""
+    """Comparison of one tensor with its oracle.
+
+    It has the worst error relative to the tensor's magnitude, and the error that rounding explains.
+    """
 
     tensor: str
     error: float
@@ -27,21 +30,22 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether rounding explains the difference."""
+        """Return whether rounding explains the difference."""
         return self.error <= self.tolerance
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One-line summary."""
         verdict = "ok" if self.ok else "WRONG"
         place = "" if self.ok else f", worst {self.worst}"
         return f"{quote(self.tensor)}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
 
 
 def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Comparison:
-    """Compare two arrays: differences count relative to an element's own magnitude plus the tensor's root mean square.
+    """Compare two arrays.
 
-    A value that the type of what was found cannot hold is infinite there, whatever the oracle computed with more bits.
+    Differences count relative to an element's own magnitude plus the tensor's root mean square. A value that the
+    result's type cannot hold is infinite there, even where the oracle computed with more bits.
     """
     if found.shape != expected.shape:
         return Comparison(tensor, math.inf, allowed, f"shape {list(found.shape)}, expected {list(expected.shape)}")
@@ -61,15 +65,16 @@ def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Compa
 def compare_outputs(
     found: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, float]
 ) -> tuple[Comparison, ...]:
-    """Compare every tensor that the oracle knows."""
+    """Compare every tensor of the oracle."""
     return tuple(compare(name, found[name], expected[name], allowed[name]) for name in found if name in expected)
 
 
 def first_wrong_step(
     session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]
 ) -> str:
-    """Run step by step and describe the first kernel whose result is wrong, or outgrows the type that it is stored in;
-    return an empty text where each is right.
+    """Run step by step and describe the first wrong kernel.
+
+    Its result is wrong, or overflows the type that it is stored in; return an empty text where each is right.
     """
     for number, written in session.trace(inputs):
         found = [result.text for result in compare_outputs(written, expected, allowed) if not result.ok]
@@ -83,7 +88,7 @@ def first_wrong_step(
 
 def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
     """Describe values of a half type that are infinite where the oracle's are not; a value stored in another type than
-    the model's has that type behind its name.
+    the model's has that type as a suffix of its name.
     """
     dtype = dtype_of_numpy(found.dtype)
     right = expected.get(name, expected.get(name.removesuffix(f".{dtype}")))
@@ -93,8 +98,9 @@ def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
 
 
 def outgrown(name: str, infinite: Array, right: Array, dtype: DType) -> str:
-    """Describe values that a type cannot hold: those that are `infinite` in it, and not where they are `right`; return
-    an empty text where there are none.
+    """Describe values that overflow a type.
+
+    They are `infinite` in it, and finite in `right`; an empty text without any.
     """
     places = np.argwhere(infinite & np.isfinite(right))
     if not len(places):

@@ -7,7 +7,7 @@ from importlib import metadata
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those of some packages that are installed."""
+    """Return the versions of the packages that are installed."""
     found = {}
     for name in packages:
         try:

@@ -1,8 +1,8 @@
-"""What each launch of a plan waits for: those before it whose memory it reads, or writes over.
+"""Hazards: the earlier launches of a plan that each launch waits for.
 
-Two launches keep their order where both touch an element and one of them writes it. Elements are told apart exactly:
-the parts of a concatenation lie between one another in its buffer, and whoever writes one does not wait for whoever
-writes another. Where that cannot be told soon, the launches wait.
+Two launches keep their order where both touch an element and one of them writes it. Elements are compared exactly: the
+parts of a concatenation interleave in its buffer, and writers of different parts do not wait for each other. Where the
+comparison takes too long, the launches wait.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..ir import KernelFunction, Storage, TensorType
 from .memory import aligned
 from .plan import Plan
 
-#: Most launches of a plan whose order is loosened: what comes before each takes a bit for each of them.
+#: Launches of a plan with concurrent launches at most: the predecessors of each take a bit for each of them.
 MOST = 4096
-#: Steps in which it must be known whether two sets of elements meet.
+#: Steps of NumPy's test whether two sets of elements overlap.
 WORK = 10_000
-#: Where every array of an address space begins, as no array begins at 0.
+#: Address at which every array begins, as no array begins at 0.
 _BEGIN = 1 << 20
 
 #: A number of elements along each axis, and their distances in bytes; the bytes of an element.
@@ -33,8 +33,9 @@ Shape: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 
 @frozen
 class Touching:
-    """Elements that a launch touches: at which byte they begin, how they lie, the first byte behind them, and whether
-    some are written.
+    """Elements that a launch accesses.
+
+    It has the first byte, the shape, the first byte after them, and whether some are written.
     """
 
     start: int
@@ -44,23 +45,28 @@ class Touching:
 
     @property
     def dense(self) -> bool:
-        """Whether it touches every byte from its start to its end."""
+        """Return whether every byte from start to end is accessed."""
         _, strides, size = self.shape
         return not strides or strides == (size,)
 
     def meets(self, other: Touching) -> bool:
-        """Whether both touch an element; True where that cannot be told soon."""
+        """Return whether both access an element.
+
+        True where the test takes too long.
+        """
         if self.end <= other.start or other.end <= self.start:
             return False
         if self.dense and other.dense:
             return True
-        return _meet(self.shape, other.shape, other.start - self.start)
+        return _overlap(self.shape, other.shape, other.start - self.start)
 
 
 @frozen
 class Waits:
-    """For each launch in order: the launches that it waits for and that no other of these waits for, and all that have
-    ended before it begins, as a number with a bit for each.
+    """Dependencies of each launch, in order of launches.
+
+    `direct` has the launches that it waits for, without those implied by others of these; `before` all launches that
+    have ended before it begins, as a number with a bit for each.
     """
 
     direct: tuple[tuple[int, ...], ...]
@@ -68,11 +74,14 @@ class Waits:
 
     @property
     def chained(self) -> bool:
-        """Whether each launch waits for the one in front of it."""
+        """Return whether each launch waits for the previous one."""
         return all(before == (1 << number) - 1 for number, before in enumerate(self.before))
 
     def longest(self, seconds: Sequence[float]) -> float:
-        """Return the seconds of the longest way through launches that take so long, were there room for all."""
+        """Return the seconds of the critical path through the launches.
+
+        `seconds` has the time of each launch; all run with enough resources.
+        """
         ends: list[float] = []
         for each, taken in zip(self.direct, seconds, strict=True):
             ends.append(taken + max((ends[number] for number in each), default=0.0))
@@ -80,23 +89,26 @@ class Waits:
 
 
 def waits_of(plan: Plan, apart: bool = False) -> Waits:
-    """Return what each launch waits for in the arena of a plan; `apart`, were each buffer there by itself."""
+    """Return the dependencies of each launch in a plan's arena.
+
+    With `apart`, as if no buffers shared memory.
+    """
     launches = list(plan.launches())
-    begins = _apart(plan) if apart else {name: place.offset for name, place in plan.buffers.items()}
+    begins = _separate_offsets(plan) if apart else {name: place.offset for name, place in plan.buffers.items()}
     accesses = [list(accesses_of(plan, step, turn, begins)) for step, turn in launches]
     routines = [number for number, (step, _) in enumerate(launches) if _kernel(plan, step).dialect == DIALECT]
     found = [set(each) for each in _conflicts(accesses)]
     for former, latter in pairwise(routines):  # they share the handle of their library, and with it its workspace
         found[latter].add(former)
-    return _reduced(found)
+    return _reduce(found)
 
 
 def _kernel(plan: Plan, step: int) -> KernelFunction:
     return plan.kernels[plan.steps[step].kernel]
 
 
-def _apart(plan: Plan) -> dict[str, int]:
-    """Return where buffers begin that share no memory."""
+def _separate_offsets(plan: Plan) -> dict[str, int]:
+    """Return offsets of buffers that share no memory."""
     begins, end = {}, 0
     for name, place in plan.buffers.items():
         begins[name] = end
@@ -105,7 +117,10 @@ def _apart(plan: Plan) -> dict[str, int]:
 
 
 def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> Iterator[Touching]:
-    """Yield what a step touches at a turn of its loop, where buffers begin at these bytes."""
+    """Yield the accesses of a step at an iteration of its loop.
+
+    Buffers begin at the bytes `begins`.
+    """
     called = plan.steps[step]
     kernel = plan.kernels[called.kernel]
     written: dict[str, bool] = {}
@@ -124,11 +139,11 @@ def _access(type_: TensorType, storage: Storage, begin: int, turn: int, written:
     axes = [(n, stride * size) for n, stride in zip(type_.shape, storage.strides, strict=True) if n > 1 and stride]
     axes.sort(key=lambda axis: axis[1])
     reach = sum((n - 1) * stride for n, stride in axes)
-    return Touching(start, _joined(axes, size), start + reach + size, written)
+    return Touching(start, _merge_axes(axes, size), start + reach + size, written)
 
 
-def _joined(axes: Sequence[tuple[int, int]], size: int) -> Shape:
-    """Return axes, of which those that follow one another without a gap are one."""
+def _merge_axes(axes: Sequence[tuple[int, int]], size: int) -> Shape:
+    """Return axes with contiguous ones merged."""
     joined: list[tuple[int, int]] = []
     for n, stride in axes:
         if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -152,8 +167,8 @@ def _elements(start: int, shape: Shape) -> Any:
 
 
 @lru_cache(1 << 14)
-def _meet(one: Shape, other: Shape, distance: int) -> bool:
-    """Whether elements of these shapes meet that begin so many bytes apart."""
+def _overlap(one: Shape, other: Shape, distance: int) -> bool:
+    """Return whether elements of two shapes overlap at a distance in bytes."""
     low = min(0, distance)
     first, second = _elements(_BEGIN - low, one), _elements(_BEGIN - low + distance, other)
     try:
@@ -165,21 +180,25 @@ def _meet(one: Shape, other: Shape, distance: int) -> bool:
 def _conflicts(accesses: Sequence[Sequence[Touching]]) -> Iterator[set[int]]:
     """Yield the launches before each that must have ended, or others that wait for them.
 
-    Memory is cut into cells at all ends of accesses. A cell knows who touched it since all of it was written last:
-    whoever meets one of those before met the writer, too, which waits for them.
+    Memory is divided into cells at the ends of all accesses. A cell records its accesses since its last full write:
+    an access that conflicts with an earlier one conflicts with that write, too, which waits for it.
     """
     cells = _Cells([access for each in accesses for access in each])
     for number, each in enumerate(accesses):
         found = set[int]()
         for access in each:
-            found |= {other for other, former in cells.touched(access) if other != number and access.meets(former)}
+            found |= {
+                other
+                for other, former in cells.conflicting_accesses(access)
+                if other != number and access.meets(former)
+            }
         yield found
         for access in each:
-            cells.touch(number, access)
+            cells.record(number, access)
 
 
 class _Cells:
-    """Who touched which part of memory; parts that nothing writes know nobody."""
+    """Accesses of each part of memory; parts without writes record none."""
 
     def __init__(self, accesses: Sequence[Touching]) -> None:
         marks = sorted({mark for access in accesses for mark in (access.start, access.end)})
@@ -189,24 +208,24 @@ class _Cells:
             if access.written:
                 for cell in self._range(access):
                     written[cell] = True
-        self._known: list[dict[tuple[int, Touching], bool] | None] = [{} if each else None for each in written]
+        self._accesses: list[dict[tuple[int, Touching], bool] | None] = [{} if each else None for each in written]
 
     def _range(self, access: Touching) -> range:
         return range(self._number[access.start], self._number[access.end])
 
-    def touched(self, access: Touching) -> set[tuple[int, Touching]]:
-        """Return who touched memory between the ends of an access in a way that orders the two."""
+    def conflicting_accesses(self, access: Touching) -> set[tuple[int, Touching]]:
+        """Return the earlier accesses that conflict with an access, by cells."""
         found = set[tuple[int, Touching]]()
         for cell in self._range(access):
-            known = self._known[cell] or {}
+            known = self._accesses[cell] or {}
             found.update(known if access.written else (each for each, changed in known.items() if changed))
         return found
 
-    def touch(self, number: int, access: Touching) -> None:
-        """Note who touches memory; whoever writes all of a cell stands for all before."""
+    def record(self, number: int, access: Touching) -> None:
+        """Record an access; a write of a whole cell replaces all before."""
         whole = access.written and access.dense
         for cell in self._range(access):
-            known = self._known[cell]
+            known = self._accesses[cell]
             if known is None:
                 continue
             if whole:
@@ -214,8 +233,8 @@ class _Cells:
             known[number, access] = access.written
 
 
-def _reduced(found: Sequence[set[int]]) -> Waits:
-    """Return the least that says the same: nobody waits for whom another does that it waits for."""
+def _reduce(found: Sequence[set[int]]) -> Waits:
+    """Return the transitive reduction of the dependencies."""
     direct: list[tuple[int, ...]] = []
     before: list[int] = []
     for each in found:

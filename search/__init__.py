@@ -1,4 +1,4 @@
-"""Which candidate is best: strategies, measurement, the tuning database, partition by measured times."""
+"""Tuning: strategies, measurement, the tuning database, measured partition search."""
 
 from .database import Trial, database_path, explain, open_database, remove_database, summary_of
 from .decisions import DecidedGraph, Question, decisions_text, question_of

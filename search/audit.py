@@ -1,9 +1,8 @@
-"""Audit: did pruning throw away the winner? Points that the search did not look at are timed, at random or all of a
-small space.
+"""Audit of pruning: candidates that the search skipped are timed.
 
-A point that beats the choice, and whose lower bound says that it cannot, was lost by a wrong proof: there must never be
-one. A point that beats the choice and was merely not proposed says how good the search is. The figures are published
-with every release of the model.
+They are random ones, or all of a small space. A candidate that beats the choice although its lower bound excludes that
+was lost by a wrong proof: there must never be one. A candidate that beats the choice and was not proposed shows the
+quality of the search. The figures are published with every release of the cost model.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from .sweeps import KeptPoints, Sweep, Sweeps
 from .task import Entry
 from .tuner import Tuner
 
-#: The widest tie band: where times scatter more than this, points are rather accused wrongly than excused.
-WIDEST = 0.1
+#: Widest tie band: where times scatter more, faster candidates are reported rather than ignored.
+MAX_TIE_BAND = 0.1
 
 
 @frozen
 class Ran:
-    """A point that ran: its schedule, its time and the shortest of its runs, its lower bound and what limits it."""
+    """Timed candidate: schedule, time, shortest run, lower bound and its limit."""
 
     schedule: str
     seconds: float
@@ -38,15 +37,14 @@ class Ran:
 
 @frozen
 class Audit:
-    """What was found of one problem: times of its choice and of other points, and how many of those beat the choice by
-    more than `band`.
+    """Audit of one task: candidates faster than its choice by `band`.
 
-    The space has `points`, of which `legal` are legal (counted if `exact`, else estimated from a sample); `timed` of
-    them ran besides the choice, and `exhaustive` says that these are all. Of those that ran `pruned` are proven slower
-    than the choice by their lower bound. `lost` are proven slower and beat the choice, `missed` beat it and were not
+    The space has `points`, and `legal` of these are legal (counted if `exact`, else estimated from a sample). `timed`
+    candidates ran besides the choice, and `exhaustive` says that these are all. `pruned` ones are proven slower than
+    the choice by their lower bound. `lost` are proven slower and beat the choice, `missed` beat it and were not
     proposed, `unsound` ran faster than their lower bound in at least one run. `tightness` is the median of bound over
-    time, `winner` that of the choice. `fastest` is the point with the least time, `position` where it stands in the
-    model's order among all that ran, `tightest` the point whose bound is closest to its shortest run.
+    time, `winner` that of the choice. `fastest` is the candidate with the shortest time, `position` its rank in the
+    cost model's order, `tightest` the candidate whose bound is closest to its shortest run.
     """
 
     label: str
@@ -70,12 +68,12 @@ class Audit:
 
     @property
     def best(self) -> float:
-        """The least time met."""
+        """Shortest time of all."""
         return self.fastest.seconds
 
     @property
     def faster(self) -> int:
-        """How many points beat the choice."""
+        """Number of candidates that beat the choice."""
         return self.lost + self.missed
 
     def record(self) -> dict[str, object]:
@@ -107,8 +105,9 @@ class Audit:
 def audit_choices(
     tuner: Tuner, problems: Sequence[Problem], choices: Sequence[TunedChoice], count: int, settings: Settings
 ) -> list[Audit]:
-    """Time `count` random legal points of each problem (all points of a space that has no more) and compare them with
-    the choice.
+    """Time `count` random legal candidates of each task and audit its choice.
+
+    All candidates of a smaller space are timed.
     """
     return list(audits(tuner, problems, choices, count, settings))
 
@@ -121,25 +120,22 @@ def audits(
     settings: Settings,
     kept: KeptPoints | None = None,
 ) -> Iterator[Audit]:
-    """Yield what is found of each problem as soon as all its points are timed; equal problems are looked at once. What
-    became of the points of a problem for which there is no time left is `kept`, and need not be timed the next time.
+    """Yield the audit of each distinct task when its candidates are timed.
+
+    Results of tasks that the budget cuts short are `kept` for the next audit.
     """
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
     sweeps = Sweeps(tuner.resources, settings, kept)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}
-        sweeps.compare(
-            sweep, [sweep.chosen]
-        )  # it decides which points come into question, so it is timed more often than they
+        sweeps.compare(sweep, [sweep.chosen])  # it selects the candidates to compare, so it is timed more often
         limit = (1.0 + settings.tie) * sweep.chosen.seconds
         rivals = [e for e in ran if e is not sweep.chosen and e.seconds < limit] if limit < inf else []
         sweeps.compare(sweep, [sweep.chosen, *rivals])
         if not tuner.complete:
             return
-        if (
-            sweep.chosen.seconds < inf
-        ):  # otherwise the choice does not run any more, so that nothing can be held against it
+        if sweep.chosen.seconds < inf:  # otherwise the choice no longer runs, and there is no reference
             yield _judge(sweep, least, unique[sweep.problem.key][1].seconds or inf, settings)
 
 
@@ -148,16 +144,16 @@ def _entry(choice: TunedChoice) -> Entry:
 
 
 def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settings) -> Audit:
-    """Say what the times mean. The search discarded what is above the time that it `found`, which may differ from the
-    time now.
+    """Return the audit of a sweep. The search discarded candidates above the time `found`, which may differ from
+    today's.
     """
     chosen, drawn = sweep.chosen, sweep.drawn
     assert drawn is not None, "a finished sweep has its points"
     entries = [chosen, *(e for e in sweep.entries.values() if e is not chosen and e.seconds < inf)]
-    ran = [_ran(entry, least[entry.text]) for entry in entries]
+    ran = [_timed_candidate(entry, least[entry.text]) for entry in entries]
     times, shortest, bounds = (np.asarray([getattr(r, name) for r in ran]) for name in ("seconds", "least", "bound"))
     scores = np.asarray([e.scored.candidate.score for e in entries])
-    band = max(3 * settings.tie, min(WIDEST, chosen.spread))
+    band = max(3 * settings.tie, min(MAX_TIE_BAND, chosen.spread))
     faster = times < (1.0 - band) * times[0]
     pruned = bounds > min(float(times[0]), found)
     fastest = int(np.argmin(times))
@@ -183,6 +179,6 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
     )
 
 
-def _ran(entry: Entry, least: float) -> Ran:
+def _timed_candidate(entry: Entry, least: float) -> Ran:
     candidate = entry.scored.candidate
     return Ran(entry.text, entry.seconds, min(*entry.samples, least), candidate.bound, candidate.limit)

@@ -1,6 +1,4 @@
-"""The device as the tuner sees it: a child process that owns it
-and is replaced when a candidate crashes or hangs it.
-"""
+"""Bench: device in a child process, replaced after a crash or hang."""
 
 from __future__ import annotations
 
@@ -19,35 +17,36 @@ from .data import Reference
 from .measure import DeviceAnswer, TimingTurns, Verdict
 from .problem import Problem
 
-#: Seconds to make the data of a problem and what its outputs must be.
+#: Seconds to make the data of a task and its expected outputs.
 PREPARE_LIMIT = 120.0
-#: Seconds that a few runs of a kernel may take which was right.
+#: Seconds of a few runs of a correct kernel, at most.
 TIMED_LIMIT = 10.0
 
 
 @frozen
 class Timed:
-    """Seconds of repeated runs, or why there are none."""
+    """Seconds of repeated runs, or the reason for none."""
 
     samples: tuple[float, ...] = ()
     verdict: Verdict = Verdict("ok")
 
     @property
     def seconds(self) -> float:
-        """What a run takes, infinity where there are none that count."""
+        """Trimmed mean of the runs, infinity without valid ones."""
         return trimmed_mean(self.samples) if self.verdict.outcome == "ok" and self.samples else inf
 
 
 class Bench(Protocol):
-    """Checks and times built candidates, one after another."""
+    """Interface of a device that checks and times built candidates."""
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
-        """Take note of what the outputs of a problem must be; without it the device's process computes it."""
+        """Store the expected outputs of a task, which else the device computes."""
         ...
 
     def check(self, problem: Problem, built: Built) -> Verdict:
-        """Run a candidate once and compare what it writes;
-        the first right one of a problem says what all others must write.
+        """Run a candidate once and compare its outputs.
+
+        The outputs of the first correct candidate of a task are the reference for all others.
         """
         ...
 
@@ -56,40 +55,40 @@ class Bench(Protocol):
         ...
 
     def overhead(self) -> float:
-        """Return the seconds that timing a kernel alone adds to what it takes in a program."""
+        """Return the seconds that timing in isolation adds to a kernel."""
         ...
 
     def close(self) -> None:
-        """Give the device back."""
+        """Release the device."""
         ...
 
 
 @runtime_checkable
 class SideBench(Bench, Protocol):
-    """A bench that checks a candidate while this process does something else, on each device that it has."""
+    """Bench that checks a candidate while this process continues, on each device."""
 
     def free(self, problem: Problem) -> bool:
-        """Whether a candidate of a problem would be checked at once."""
+        """Return whether a candidate of a task would be checked at once."""
         ...
 
     def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Have a candidate checked, if there is one, and if it is right, kernels of its problem timed in turns; what
-        else is asked of its device meanwhile waits until that is done.
+        """Start to check a candidate and to time kernels in turns.
+
+        Without a candidate, only the turns are timed. Other requests to the device wait until both are done.
         """
         ...
 
     def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
-        """Return what became of what was begun, each with the key of its problem, since the last call; wait for one,
-        but no longer than `timeout`.
+        """Return finished measurements since the last call, each with its task's key.
+
+        Wait for one, at most `timeout` seconds.
         """
         ...
 
 
 @frozen
 class _Checking:
-    """What the device's process is told to check and to time, whether the problem's data is made for it, the seconds
-    that this may take, and the moment by which it must have answered.
-    """
+    """Running request: candidate, whether the task's data is made for it, time limit and deadline."""
 
     problem: Problem
     built: Built | None
@@ -99,10 +98,10 @@ class _Checking:
 
 
 class DeviceBench:
-    """A bench in a child process. A crash or a hang ends the process and costs the candidate that caused it.
+    """Bench in a child process; a crash costs only its candidate.
 
-    Once time is `over`, what is asked for ends with `Ended`. The next process starts with the kernel that the problem's
-    others are held against, and reloads a kernel when it is to be timed.
+    Once time is `over`, requests end with `Ended`. The next process starts with the reference kernel of the task and
+    reloads a kernel when it is to be timed.
     """
 
     def __init__(
@@ -120,32 +119,33 @@ class DeviceBench:
         self._starts = 0
         self._prepared: set[str] = set()
         self._checking: _Checking | None = None
-        self._told: list[tuple[str, DeviceAnswer]] = []
+        self._finished: list[tuple[str, DeviceAnswer]] = []
 
     def start(self) -> None:
-        """Start the process, without waiting until it has opened the device."""
+        """Start the process without waiting for it."""
         self._child.start()
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
-        """Take note of what the outputs of a problem must be."""
+        """Store the expected outputs of a task."""
         self._references[problem.key] = reference
 
     def check(self, problem: Problem, built: Built) -> Verdict:
-        """Run a candidate once and compare what it writes."""
+        """Run a candidate once and compare its outputs."""
         self._wait()
-        before, self._told = self._told, []
+        before, self._finished = self._finished, []
         self.begin(problem, built)
         self._wait()
-        ((_, measured),), self._told = self._told, before
+        ((_, measured),), self._finished = self._finished, before
         return measured.verdict
 
     def free(self, problem: Problem) -> bool:
-        """Whether no candidate is checked now."""
+        """Return whether no candidate is checked now."""
         return self._checking is None
 
     def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Have a candidate checked, which begins with the problem's data where the process has none, and what is timed
-        behind it.
+        """Start to check a candidate and to time kernels.
+
+        The task's data is made first where the process has none.
         """
         assert built is None or built.kernel is not None, "only what was built is checked"
         self._wait()
@@ -156,20 +156,20 @@ class DeviceBench:
         if again and trusted is not None and trusted is not built:
             self._begin(problem, trusted)
             self._wait()
-        self._told.clear()  # nobody asked for it
+        self._finished.clear()  # not requested by the caller
         self._begin(problem, built, turns)
 
     def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
-        """Return what became of what was begun, once that is known."""
+        """Return finished measurements."""
         checking = self._checking
         if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
             self._wait()
-        told, self._told = self._told, []
-        return told
+        finished, self._finished = self._finished, []
+        return finished
 
     @property
     def works(self) -> bool:
-        """Whether the device does anything at all, which takes the seconds that its process takes to start."""
+        """True if the device responds; waits for the start of its process."""
         self._wait()
         try:
             self._child.call(self.limit, "describe")
@@ -178,7 +178,7 @@ class DeviceBench:
         return True
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
-        """Time a candidate that was checked; it is loaded again where the process is a new one."""
+        """Time a checked candidate; a new process loads it again."""
         assert built.kernel is not None, "only what was built is timed"
         for _ in range(2):
             self._wait()
@@ -197,7 +197,7 @@ class DeviceBench:
         return Timed(verdict=Verdict("failed", "the kernel could not be kept loaded"))
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel; nothing where the process is lost over it."""
+        """Return the seconds that timing adds to a kernel, 0 on failure."""
         self._wait()
         try:
             return float(self._child.call(self.limit, "overhead"))
@@ -207,11 +207,11 @@ class DeviceBench:
     def close(self) -> None:
         """End the process."""
         self._checking = None
-        self._told.clear()
+        self._finished.clear()
         self._child.close()
 
     def _begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Tell the process what to check and to time."""
+        """Send a request to the process."""
         new = built is not None and problem.key not in self._prepared
         data = (problem, self._references.get(problem.key)) if new else ()
         limit = self.limit + (PREPARE_LIMIT if new else 0.0) + TIMED_LIMIT * len(turns.kernels if turns else ())
@@ -221,10 +221,10 @@ class DeviceBench:
             self._child.send("measure", problem.key, *code, turns, *data)
         except Lost as lost:
             self._checking = None
-            self._told.append((problem.key, DeviceAnswer(_verdict(lost))))
+            self._finished.append((problem.key, DeviceAnswer(_verdict(lost))))
 
     def _prepare(self, problem: Problem) -> None:
-        """Have nothing but the data of a problem made."""
+        """Have only the data of a task made."""
         try:
             self._child.call(PREPARE_LIMIT, "prepare", problem, self._references.get(problem.key))
         except Lost as lost:
@@ -233,7 +233,7 @@ class DeviceBench:
         self._prepared.add(problem.key)
 
     def _wait(self) -> None:
-        """Wait for what becomes of the candidate that is checked, if there is one.
+        """Wait for the result of the running request, if any.
 
         Raises `BackendError` where nothing ever worked: there is no device, and its error says why.
         """
@@ -243,26 +243,28 @@ class DeviceBench:
         try:
             measured = self._child.receive(checking.limit)
         except Lost as lost:
-            if not self._starts:  # was it the candidate, or is there no device?
+            if not self._starts:  # distinguishes a bad candidate from a missing device
                 self._prepare(checking.problem)
-            self._told.append((checking.problem.key, DeviceAnswer(_verdict(lost))))
+            self._finished.append((checking.problem.key, DeviceAnswer(_verdict(lost))))
             return
         except BackendError as error:
             if not self._starts:
                 raise
             self._child.kill()
-            self._told.append((checking.problem.key, DeviceAnswer(Verdict("failed", error.message.splitlines()[0]))))
+            self._finished.append(
+                (checking.problem.key, DeviceAnswer(Verdict("failed", error.message.splitlines()[0])))
+            )
             return
         assert isinstance(measured, DeviceAnswer)
         self._starts = self._child.starts
-        self._told.append((checking.problem.key, measured))
+        self._finished.append((checking.problem.key, measured))
         if checking.new:
             self._prepared.add(checking.problem.key)
         if measured.verdict.outcome == "ok" and checking.built is not None:
             self._trusted.setdefault(checking.problem.key, checking.built)
         failed = measured.failure or measured.verdict.outcome == "failed"
         if failed and checking.problem.target.dialect == "cuda":
-            self._child.kill()  # an illegal address poisons the context, so what follows would fail too
+            self._child.kill()  # an illegal address corrupts the context, so further calls would fail too
 
 
 def _verdict(lost: Lost) -> Verdict:

@@ -1,5 +1,6 @@
-"""Building candidates ahead of the device: worker processes rank points, lower, print and compile them,
-each with a time limit.
+"""Build workers: processes that rank, lower, print and compile candidates.
+
+Each job has a time limit. Builds run ahead of the device.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from .problem import Problem, digest, schedule_text
 from .proof import Proof, prove, simple_schedule
 from .sample_points import Drawn, draw
 
-#: Seconds that one candidate may take to be lowered and compiled.
+#: Seconds of lowering and compiling one candidate, at most.
 COMPILE_LIMIT = 30.0
-#: Statements of an unrolled text that take a compiler long, and the seconds by the model below which a kernel of more
-#: hardly ever wins: of 400 winners on an H200 that take less, 6 had more; of 228 that take longer, 56, but none 3300.
-LONG, LONGEST, BRIEF = 2500, 3300, 20e-6
-#: Seconds in which some thousand points must be drawn from a space.
+#: Largest number of unrolled statements of a kernel, for short and for long predicted times, and the seconds that
+#: separate these (of 400 winners on an H200 below it, 6 had more; of 228 above, 56, but none 3300).
+LONG, LONGEST, SHORT_KERNEL_SECONDS = 2500, 3300, 20e-6
+#: Seconds of sampling some thousand candidates of a space, at most.
 DRAW_LIMIT = 300.0
-#: What may be asked again where it was dropped, as one search follows another.
+#: Methods whose dropped jobs may be requested again, as one search follows another.
 AGAIN = ("rank", "refer", "simple", "build")
-#: Workers from which on it is faster to copy one process than to start each as a program.
+#: Smallest number of workers for which forking is faster than starting programs.
 MANY = 2
-#: Of how many times as many points of the model the best are chosen by what was learned.
-WIDER = 8
+#: Factor on the number of candidates that a learned order chooses from.
+LEARNED_ORDER_FACTOR = 8
 
 
 @frozen
 class Scored:
-    """A candidate, and the point of the group's full space that it is where that is known."""
+    """Candidate, and its point in the group's full space if known."""
 
     point: Point | None
     candidate: Candidate
@@ -56,7 +57,10 @@ class Scored:
 
 @frozen
 class Built:
-    """A candidate as the device gets it, or why it was refused: "failed", "spilled", "timeout" or "long"."""
+    """Built candidate for the device, or the reason for its rejection.
+
+    The outcome is "ok", "failed", "spilled", "timeout" or "long".
+    """
 
     kernel: KernelFunction | None
     binary: bytes | None = None
@@ -67,12 +71,12 @@ class Built:
 
     @property
     def source(self) -> str:
-        """A digest of the source text, by which a stored result is tied to the code that it was measured with."""
+        """Digest of the source text, which ties a result to code."""
         return digest(self.kernel.source) if self.kernel else ""
 
 
 class Factory:
-    """What a worker process hosts: it turns points into kernels."""
+    """Object in a worker process: turns points into kernels."""
 
     def rank(
         self,
@@ -82,11 +86,13 @@ class Factory:
         correction: LearnedOrder | None = None,
         known: Sequence[Point] = (),
     ) -> list[Scored]:
-        """Return the best points of a problem by a model, best first; those of a wider choice, and of what was fast on
-        another machine, where what was learned corrects the model. They need not be found where they are `known`.
+        """Return the best candidates of a task by a model, best first.
+
+        A learned `correction` chooses from more candidates and from the fast ones of another machine. Candidates that
+        are `known` need not be found again.
         """
         space = make_space(problem.form, problem.target)
-        wide = count if correction is None else WIDER * count
+        wide = count if correction is None else LEARNED_ORDER_FACTOR * count
         points: Iterable[Point] = known or best_points(problem.form, problem.target, model, wide)
         if correction is not None:
             every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, model), *points)}
@@ -94,75 +100,78 @@ class Factory:
         return [Scored(p, candidate_of(space, p)) for p in points]
 
     def rank_each(self, wishes: Sequence[tuple[Any, ...]]) -> list[list[Scored]]:
-        """Return the best points of each of some problems, as `rank` is asked for them; none where no point is
-        legal.
-        """
-        return [self._ranked(wish) for wish in wishes]
+        """Return the best candidates of each task, for the arguments of `rank`.
 
-    def _ranked(self, wish: tuple[Any, ...]) -> list[Scored]:
+        The list is empty where no point is legal.
+        """
+        return [self._rank_or_empty(wish) for wish in wishes]
+
+    def _rank_or_empty(self, wish: tuple[Any, ...]) -> list[Scored]:
         try:
             return self.rank(*wish)
         except CutsError:
             return []
 
     def soon(self, problem: Problem) -> list[Scored]:
-        """Return the best of a few points of a problem by the model.
+        """Return the best of a few candidates by the cost model.
 
         Raises `PassError` where no point is legal.
         """
         return [Scored(None, choose_soon(problem.form, problem.target))]
 
     def plan(self, fragment: Fragment) -> Priced:
-        """Return the kernels that a small graph is cut into."""
+        """Return the kernels that a small graph is partitioned into."""
         return cut_fragment(fragment)
 
     def choose(self, form: FusedGroup, target: Target) -> Candidate:
-        """Return the best point of a group by the model."""
+        """Return the best candidate of a group by the cost model."""
         return choose(form, target)[0]
 
-    def alike(self, row: Alike) -> list[Candidate]:
-        """Return kernels as one of several in a launch."""
+    def bundle_row(self, row: Alike) -> list[Candidate]:
+        """Return the kernels of groups that share a launch."""
         return scheduled_alike(row)
 
     def price(self, pricing: Pricing) -> Prices:
-        """Return what groups over one iteration space cost by the model."""
+        """Return the modelled cost of groups over one iteration space."""
         return price(pricing)
 
     def refer(self, problem: Problem) -> Reference | None:
-        """Return what the outputs must be, evaluated in float64."""
+        """Return the expected outputs, evaluated in float64."""
         return make_reference(problem)
 
     def simple(self, problem: Problem) -> Schedule | None:
-        """Return a schedule that is simple enough to be trusted:
-        nothing staged, little unrolled, a few warps a block.
+        """Return a schedule that is simple enough to be trusted.
+
+        It stages nothing, unrolls little and has a few warps a block.
         """
         return simple_schedule(problem.form, problem.target)
 
     def prove(self, problem: Problem, best: float) -> Proof:
-        """Return how much of the space is proven slower than a time."""
+        """Return the pruning certificate of a space for a time."""
         return prove(problem, best)
 
     def draw(self, problem: Problem, model: str, count: int, seed: int) -> Drawn:
-        """Return random legal points of a problem's space, all of them where there are no more."""
+        """Return random legal candidates of a task, at most all."""
         return draw(problem, model, count, seed)
 
     def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
-        """Lower, print and compile one candidate; a kernel that spills registers is refused, and one of more unrolled
-        statements than the longest is not compiled.
+        """Lower, print and compile one candidate.
+
+        A kernel that spills registers is rejected; one with more than `longest` unrolled statements is not compiled.
         """
         return compiled(problem, lambda: make_kernel(problem, schedule), longest)
 
     def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
-        """Lower, print and compile groups that share a launch, which together are the problem."""
+        """Lower, print and compile groups that share a launch."""
         return compiled(problem, lambda: make_bundle(problem, members))
 
     def source(self, written: Written) -> str:
-        """Return the digest of the text that this version writes; nothing where it writes none."""
+        """Return the digest of the printed text, empty without one."""
         return Built(written.kernel()).source
 
 
 class Worker(Factory):
-    """A factory in a process of its own, which gives way to the process that times."""
+    """Factory in a low-priority process, to leave cores to the timing process."""
 
     def __init__(self) -> None:
         os.nice(5)
@@ -170,7 +179,10 @@ class Worker(Factory):
 
 
 def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: float = inf) -> Built:
-    """Make a kernel and compile it; one that spills registers is refused, and one that is too long not compiled."""
+    """Make and compile a kernel.
+
+    A kernel that spills registers is rejected, and one that is too long is not compiled.
+    """
     try:
         kernel = make()
         if problem.target.dialect != "cuda":
@@ -187,21 +199,23 @@ def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: floa
 
 
 def longest_of(candidate: Candidate) -> float:
-    """Return how many statements the text of a candidate may have."""
-    return LONG if candidate.score < BRIEF else LONGEST
+    """Return the largest number of statements of a candidate's text."""
+    return LONG if candidate.score < SHORT_KERNEL_SECONDS else LONGEST
 
 
 def wishes_of(candidate: Candidate, hasty: bool, longest: float) -> tuple[Schedule, *tuple[float, ...]]:
-    """Return what a worker is told of a candidate to build: a deeper search, which has the time, builds what one before
-    it found too long.
+    """Return the arguments of a candidate's build job.
+
+    A deeper search, which has the time, also builds long kernels.
     """
     return (candidate.schedule, *([longest] if longest < inf and hasty else []))
 
 
 @frozen
 class Job:
-    """A request to a worker: a method of `Factory` with its arguments, and whom the answer is for;
-    small priorities go first. One that is `lasting` is not forgotten with what others asked for.
+    """Request to a worker: a method of `Factory`, arguments, and the receiver.
+
+    Small priorities go first. A `lasting` job survives when others are dropped.
     """
 
     owner: Any
@@ -213,9 +227,7 @@ class Job:
 
     @property
     def text(self) -> str:
-        """What tells the job from others whose answers may be asked for again; nothing for what is about anything
-        else.
-        """
+        """Key of a job whose answer may be requested again, else empty."""
         if self.method not in AGAIN or not isinstance(self.arguments[0], Problem):
             return ""
         wishes = (schedule_text(each) if isinstance(each, Schedule) else repr(each) for each in self.arguments[1:])
@@ -224,8 +236,9 @@ class Job:
 
 @frozen
 class Done:
-    """The answer to a job, or the error that took its place; `lost` says that the worker crashed or exceeded the job's
-    limit (`hung`), so that there was no answer. It took the worker so many `seconds`.
+    """Answer to a job, or its error; it took the worker `seconds`.
+
+    `lost` says that the worker crashed or exceeded the job's limit (`hung`).
     """
 
     job: Job
@@ -237,34 +250,35 @@ class Done:
 
 
 class CandidateBuilder(Protocol):
-    """Does jobs in the background."""
+    """Interface of a background job queue."""
 
     def submit(self, job: Job) -> None:
-        """Put a job into the queue."""
+        """Queue a job."""
         ...
 
     def collect(self, timeout: float) -> list[Done]:
-        """Return the jobs that have been done since the last call; wait for one, but no longer than `timeout`."""
+        """Return finished jobs; wait for one, at most `timeout` seconds."""
         ...
 
     @property
     def size(self) -> int:
-        """How many jobs run at once."""
+        """Number of jobs that run at once."""
         ...
 
     @property
     def load(self) -> int:
-        """Jobs queued or under way."""
+        """Number of queued and running jobs."""
         ...
 
     def drop(self, lasting: bool = False) -> list[Job]:
-        """Forget every job that is queued or under way, but those that are `lasting` only where that is said, and where
-        no worker is at them: none of them is answered any more, unless it is asked again. Return the lasting ones.
+        """Drop queued and running jobs; return the lasting ones dropped.
+
+        A `lasting` job is dropped only if requested and not running. Dropped jobs get no answer unless submitted again.
         """
         ...
 
     def close(self) -> None:
-        """Drop what is left and end the workers."""
+        """Drop all jobs and end the workers."""
         ...
 
 
@@ -279,9 +293,10 @@ class _Slot:
 
 
 class Workers:
-    """A pool of worker processes; one that ends or exceeds the limit of its job is replaced. A job whose worker ended,
-    for which it may be no reason, is done by another one; the second that ends, or one that exceeds the limit, costs
-    that job only.
+    """Pool of worker processes.
+
+    A worker that ends or exceeds the limit of its job is replaced. A job whose worker ended is given to another worker
+    once; a second crash, or an exceeded limit, costs that job only.
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
@@ -289,32 +304,33 @@ class Workers:
         self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
         self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
         for slot in self._slots:
-            with suppress(OSError):  # it is tried again when it is asked for something
+            with suppress(OSError):  # started again by the first request
                 slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()
-        self._again: set[int] = set()
+        self._retried: set[int] = set()
         self._done: list[Done] = []
-        self._left: dict[str, Done] = {}
+        self._unclaimed: dict[str, Done] = {}
 
     @property
     def size(self) -> int:
-        """How many jobs run at once."""
+        """Number of jobs that run at once."""
         return len(self._slots)
 
     @property
     def load(self) -> int:
-        """Jobs queued or under way."""
+        """Number of queued and running jobs."""
         return len(self._queue) + sum(s.job is not None for s in self._slots)
 
     def submit(self, job: Job) -> None:
-        """Put a job into the queue; an idle worker starts on it at once. What was asked before and dropped while a
-        worker was at it has its answer, or gets it from that worker.
+        """Queue a job; an idle worker starts on it at once.
+
+        A job that was dropped while it was running gets the answer of that run.
         """
-        if self._left or any(slot.dropped for slot in self._slots):
+        if self._unclaimed or any(slot.dropped for slot in self._slots):
             text = job.text
-            if text and text in self._left:
-                self._done.append(evolve(self._left.pop(text), job=job))
+            if text and text in self._unclaimed:
+                self._done.append(evolve(self._unclaimed.pop(text), job=job))
                 return
             for slot in self._slots:
                 if text and slot.dropped and slot.job is not None and slot.job.text == text:
@@ -324,27 +340,28 @@ class Workers:
         self._assign()
 
     def collect(self, timeout: float) -> list[Done]:
-        """Return finished jobs; wait for one, but no longer than `timeout`."""
+        """Return finished jobs; wait for one, at most `timeout` seconds."""
         self._assign()
         busy = [s for s in self._slots if s.job is not None]
         if busy and not self._done:
             soonest = min(s.deadline for s in busy) - time.monotonic()
             wait([s.child.connection for s in busy], max(0.0, min(timeout, soonest)))
         for slot in busy:
-            if self._over(slot):
+            if self._is_over(slot):
                 self._finish(slot)
         self._assign()
         done, self._done = self._done, []
         return done
 
     def drop(self, lasting: bool = False) -> list[Job]:
-        """Forget what is queued, and return what of it is lasting; workers that are at something finish it for nobody,
-        what is lasting for whom it is.
+        """Drop queued jobs, and return the lasting ones dropped.
+
+        Running jobs finish without a receiver, except lasting ones.
         """
         lasts = [entry for entry in self._queue if entry[-1].lasting]
         self._queue = [] if lasting else lasts
         heapq.heapify(self._queue)
-        self._left.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
+        self._unclaimed.update((done.job.text, done) for done in self._done if done.job.text and not done.lost)
         self._done = [done for done in self._done if done.job.lasting]
         for slot in self._slots:
             slot.dropped = slot.job is not None and not slot.job.lasting
@@ -372,17 +389,18 @@ class Workers:
                 slot.begun, slot.deadline = time.monotonic(), inf
 
     def _put_back(self, job: Job, number: int) -> bool:
-        """Put a job whose worker ended back to its place in the queue, once; say whether that was done."""
-        if number in self._again:
+        """Put a job whose worker ended back into the queue, once; return whether that was done."""
+        if number in self._retried:
             return False
-        self._again.add(number)
+        self._retried.add(number)
         heapq.heappush(self._queue, (job.priority, number, job))
         return True
 
     @staticmethod
-    def _over(slot: _Slot) -> bool:
-        """Whether a job has been answered, lost, or given its time; the time begins when the process has started, and
-        that it has, which it says at any moment, is no answer.
+    def _is_over(slot: _Slot) -> bool:
+        """Return whether a job is answered, lost, or out of time.
+
+        Its time begins when the process has started; the message that it has started is no answer.
         """
         child, job = slot.child, slot.job
         assert job is not None
@@ -411,5 +429,5 @@ class Workers:
         if not slot.dropped:
             self._done.append(done)
         elif job.text and not done.lost:
-            self._left[job.text] = done
+            self._unclaimed[job.text] = done
         slot.dropped = False

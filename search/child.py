@@ -1,9 +1,8 @@
-"""Child processes that do what may crash, hang or take long: each hosts one object and runs its methods one after
-another.
+"""Child processes for work that may crash, hang or take long.
 
-A child is started as a program of its own, not by copying this process, so that it shares no GPU context with us, and
-so that a script that uses the library needs no guard around its main part; or by copying a process that was started
-like that (`copies/`), where there are many. It ends when the connection closes.
+Each hosts one object and runs its methods one after another. A child is a program of its own, not a fork of this
+process, so that it shares no GPU context, and a script that uses the library needs no guard around its main part. Many
+children are forks of a process that was started like that (`copies/`). A child ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from .copies import Nursery, ProcessCopy
 from .course import HERE
 from .memory import keep_freed
 
-#: Seconds in which a child must have imported what it needs and made its object.
+#: Seconds in which a child must have imported its modules and made its object.
 START_LIMIT = 120.0
-#: Seconds in which a process that was killed has ended.
+#: Seconds in which a killed process ends.
 GONE = 5.0
-#: Seconds between two looks at whether time is over.
-LOOK = 0.1
+#: Seconds between two checks of the time limit.
+POLL_SECONDS = 0.1
 
 
 class Lost(Exception):
-    """A child is gone: it crashed, or it was stopped because it took too long (`hung`)."""
+    """Error: the child crashed, or was stopped after its limit (`hung`)."""
 
     def __init__(self, reason: str, hung: bool = False) -> None:
         super().__init__(reason)
@@ -42,15 +41,15 @@ class Lost(Exception):
 
 
 class Ended(Exception):
-    """The time that a session has is over; what was asked for will not be answered."""
+    """Error: the session's time is over and there will be no answer."""
 
 
 class Child:
-    """One child process; it is started by the first request and again by the first one after a loss.
+    """Child process, started by the first request and after each loss.
 
-    `service` is "module:class"; the object is made from `arguments`. A request is sent with `send` and answered by
-    `receive`, which gives up, and ends the process, once `over` says so. A `nursery` makes the process, as long as
-    there is one. What it did is taken down under its `role`, which is the name of the class.
+    `service` is "module:class"; the object is made from `arguments`. `send` sends a request and `receive` returns its
+    answer; it gives up, and ends the process, once `over` is true. A `nursery` forks the process while it exists. Its
+    activity is traced under its `role`, the name of the class.
     """
 
     def __init__(
@@ -72,32 +71,33 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """True if there is a process that has not ended."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def connection(self) -> Connection:
-        """What to wait for an answer on."""
+        """Connection on which an answer arrives."""
         assert self._connection is not None, "a request was sent"
         return self._connection
 
     def start(self) -> None:
-        """Start the process if there is none; where its object cannot be made,
-        every request is answered with the reason.
+        """Start the process if there is none.
+
+        Where its object cannot be made, every request is answered with the reason.
         """
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            self._process = self._made(theirs.fileno())
+            self._process = self._start_process(theirs.fileno())
             self._connection = Connection(ours.detach())
         self.starts += 1
         self._fresh = True
-        with suppress(OSError):  # one that has ended already is lost to whoever asks it
+        with suppress(OSError):  # a process that has ended is reported by its next request
             self.connection.send((self.service, self.arguments))
 
-    def _made(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
-        """Return a process that serves on a connection, whose number here is given."""
+    def _start_process(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
+        """Return a process that serves on the connection with a file descriptor."""
         if self.nursery is not None:
             try:
                 return self.nursery.copy(service)
@@ -105,26 +105,28 @@ class Child:
                 self.nursery = None
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-c", f"from {__name__} import main; main()", str(service)]
-        # What libraries print must not get into the output of a command, so it goes to standard error. An interrupt
-        # from the keyboard is for us alone, from the first moment on: hence a process group of its own.
+        # Output of libraries goes to standard error, not into the output of a command. Keyboard interrupts are for this
+        # process only: hence a process group of its own.
         return subprocess.Popen(
             command, pass_fds=[service], env=environment, stdin=subprocess.DEVNULL, stdout=2, process_group=0
         )
 
     def send(self, method: str, *arguments: object) -> None:
-        """Ask for a call of a method."""
+        """Request a call of a method."""
         try:
             self.start()
-            if isinstance(self._process, ProcessCopy) and self._process.stillborn:  # nothing was asked of it yet
+            if isinstance(self._process, ProcessCopy) and self._process.stillborn:  # no request was sent to it yet
                 self.kill()
                 self.start()
             self.connection.send((method, arguments))
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._loss(error) from None
 
     def receive(self, limit: float, start: float = START_LIMIT) -> Any:
-        """Return the answer to the request; what the method raised is raised here, `Lost` where there will be no
-        answer, or the process does not `start` in time, `Ended` where time is over before there is one.
+        """Return the answer to the request.
+
+        An exception of the method is raised here. Raises `Lost` where there will be no answer or the process does not
+        `start` in time, and `Ended` where time is over first.
         """
         try:
             ready = self.ready(start)
@@ -133,15 +135,16 @@ class Child:
                 raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
             error, value, did = self.connection.recv()
         except (EOFError, OSError) as error:
-            raise self._lost(error) from None
+            raise self._loss(error) from None
         HERE.take_in(did, self.role)
         if error is not None:
             raise error
         return value
 
     def ready(self, limit: float) -> bool:
-        """Wait until the process has started: what it does then, and not its start,
-        is what a request's limit is for.
+        """Wait until the process has started, and return whether it has.
+
+        A request's limit does not include the start.
         """
         if self._fresh and self._poll(limit):
             self.connection.recv()
@@ -149,16 +152,16 @@ class Child:
         return not self._fresh
 
     def answers(self, timeout: float) -> bool:
-        """Whether there is an answer to receive, or will be none; wait for one, but no longer than `timeout`."""
+        """Return within `timeout` seconds whether `receive` need not wait."""
         try:
             return not self.alive or (self.ready(timeout) and self._poll(timeout))
         except (EOFError, OSError):
             return True
 
     def _poll(self, limit: float) -> bool:
-        """Wait for something to read, in short turns, as a signal that ends the session interrupts none of them."""
+        """Wait for data in short turns, as a signal that ends the session interrupts none of them."""
         end = time.monotonic() + limit
-        while not self.connection.poll(max(0.0, min(LOOK, end - time.monotonic()))):
+        while not self.connection.poll(max(0.0, min(POLL_SECONDS, end - time.monotonic()))):
             if time.monotonic() >= end:
                 return False
             if self.over():
@@ -172,13 +175,13 @@ class Child:
         return self.receive(limit)
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._close()
 
     def close(self) -> None:
-        """End the process by closing the connection, and wait for it a moment."""
+        """Close the connection, and wait a moment for the process to end."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -189,7 +192,7 @@ class Child:
                 self._process.kill()
             self._close()
 
-    def _lost(self, error: Exception) -> Lost:
+    def _loss(self, error: Exception) -> Lost:
         if self._process is None:
             return Lost(f"the process cannot be started: {error}")
         try:
@@ -205,18 +208,18 @@ class Child:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):  # the system holds it, as it does while a page is fetched
+            with suppress(subprocess.TimeoutExpired):  # the system holds it, for example during a page fault
                 self._process.wait(GONE)
         self._process = self._connection = None
 
 
 def serve(connection: Connection) -> None:
-    """Make the object that is asked for, and answer requests until the connection closes."""
+    """Make the requested object, and answer requests until the connection closes."""
     keep_freed()
     service, failure = _make(connection)
     try:
         connection.send("ready")
-    except OSError:  # whoever asked was interrupted, and has left
+    except OSError:  # the parent was interrupted and has left
         return
     while True:
         try:
@@ -236,7 +239,7 @@ def _answer(service: object, method: str, arguments: tuple[object, ...]) -> tupl
         return None, getattr(service, method)(*arguments)
     except CutsError as error:
         return error, None
-    except Exception as error:  # a bug, or a library's own error: it must reach whoever asked
+    except Exception as error:  # a bug, or a library's own error: the caller must see it
         return BackendError(f"{type(error).__name__}: {error}"), None
 
 
@@ -252,6 +255,6 @@ def _make(connection: Connection) -> tuple[object, CutsError | None]:
 
 
 def main() -> None:
-    """Serve on the connection whose number is the argument; interrupts are the parent's business."""
+    """Serve on the connection of the first argument; the parent handles interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))

@@ -1,8 +1,7 @@
-"""Comparing two arrays on the device: what a candidate writes is a hundred megabytes that need not travel to the host
-to be judged.
+"""Comparison of two arrays on the device, without a transfer.
 
-The comparing kernel is generated like any other, once for each of two sizes of blocks, and it is not trusted before it
-has found single differences that were put into equal arrays.
+A candidate may write a hundred megabytes. The comparison kernel is generated like any other, once for each of two block
+sizes. It is trusted only after it has found single differences that were put into equal arrays.
 """
 
 from __future__ import annotations
@@ -40,16 +39,17 @@ from ..passes.schedule import choose
 
 Array = npt.NDArray[Any]
 
-#: Elements that one result counts the differences of, and results of a launch: as many as possible, fewer for what is
-#: left.
+#: Elements whose differences one result counts, and results of a launch: as many as possible, fewer for the rest.
 ROW, ROWS = 256, (4096, 64)
 #: Elements of a launch of either size.
 BLOCK, SMALL = ROW * ROWS[0], ROW * ROWS[1]
 
 
 def comparison(rows: int, dtype: DType = DType.F32) -> FusedGroup:
-    """Return the group `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)` for
-    arrays of a type that is computed in f32; NaN differs from all.
+    """Return the group that counts differences of rows of two arrays.
+
+    It computes `c[i] = sum over j of (|a[i, j] - b[i, j]| <= limit[0] * |b[i, j]| + limit[1] ? 0 : 1)` for arrays of a
+    type that is computed in f32; NaN differs from all.
     """
     i, j = Var("i", rows), Var("j", ROW)
     a, b = (_wide(Read(t, (as_index(i), as_index(j))), dtype) for t in ("a", "b"))
@@ -76,7 +76,7 @@ def _wide(read: Read, dtype: DType) -> Expr:
 
 @define(slots=False)
 class Comparer:
-    """Counts, on one device, where two arrays of a type differ by more than is allowed."""
+    """Counter of the elements of two arrays that differ too much."""
 
     device: Device
     target: Target
@@ -84,8 +84,9 @@ class Comparer:
 
     @cached_property
     def usable(self) -> bool:
-        """Whether numbers of the type are computed in f32 and the kernels work here: they find each of a few
-        differences, and none in equal arrays.
+        """True if the type computes in f32 and the kernels work here.
+
+        They must find each of a few differences, and none in equal arrays.
         """
         if not self.dtype.is_float or self.dtype.arithmetic is not DType.F32:
             return False
@@ -111,7 +112,10 @@ class Comparer:
         return True
 
     def differences(self, found: Pointer, wanted: Pointer, count: int, relative: float, absolute: float) -> int:
-        """Return how many of the first `count` elements, a multiple of `SMALL`, differ."""
+        """Return the number of differences in the first `count` elements.
+
+        `count` is a multiple of `SMALL`.
+        """
         limit = self._limit
         self.device.upload(limit, np.array([relative, absolute], np.float32))
         result = self.device.allocate(count // ROW * 4)

@@ -1,7 +1,7 @@
-"""The data of problems: random inputs of a kind that a group can read, how its tensors lie in memory, and what outputs
-must be.
+"""Data of tuning tasks: random inputs, memory layouts and expected outputs.
 
-The same problem gets the same data in every process. Outputs begin with a value that no kernel leaves behind.
+Inputs are of a kind that the group can read. The same task gets the same data in every process. Outputs begin with a
+value that no kernel leaves.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from .problem import Problem
 
 Array = npt.NDArray[Any]
 
-#: Random numbers of a tensor repeat after this many: a prime, so that no stride of a tensor meets the same numbers
-#: again.
+#: Period of a tensor's random numbers: a prime, so that no stride of a tensor meets the same numbers again.
 PERIOD = 4_194_301
-#: How far from zero numbers are that must not be near it.
-AWAY = 0.5
-#: Sequences of random numbers that are kept; inputs beyond that many begin again with the first.
-_KEPT = 6
-#: Sequences of numbers that are kept on a device at most; the one that was not used for the longest time is dropped.
-_SENT = 24
+#: Smallest distance from zero of numbers that must not be near it.
+MIN_MAGNITUDE = 0.5
+#: Number of cached sequences of random numbers; further inputs begin again with the first.
+_CACHED_SEQUENCES = 6
+#: Largest number of sequences on a device; the least recently used is dropped.
+_MAX_DEVICE_SEQUENCES = 24
 #: Elements below which memory is filled from the host: not worth a whole period.
-_FEW = PERIOD // 16
-#: What outputs hold before a kernel runs.
+_MIN_DEVICE_FILL = PERIOD // 16
+#: Values of outputs before a kernel runs.
 _POISON = {DType.F16: -60000.0, DType.BF16: -7.75e29, DType.F32: -7.75e29, DType.F64: -7.75e299}
 
 
 @frozen(eq=False)
 class Reference:
-    """What outputs must be at some elements, their magnitudes, and whether inputs had to be positive for them to be
-    numbers.
+    """Expected outputs at some elements, with their magnitudes.
+
+    `positive` says that inputs had to be positive for the outputs to be numbers.
     """
 
     samples: Mapping[str, Sample]
@@ -65,7 +65,10 @@ class Reference:
 
 
 def make_reference(problem: Problem) -> Reference:
-    """Evaluate a group in float64 on its random inputs; on positive ones where the results would be no numbers."""
+    """Evaluate a group in float64 on its random inputs.
+
+    Inputs are positive where the results would otherwise be NaN.
+    """
     for positive in (False, True):
         arrays = {t: view(problem, t, a) for t, a in random_inputs(problem, positive).items()}
         samples = expected(problem.form, arrays)
@@ -75,18 +78,16 @@ def make_reference(problem: Problem) -> Reference:
 
 
 def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
-    """Return the memory of each input, filled with random numbers of a kind that the group can read; always the same
-    ones.
-    """
+    """Return the memory of each input, filled with reproducible random numbers."""
     counts = {tensor: elements(problem, tensor) for tensor in problem.form.inputs}
     drawn = numbers_of(problem, positive)
     return {tensor: _repeated(drawn[tensor].values(count), count) for tensor, count in counts.items()}
 
 
 def _repeated(values: Array, count: int) -> Array:
-    """Return values again and again until there are so many.
+    """Return values, repeated up to a number of elements.
 
-    Memory is asked for first: `numpy.resize` lists the repetitions before, which took 11 s where there is no room.
+    Memory is allocated first: `numpy.resize` lists the repetitions before, which takes 11 s without enough memory.
     """
     if values.size == count:
         return values
@@ -99,8 +100,9 @@ def _repeated(values: Array, count: int) -> Array:
 
 @frozen
 class DrawnNumbers:
-    """Random numbers of a type, the same ones for all that is equal here: normal ones, away from zero or positive where
-    that is asked for, times a scale; or integers from 0 to `high` - 1.
+    """Random numbers of a type, equal for equal parameters.
+
+    They are normal, if requested not near zero or positive, times a scale; or integers from 0 to `high` - 1.
     """
 
     seed: int
@@ -111,42 +113,42 @@ class DrawnNumbers:
     high: int = 0
 
     def values(self, count: int) -> Array:
-        """Return the first of them, as many as there are before they repeat themselves at most."""
+        """Return the first `count` of them, at most a period."""
         count = min(count, PERIOD)
         if self.high:
             return np.random.default_rng(self.seed).integers(0, self.high, count).astype(self.dtype.numpy)
         values = _normal(self.seed)[:count]
         if self.away or self.positive:
-            away = np.abs(values) + np.float32(AWAY)
+            away = np.abs(values) + np.float32(MIN_MAGNITUDE)
             values = away if self.positive else np.copysign(away, values)
         return (values * np.float32(self.scale)).astype(self.dtype.numpy)
 
 
 def numbers_of(problem: Problem, positive: bool) -> dict[str, DrawnNumbers]:
-    """Return what each input is filled with."""
+    """Return the random numbers of each input."""
     ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisors(problem.form)
     found = {}
     for number, tensor in enumerate(problem.form.inputs):
         dtype = problem.form.tensors[tensor].dtype
         if dtype.is_float:
-            seed, away = number % _KEPT, tensor in below and not positive
+            seed, away = number % _CACHED_SEQUENCES, tensor in below and not positive
             found[tensor] = DrawnNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
         else:
             found[tensor] = DrawnNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
     return found
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED_SEQUENCES)
 def _normal(seed: int) -> Array:
-    """Return a period of standard normal numbers; every problem begins with the same ones."""
+    """Return a period of standard normal numbers, equal for every task."""
     return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)
 
 
 def divisors(form: FusedGroup) -> set[str]:
-    """Return the inputs that something is divided by.
+    """Return the inputs that are divisors.
 
-    Of numbers around zero some are so small that the difference of two quotients is all rounding, which no bound on
-    rounding explains: 7 of 800 kernels of a training step were taken for wrong, where rows of a softmax are divided.
+    Some of the numbers around zero are so small that the difference of two quotients exceeds every bound on rounding: 7
+    of 800 kernels of a training step failed the check, where rows of a softmax are divided.
     """
     nodes = (node for segment in form.segments for body in segment.expressions for node in walk(body))
     below = (node.args[1] for node in nodes if isinstance(node, Call) and node.fn == "div")
@@ -154,11 +156,11 @@ def divisors(form: FusedGroup) -> set[str]:
 
 
 def input_scales(form: FusedGroup) -> dict[str, float]:
-    """Return factors for the inputs of contractions that keep sums of products near one.
+    """Return factors for inputs that keep sums of products near one.
 
     A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A
-    clip behind it would hide that size, and take for a wrong result what is rounding. They are powers of two, so that
-    groups share their numbers.
+    clip after it would hide that size, and rounding would look like a wrong result. The factors are powers of two, so
+    that groups share their numbers.
     """
     found: dict[str, float] = {}
     for segment in form.segments:
@@ -174,7 +176,7 @@ def input_scales(form: FusedGroup) -> dict[str, float]:
 
 
 def index_ranges(form: FusedGroup) -> dict[str, int]:
-    """Return for each tensor that holds indices how many values they may have."""
+    """Return the number of valid values of each tensor that holds indices."""
     found: dict[str, int] = {}
     for index in _indices(form):
         for primary in indirects(index):
@@ -195,25 +197,25 @@ def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
 
 
 def elements(problem: Problem, tensor: str) -> int:
-    """Return how many elements of memory a tensor reaches over."""
+    """Return the number of elements of memory that a tensor spans."""
     type_ = problem.form.tensors[tensor]
     return addressed(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
 
 
 def span(problem: Problem, tensor: str) -> int:
-    """Return the bytes of memory that a tensor reaches over."""
+    """Return the bytes of memory that a tensor spans."""
     return elements(problem, tensor) * problem.form.tensors[tensor].dtype.size
 
 
 def view(problem: Problem, tensor: str, memory: Array) -> Array:
-    """Return the tensor that lives in some memory."""
+    """Return the tensor in some memory."""
     return as_strided(
         memory, problem.form.tensors[tensor].shape, [s * memory.itemsize for s in _strides(problem, tensor)]
     )
 
 
 def addresses(problem: Problem, tensor: str, places: Sequence[Array]) -> Array:
-    """Return where in a tensor's memory the elements at some places are."""
+    """Return the offsets, in a tensor's memory, of elements at some indices."""
     parts = (place.astype(np.int64) * stride for place, stride in zip(places, _strides(problem, tensor), strict=True))
     return sum(parts, np.zeros(len(places[0]) if places else 1, np.int64))
 
@@ -223,14 +225,20 @@ def _strides(problem: Problem, tensor: str) -> tuple[int, ...]:
 
 
 def poison(dtype: DType, count: int) -> Array:
-    """Return what outputs of a type hold before a kernel runs; a kernel that leaves an element out leaves this."""
+    """Return the values of outputs before a kernel runs.
+
+    A kernel that skips an element leaves this value.
+    """
     if dtype in _POISON:
         return np.full(count, _POISON[dtype], dtype.numpy)
     return np.full(count * dtype.size, 0x5A, np.uint8).view(host_dtype(dtype))
 
 
 def host_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return how an output is read: truth values as bytes, so that what was never written is told from true."""
+    """Return the type in which an output is read on the host.
+
+    Booleans are bytes, so that an unwritten value differs from true.
+    """
     return np.dtype(np.uint8) if dtype is DType.BOOL else dtype.numpy
 
 
@@ -239,19 +247,23 @@ def host_dtype(dtype: DType) -> np.dtype[Any]:
 
 @define
 class KeptNumbers:
-    """Sequences on a device, each of a period, by what tells them apart: memory of many problems is filled from them.
+    """Sequences of random numbers on a device, by key.
 
-    To draw them again and send them for each problem took 16 ms, ten times as long as to check a kernel.
+    Memory of many tasks is filled from them. Drawing and sending them for each task takes 16 ms, ten times as long as
+    the check of a kernel.
     """
 
     device: Device
     _sequences: OrderedDict[Hashable, Pointer] = field(factory=OrderedDict, init=False)
 
     def filled(self, key: Hashable, dtype: DType, count: int, values: Callable[[int], Array]) -> Pointer:
-        """Return new memory of `count` elements that a sequence is repeated in; `values` returns its first elements."""
+        """Return new memory of `count` elements filled with a repeated sequence.
+
+        `values` returns the first elements of the sequence.
+        """
         size = host_dtype(dtype).itemsize
         place = Pointer(self.device.allocate(count * size))
-        if count < _FEW:
+        if count < _MIN_DEVICE_FILL:
             self.device.upload(place, values(count))
             return place
         source, period = self._sequence(key, size, values), PERIOD * size
@@ -262,7 +274,7 @@ class KeptNumbers:
 
     def _sequence(self, key: Hashable, size: int, values: Callable[[int], Array]) -> Pointer:
         if key not in self._sequences:
-            if len(self._sequences) >= _SENT:
+            if len(self._sequences) >= _MAX_DEVICE_SEQUENCES:
                 self._sequences.popitem(last=False)
             self._sequences[key] = Pointer(self.device.allocate(PERIOD * size))
             self.device.upload(self._sequences[key], values(PERIOD))

@@ -1,9 +1,7 @@
-"""Decisions about whole graphs, as they are kept and travel: what measuring decided, which kernels it takes, and what
-these take together.
+"""Decision records of whole graphs: decisions, kernels and their total time.
 
-A graph is found by its structure (operations, attributes, types; no names and no weights), the vocabulary, the way of
-compiling, and the machine, whichever compiler is on it. Where nobody asked about it before, decisions about another one
-hold where the two are alike.
+A graph is identified by its structure (operations, attributes, types; no names and no weights), the vocabulary, the
+compile options and the machine, for any compiler. A graph without a record of its own uses that of a similar graph.
 """
 
 from __future__ import annotations
@@ -20,21 +18,22 @@ from ..ir import CompileOptions, Graph
 from ..passes import Decisions
 from .problem import digest
 
-#: The fact of a machine that times depend on, but hardly how a graph is best cut.
+#: Fact of a machine that affects times but hardly the partition of a graph.
 COMPILER = "compiler"
-#: Changed whenever a question would no longer mean what it meant; how kernels are timed is no part of it.
+#: Changes whenever a question would no longer mean the same; the way of timing is no part of it.
 FORMAT = 1
-#: What a question says of libraries: their routines took part in decisions once, which depend on them no more.
+#: Entry of a question for libraries, which decisions no longer depend on.
 NO_LIBRARIES = False
-#: What a question says of its graph, and of what that is written in.
-ABOUT = ("graph", "declarations")
+#: Entries of a question that describe its graph.
+GRAPH_ENTRIES = ("graph", "declarations")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @frozen
 class Question:
-    """A graph on a machine, whose cut into kernels is asked for; `description` is what its key is the SHA-256 of, and
-    `nodes` are the marks of the graph's.
+    """Graph on a machine, whose partition is requested.
+
+    The key is the SHA-256 of `description`; `nodes` are the fingerprints of the graph's nodes.
     """
 
     description: str
@@ -43,27 +42,30 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Under which the answer is kept."""
+        """Key of the decision record."""
         return digest(self.description)
 
     def nearest(self, answers: Iterable[DecidedGraph]) -> DecidedGraph | None:
-        """Return the answer about the graph that is most like this one, of those that have half of its nodes and were
-        asked for alike; nothing where there is none.
+        """Return the record of the most similar graph with equal options.
+
+        It must share half of the nodes; the result is None where there is none.
         """
         wanted, own = Counter(self.nodes), _circumstances(self.description)
         least, found = len(self.nodes) / 2, None
         for answer in answers:
             decisions = answer.read() if _circumstances(answer.description) == own else None
-            alike = sum((wanted & Counter(decisions.nodes)).values()) if decisions is not None else 0
-            if alike > least:
-                least, found = alike, answer
+            common = sum((wanted & Counter(decisions.nodes)).values()) if decisions is not None else 0
+            if common > least:
+                least, found = common, answer
         return found
 
 
 @frozen
 class DecidedGraph:
-    """What is known of a question: the decisions as text, the keys of the kernels' problems, the seconds of all
-    launches, and whether there is nothing more to search.
+    """Decision record of a graph.
+
+    It has the decisions as text, the keys of the kernels' tuning tasks, the seconds of all launches, and whether the
+    search is finished.
     """
 
     key: str
@@ -83,17 +85,17 @@ class DecidedGraph:
 
 
 def decisions_text(decisions: Decisions) -> str:
-    """Return decisions as text that `DecidedGraph.read` understands."""
+    """Return decisions as text for `DecidedGraph.read`."""
     return json.dumps(_CONVERTER.unstructure(decisions), separators=(",", ":"))
 
 
 def _circumstances(description: str) -> object:
-    """Return what a question says besides its graph and the vocabulary; nothing where it is none."""
+    """Return the entries of a question besides its graph; None where the text is no question."""
     try:
         found = json.loads(description)
     except (ValueError, RecursionError):
         return None
-    return [(k, found[k]) for k in sorted(found) if k not in ABOUT] if isinstance(found, dict) else None
+    return [(k, found[k]) for k in sorted(found) if k not in GRAPH_ENTRIES] if isinstance(found, dict) else None
 
 
 def question_of(
@@ -116,8 +118,9 @@ def question_of(
 
 
 def structure_of(graph: Graph) -> str:
-    """Return a digest of a graph that is equal for graphs whose values and nodes only have other names, and whose
-    constants have other numbers.
+    """Return the fingerprint of a graph.
+
+    It is equal for graphs that differ only in the names of values and nodes and in the numbers of constants.
     """
     found = hashlib.sha256()
     for line in _lines(graph):
@@ -126,7 +129,7 @@ def structure_of(graph: Graph) -> str:
 
 
 def _lines(graph: Graph) -> Iterator[str]:
-    """Yield what decides about the structure, values by their number."""
+    """Yield the structure of a graph, values by their number."""
     numbers: dict[str, int] = {}
     for value in graph.inputs:
         numbers[value] = len(numbers)

@@ -1,7 +1,7 @@
-"""Several devices of this host as one: the points of a kernel are checked and timed on one of them, beside what others
-do, so that one search has all cores and all devices.
+"""Device pool: several devices of this host in one search.
 
-A device that nothing works on any more, or that is of another kind, is given up; what it was at is done by the others.
+The candidates of a kernel are checked and timed on one device, at the same time as others' on other devices. A device
+that fails or is of another kind is dropped, and the others do its work.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .data import Reference
 from .measure import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
 from .problem import Problem
 
-#: What hosts one of several devices.
+#: Service of one device of a pool.
 SERVICE = "cuts.search.device_pool:NamedDevice"
-#: Candidates in a row that a device fails on before it is asked whether it works at all.
+#: Failures in a row after which a device is tested.
 DOUBTED = 3
 
 T = TypeVar("T")
 
 
 class NamedDevice(MeasuringDevice):
-    """A device of this host by its number among those that are visible: its process sees no other.
+    """Device of this host by its number among the visible ones.
 
-    Raises `BackendError` where it is not there, or is not what the target is.
+    Its process sees no other device. Raises `BackendError` where it does not exist or is not the target.
     """
 
     def __init__(self, target: Target, device: str) -> None:
@@ -47,7 +47,7 @@ class NamedDevice(MeasuringDevice):
 
 
 class PoolBench(SideBench, Protocol):
-    """A bench that can be one of several."""
+    """Interface of a bench in a pool."""
 
     def start(self) -> None:
         """Begin to open the device."""
@@ -55,13 +55,13 @@ class PoolBench(SideBench, Protocol):
 
     @property
     def works(self) -> bool:
-        """Whether the device does anything at all."""
+        """True if the device responds."""
         ...
 
 
 @define(eq=False)
 class _Member:
-    """A device: what it checks, how many problems it has, and how many candidates in a row failed on it."""
+    """Device with its running check, its number of tasks, and its failures in a row."""
 
     name: str
     bench: PoolBench
@@ -71,15 +71,16 @@ class _Member:
 
 
 class DevicePool:
-    """Benches of several devices, by their names, as one. A problem stays on the device that had its first candidate:
-    times are compared with those of the same device, and its data is made once.
+    """Benches of several devices, by name, as one bench.
+
+    A task stays on the device of its first candidate: times of one device are compared, and its data is made once.
     """
 
     def __init__(self, benches: Mapping[str, PoolBench], notice: Callable[[str], None] = lambda text: None) -> None:
         self._members = [_Member(name, bench) for name, bench in benches.items()]
         self._notice = notice
-        self._homes: dict[str, _Member] = {}
-        self._told: list[tuple[str, DeviceAnswer]] = []
+        self._assignments: dict[str, _Member] = {}
+        self._finished: list[tuple[str, DeviceAnswer]] = []
 
     def start(self) -> None:
         """Begin to open all devices."""
@@ -87,110 +88,111 @@ class DevicePool:
             member.bench.start()
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
-        """Take note of what the outputs of a problem must be."""
+        """Store the expected outputs of a task."""
         for member in self._members:
             member.bench.prepare(problem, reference)
 
     def check(self, problem: Problem, built: Built) -> Verdict:
-        """Run a candidate once and compare what it writes."""
+        """Run a candidate once and compare its outputs."""
         while True:
-            member, verdict = self._asked(problem, lambda bench: bench.check(problem, built))
-            if not self._doubted(member, verdict):
+            member, verdict = self._call(problem, lambda bench: bench.check(problem, built))
+            if not self._is_dropped_after(member, verdict):
                 return verdict
 
     def free(self, problem: Problem) -> bool:
-        """Whether the device of a problem, or any where it has none yet, checks nothing."""
-        home = self._homes.get(problem.key)
-        return any(member.checking is None for member in ([home] if home else self._members))
+        """Return whether the device of a task, or any, is idle."""
+        assigned = self._assignments.get(problem.key)
+        return any(member.checking is None for member in ([assigned] if assigned else self._members))
 
     def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
-        """Have a candidate checked and kernels timed by the device of their problem; where that is lost over it,
-        another one checks the candidate at once.
+        """Have a candidate checked and kernels timed by their task's device.
+
+        Where that device is lost, another one checks the candidate at once.
         """
-        member = self._home(problem)
+        member = self._assign(problem)
         try:
             member.bench.begin(problem, built, turns)
             member.checking = problem, built
         except BackendError as error:
-            self._give_up(member, error)
-            self._told.append((problem.key, self._again(problem, built)))
+            self._drop(member, error)
+            self._finished.append((problem.key, self._recheck(problem, built)))
 
     def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
-        """Return what became of what was begun, on all devices."""
+        """Return finished measurements of all devices."""
         busy = [member for member in self._members if member.checking is not None]
-        found, self._told = self._told, []
+        found, self._finished = self._finished, []
         for member in [*self._members]:
             try:
-                told = member.bench.ended(timeout / len(busy) if member in busy and not found else 0.0)
+                finished = member.bench.ended(timeout / len(busy) if member in busy and not found else 0.0)
             except BackendError as error:
                 checking = member.checking
-                self._give_up(member, error)
+                self._drop(member, error)
                 if checking is not None:
-                    found.append((checking[0].key, self._again(*checking)))
+                    found.append((checking[0].key, self._recheck(*checking)))
                 continue
-            for key, measured in told:
+            for key, measured in finished:
                 checking, member.checking = member.checking, None
-                if checking is not None and self._doubted(member, measured.verdict):
-                    measured = self._again(*checking)
+                if checking is not None and self._is_dropped_after(member, measured.verdict):
+                    measured = self._recheck(*checking)
                 found.append((key, measured))
         return found
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
-        """Time a candidate on the device of its problem."""
-        return self._asked(problem, lambda bench: bench.sample(problem, built, repeats))[1]
+        """Time a candidate on the device of its task."""
+        return self._call(problem, lambda bench: bench.sample(problem, built, repeats))[1]
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel, on the first device that says so."""
+        """Return the seconds that timing adds to a kernel."""
         return next((seconds for member in self._members if (seconds := member.bench.overhead())), 0.0)
 
     def close(self) -> None:
-        """Give all devices back."""
+        """Release all devices."""
         for member in self._members:
             member.bench.close()
 
-    def _again(self, problem: Problem, built: Built | None) -> DeviceAnswer:
-        """Return what another device says of a candidate, which is timed when that is asked for."""
+    def _recheck(self, problem: Problem, built: Built | None) -> DeviceAnswer:
+        """Return another device's verdict on a candidate, which is timed on request."""
         return DeviceAnswer(Verdict("ok") if built is None else self.check(problem, built))
 
-    def _asked(self, problem: Problem, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
-        """Ask the device of a problem; where it cannot be used, another one.
+    def _call(self, problem: Problem, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
+        """Call the device of a task, or another one where it fails.
 
         Raises `BackendError` where none is left.
         """
         while True:
-            member = self._home(problem)
+            member = self._assign(problem)
             try:
                 return member, ask(member.bench)
             except BackendError as error:
-                self._give_up(member, error)
+                self._drop(member, error)
 
-    def _home(self, problem: Problem) -> _Member:
-        """Return the device of a problem: of those that are free, or of all, the one that has the fewest."""
-        if problem.key not in self._homes:
+    def _assign(self, problem: Problem) -> _Member:
+        """Return the device of a task; a new task gets the idle device, or any device, with the fewest tasks."""
+        if problem.key not in self._assignments:
             free = [member for member in self._members if member.checking is None] or self._members
-            self._homes[problem.key] = member = min(free, key=lambda member: member.problems)
+            self._assignments[problem.key] = member = min(free, key=lambda member: member.problems)
             member.problems += 1
-        return self._homes[problem.key]
+        return self._assignments[problem.key]
 
-    def _doubted(self, member: _Member, verdict: Verdict) -> bool:
-        """Take in what became of a candidate; say whether the device is given up because of it."""
+    def _is_dropped_after(self, member: _Member, verdict: Verdict) -> bool:
+        """Store the outcome of a candidate; return whether the device is dropped because of it."""
         member.failed = member.failed + 1 if verdict.outcome in ("failed", "timeout") else 0
         if member.failed < DOUBTED or len(self._members) == 1 or member not in self._members:
             return False
         member.failed = 0
         if member.bench.works:
             return False
-        self._give_up(member, BackendError(verdict.message))
+        self._drop(member, BackendError(verdict.message))
         return True
 
-    def _give_up(self, member: _Member, error: BackendError) -> None:
-        """Use a device no more.
+    def _drop(self, member: _Member, error: BackendError) -> None:
+        """Drop a device.
 
         Raises `BackendError` where it is the last one.
         """
         if len(self._members) == 1:
             raise error
         self._members.remove(member)
-        self._homes = {key: home for key, home in self._homes.items() if home is not member}
+        self._assignments = {key: home for key, home in self._assignments.items() if home is not member}
         member.bench.close()
         self._notice(f"device {member.name} is not used any more: {error.message}")

@@ -1,5 +1,7 @@
-"""What earlier sessions found, as far as it still holds: finished searches, the best of unfinished ones, and winners of
-other machines. A time holds where this version of the compiler writes the code that was measured.
+"""Valid results of earlier sessions.
+
+These are finished searches, the best of unfinished ones, and winners of other machines. A time is valid where this
+version of the compiler prints the measured source.
 """
 
 from __future__ import annotations
@@ -19,44 +21,43 @@ from .problem import Problem, read_schedule
 from .settings import Settings, TunedChoice
 from .task import SearchTask
 
-#: Where a choice is from that no clock of this machine has seen: a clock with another version, or the model.
+#: Origins of a choice without a measurement on this machine: another version, or the cost model.
 ELSEWHERE, GUESSED = "elsewhere", "guessed"
-#: Results of an unfinished search that are written to see whether they hold: where the fastest few do not, another
-#: version made them all.
-LOOKS = 4
-#: Most points of another machine that an order recalls, the fastest: workers read them for every search.
+#: Results of an unfinished search that are printed to test their validity: where the fastest few are invalid, another
+#: version measured them all.
+MAX_TESTED_RESULTS = 4
+#: Largest number of points of another machine in an order, the fastest: workers read them for every search.
 MOST_RECALLED = 80
 
 
 def finished(database: Database, problem: Problem) -> TunedChoice | None:
-    """Return what a finished search chose, if it is still written as it was measured; forget it otherwise, and look at
-    what waited behind it.
+    """Return the valid choice of a finished search, else None.
+
+    An invalid one is removed and the next result stored for the task is tested.
     """
     while (winner := database.winner(problem)) is not None:
-        candidate = _same(database, problem, winner.schedule, winner.source)
+        candidate = _valid_candidate(database, problem, winner.schedule, winner.source)
         if candidate is not None:
             return TunedChoice(candidate, winner.seconds, winner.spread, "database", winner.trials)
-        database.evict(problem)  # it was made by another version of the space or of the printer
+        database.evict(problem)  # made by another version of the space or of the printer
     return None
 
 
 def unfinished(task: SearchTask, database: Database) -> TunedChoice | None:
-    """Return the fastest point that an unfinished search measured, of those that are still written as they were
-    measured.
-    """
+    """Return the fastest valid measurement of an unfinished search."""
     looks = 0
     for trial in sorted((t for t in task.trials.values() if t.ok and t.holds is not False), key=_order):
         looks += trial.holds is None
-        if trial.holds is None and looks > LOOKS:
+        if trial.holds is None and looks > MAX_TESTED_RESULTS:
             continue
-        candidate = _same(database, task.problem, trial.schedule, trial.source)
+        candidate = _valid_candidate(database, task.problem, trial.schedule, trial.source)
         if candidate is not None:
             return TunedChoice(candidate, trial.seconds, trial.spread, "database", len(task.trials))
     return None
 
 
 def known_by_now(task: SearchTask, database: Database) -> TunedChoice | None:
-    """Return the best that is known of an unfinished search; where nothing of it holds, what waited behind it."""
+    """Return the best valid choice of an unfinished or older search."""
     found = unfinished(task, database)
     if found is None:
         database.evict(task.problem)
@@ -68,18 +69,18 @@ def _order(trial: Trial) -> tuple[float, float, str]:
     return trial.seconds or 0.0, trial.score, trial.schedule
 
 
-def _same(database: Database, problem: Problem, text: str, source: str) -> Candidate | None:
-    """Return the point of a kept schedule, nothing where this version does not write the kept source of it."""
+def _valid_candidate(database: Database, problem: Problem, text: str, source: str) -> Candidate | None:
+    """Return the candidate of a stored schedule, None where this version does not print the stored source."""
     try:
         if source and written_today(database, Written(problem, text)) == source:
             return assess(problem.form, read_schedule(text), problem.target)
     except (CutsError, AssertionError):
-        pass  # it is no schedule of this version
+        pass  # no schedule of this version
     return None
 
 
 def written_today(database: Database, written: Written) -> str:
-    """Return the digest of what this version writes, which the database then knows; nothing where it writes none."""
+    """Return and store the digest of this version's source, if any."""
     known = database.sources_today([written.name])
     if not known:
         known = {written.name: Factory().source(written)}
@@ -88,7 +89,7 @@ def written_today(database: Database, written: Written) -> str:
 
 
 def best_elsewhere(database: Database, problem: Problem) -> TunedChoice | None:
-    """Return what was best with another version, unmeasured here."""
+    """Return the best schedule of another version, not measured here."""
     found = hints(database, problem)
     if not found:
         return None
@@ -96,18 +97,19 @@ def best_elsewhere(database: Database, problem: Problem) -> TunedChoice | None:
 
 
 def modelled(problem: Problem) -> TunedChoice:
-    """Return what the model chooses, where nothing is known."""
+    """Return the cost model's choice, where no result is known."""
     return TunedChoice(choose(problem.form, problem.target)[0], None, origin=GUESSED, reason="nothing is known of it")
 
 
 def hints(database: Database, problem: Problem) -> list[Scored]:
-    """Return the winners of other machines that are points of this problem's space."""
+    """Return the winners of other machines that are in this task's space."""
     return _points(database.hints(problem), problem)
 
 
 def order_of(database: Database, problem: Problem, settings: Settings) -> LearnedOrder | None:
-    """Return the order in which a search looks at points: as it was learned, with what other machines measured of the
-    same problem; nothing where that is the model's.
+    """Return the learned order of candidates, with measurements of other machines.
+
+    The result is None where the order is the cost model's.
     """
     times = database.elsewhere(problem) if settings.recalls else {}
     if len(times) < FEWEST_RECALLED:
@@ -117,8 +119,10 @@ def order_of(database: Database, problem: Problem, settings: Settings) -> Learne
 
 
 def faster_before(task: SearchTask) -> list[Scored]:
-    """Return the fastest point that was measured before, if a search has not proposed it and found none as fast: it
-    must not end with less. Where that may be written otherwise today, return the fastest that is not, too.
+    """Return faster measured candidates that a search has not proposed.
+
+    A search must not end with less. Where the fastest may be printed differently today, the fastest valid one is
+    returned too.
     """
     ran = [t for t in task.trials.values() if t.ok and t.schedule not in task.entries]
     best = (min(some, key=_order, default=None) for some in (ran, [t for t in ran if t.holds]))
@@ -134,5 +138,5 @@ def _points(texts: Sequence[str], problem: Problem) -> list[Scored]:
             if not check_schedule(problem.form, schedule, problem.target):
                 found.append(Scored(None, assess(problem.form, schedule, problem.target)))
         except (CutsError, AssertionError):
-            continue  # it is no schedule of this version
+            continue  # no schedule of this version
     return found

@@ -1,5 +1,6 @@
-"""The end of a search: the fastest few are timed in turns, ties are broken by rule, and what is left of the space is
-proven slower.
+"""Final ranking: times the fastest candidates in turns, breaks ties by rule.
+
+The pruning certificate says how much of the rest of the space is proven slower.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from .trials import Trials
 
 
 class Ending:
-    """Brings searches to their end; one may have to wait for workers in between."""
+    """Final ranking of searches; one may wait for workers in between."""
 
     def __init__(self, trials: Trials) -> None:
         self._trials = trials
         self._settings = trials.settings
 
     def begin(self, task: SearchTask) -> None:
-        """Let the fastest be built, where an earlier session measured them, and ask how much of the space is proven
-        slower.
+        """Have the fastest candidates built and request the pruning certificate.
+
+        Only candidates that an earlier session measured are not built yet.
         """
         task.ending = True
         loop = self._trials.loop
         self._trials.propose(task, faster_before(task) if self._settings.remembers else [])
         if task.seconds == inf:
             loop.submit(
-                task, lambda done: self._last_resort(task, done.value), "simple", (task.place, float(task.round))
+                task, lambda done: self._try_simple(task, done.value), "simple", (task.place, float(task.round))
             )
             return
         finalists = task.finalists(self._settings)
@@ -46,12 +48,12 @@ class Ending:
                 if entry.built is None:
                     self._trials.build(task, entry, task.round)
         if self._settings.prove:
-            loop.submit(task, lambda done: _prove(task, done), "prove", (inf,), task.seconds)
+            loop.submit(task, lambda done: _take_proof(task, done), "prove", (inf,), task.seconds)
         if task.idle:
             self.end(task)
 
     def end(self, task: SearchTask) -> None:
-        """Time the finalists in turns, which may be waited for, and choose."""
+        """Time the finalists in turns, which may take several steps, and choose."""
         database, statistics = self._trials.resources.database, self._trials.resources.statistics
         finalists = task.finalists(self._settings)
         turned, task.turned = task.turned, True
@@ -71,14 +73,14 @@ class Ending:
         if self._settings.final:
             database.finish(task.problem, _winner(task, winner))
 
-    def _last_resort(self, task: SearchTask, schedule: Schedule | None) -> None:
-        """Try the simple kernel, where all others failed."""
+    def _try_simple(self, task: SearchTask, schedule: Schedule | None) -> None:
+        """Try the simple kernel where all others failed."""
         if schedule is not None:
             self._trials.propose(task, [Scored(None, assess(task.problem.form, schedule, task.problem.target))])
 
 
 def space_key(problem: Problem, settings: Settings) -> Hashable:
-    """Return what the order of a problem's points depends on: not on where its tensors live."""
+    """Return the key of a task's order of candidates, without layouts."""
     return form_key(problem.form), settings.model
 
 
@@ -88,17 +90,17 @@ def best_known(
     database: Database,
     ranked: Mapping[Hashable, Sequence[Scored]] | None = None,
 ) -> TunedChoice:
-    """Return the best that is known: what was measured now or in an earlier session, else the model's first choice of
-    what was not refused; that of a small part of the space where nobody had the time to `rank` it. Where others were
-    measured before the model's first choice, they must take no longer than is expected of it: without a measurement it
-    would ship.
+    """Return the best known choice: measured, else the cost model's.
+
+    Without a ranking it is the model's choice from a small part of the space. A measured candidate must be no slower
+    than the prediction for the model's first choice while that one is unmeasured: without a measurement it would ship.
     """
     winner, awaited = task.winner(settings), task.awaited
-    most = inf if awaited is None else awaited.candidate.score
-    winner = None if winner is not None and winner.seconds > most else winner
+    limit = inf if awaited is None else awaited.candidate.score
+    winner = None if winner is not None and winner.seconds > limit else winner
     better_known = settings.remembers and bool(faster_before(task))
     known = unfinished(task, database) if winner is None or better_known else None
-    if known is not None and (known.seconds or 0.0) < min(most, inf if winner is None else winner.seconds):
+    if known is not None and (known.seconds or 0.0) < min(limit, inf if winner is None else winner.seconds):
         return known
     if winner is not None:
         return TunedChoice(
@@ -115,15 +117,15 @@ def best_known(
     if first is not None:
         return TunedChoice(first.candidate, None, origin="model", trials=len(task.entries))
     problem = task.problem
-    soon = None if task.lost else choose_soon(problem.form, problem.target)
-    if soon is None or task.refused(Scored(None, soon)):
+    quick = None if task.lost else choose_soon(problem.form, problem.target)
+    if quick is None or task.refused(Scored(None, quick)):
         simple = simple_schedule(problem.form, problem.target)
-        soon = assess(problem.form, simple, problem.target) if simple else soon
-    candidate = soon or choose_soon(problem.form, problem.target)
+        quick = assess(problem.form, simple, problem.target) if simple else quick
+    candidate = quick or choose_soon(problem.form, problem.target)
     return TunedChoice(candidate, None, origin="model", reason=task.lost)
 
 
-def _prove(task: SearchTask, done: Done) -> None:
+def _take_proof(task: SearchTask, done: Done) -> None:
     task.proof = done.value
 
 

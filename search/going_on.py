@@ -1,9 +1,9 @@
-"""What searches try next, made ready before they begin: a short search has tried the first points of a kernel, and what
-the last one tries behind them follows from their times alone.
+"""Speculative search: workers build the next candidates before a search begins.
 
-Between the two this process decides what a plan is made of, for seconds in which it asks workers for nothing. So each
-of them goes on with kernels that the plan has by what is known then, one job a kernel: this process has no time to give
-out shorter ones. What does not ship was built in vain, by workers that nothing else was asked of.
+A short search has tried the first candidates of a kernel; the next proposals of the final search follow from their
+times alone. In between this process decides the plan for seconds, during which workers would be idle. Each works on
+kernels that the current plan has, one job a kernel: this process has no time to hand out shorter jobs. The work for
+kernels that do not ship is lost, but the workers had no other work.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from .rounds import batch_of
 from .settings import Settings
 from .strategies import request_behind
 
-#: The priority of going on: behind what makes a plan ready.
+#: Priority of a speculative search, below speculative builds of the plan.
 PRIORITY = (2.0, 2.0)
 
 
 @define
 class GoingOn:
-    """Has workers go on with problems that a short search has looked at, as the last search will, which waits for what
-    they are at.
+    """Continuation of tasks' short searches by workers, as the final search will.
+
+    The final search waits for unfinished jobs of this kind.
     """
 
     resources: Resources
     settings: Settings
     waiting: int = field(default=0, init=False)
-    _asked: set[str] = field(factory=set, init=False)
+    _requested: set[str] = field(factory=set, init=False)
 
     def begin(self, problems: Sequence[Problem], spared: int = 0) -> None:
-        """Have what problems try next proposed and built, those in front first, and not again where that was asked for;
-        of so many problems only that workers which are `spared` have nothing to do with it.
+        """Have the next candidates of new tasks proposed and built, in order.
+
+        With `spared` workers, only as many tasks as other workers are taken.
         """
         resources, settings = self.resources, self.settings
         count = batch_of(settings, 1, resources.builder.size, len(problems))
-        new = [problem for problem in problems if problem.key not in self._asked]
+        new = [problem for problem in problems if problem.key not in self._requested]
         for place, problem in enumerate(new[: max(0, resources.builder.size - spared)] if spared else new):
             trials = resources.database.trials(problem)
             times = {t.schedule: inf if t.seconds is None else t.seconds for t in trials if t.holds}
@@ -53,27 +55,27 @@ class GoingOn:
             asked = request_behind(settings, ranked, times, count, order)
             if asked is not None:
                 self.waiting += 1
-                self._asked.add(problem.key)
+                self._requested.add(problem.key)
                 resources.going_on.add(problem.key)
                 wishes, limit = (problem, asked, settings.hasty), (1 + count) * COMPILE_LIMIT
-                job = Job(partial(self._gone_on, problem), "go_on", wishes, (*PRIORITY, float(place)), limit, True)
+                job = Job(partial(self._take_built, problem), "go_on", wishes, (*PRIORITY, float(place)), limit, True)
                 resources.builder.submit(job)
 
     def forget(self, dropped: Sequence[Job]) -> None:
-        """Take in that some jobs will not be done."""
+        """Forget jobs that are cancelled."""
         for job in dropped:
             if job.method == "go_on" and isinstance(problem := job.arguments[0], Problem):
-                self._asked.discard(problem.key)
-                self._over(problem)
+                self._requested.discard(problem.key)
+                self._finish(problem)
 
-    def _gone_on(self, problem: Problem, done: Done) -> None:
-        """Keep what was built; whether one that is too long is worth it the search itself says."""
-        self._over(problem)
+    def _take_built(self, problem: Problem, done: Done) -> None:
+        """Keep built candidates; the search itself decides about those with long code."""
+        self._finish(problem)
         built = [(schedule, each) for schedule, each in done.value or () if each.outcome != "long"]
         for schedule, each in built:
             place = problem.key, schedule_text(schedule)
             self.resources.keep_built(place, each, done.seconds / len(built), ahead=True)
 
-    def _over(self, problem: Problem) -> None:
+    def _finish(self, problem: Problem) -> None:
         self.waiting -= 1
         self.resources.going_on.discard(problem.key)

@@ -1,4 +1,4 @@
-"""What the first interrupt from the keyboard does while a session runs."""
+"""Handling of the first keyboard interrupt of a session."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..ir import Budget
 
 @contextmanager
 def first_interrupt_stops(budget: Budget) -> Iterator[None]:
-    """Let the first interrupt in a block end a budget, so that whoever looks at it takes the best so far; a second one
-    is raised as usual.
+    """End a budget at the first interrupt in a block.
 
-    A program that handles interrupts itself is left alone, and so are threads other than the main one, which get none.
+    The search then returns the best so far. A program that handles interrupts itself keeps its handler; other threads
+    than the main one get no interrupts.
     """
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:

@@ -1,6 +1,6 @@
-"""Kernels as this version of the compiler writes them: of one problem by a schedule, or of groups that share a launch.
+"""Kernels of tuning tasks and of shared launches, by this version.
 
-What was measured is tied to a digest of the text that was measured, and holds as long as the same is written.
+A measurement is tied to the digest of the measured text and is valid as long as the same text is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..passes.lowering import extract, lower
 from ..passes.schedule import check_schedule
 from .problem import Problem, digest, read_schedule, schedule_text, trial_key
 
-#: A group that shares a launch with others: its normal form, its schedule, and where its tensors live.
+#: Group that shares a launch with others: its normal form, its schedule, and the layout of its tensors.
 BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
 
 
@@ -27,18 +27,18 @@ def make_bundle(problem: Problem, members: Sequence[BundleMember]) -> KernelFunc
 
 
 def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
-    """Return the kernel of a schedule."""
+    """Return the kernel of a task by a schedule."""
     return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
 
 
 def launch_name(problem: Problem, members: Sequence[BundleMember]) -> str:
-    """Return the name of a launch of groups, which together compute a problem."""
+    """Return the database key of a launch of groups."""
     return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
 
 
 @frozen
 class Written:
-    """What a time is of: a problem by the text of a schedule, or the `members` of a launch."""
+    """Kernel to time: a task with a schedule, or a launch's `members`."""
 
     problem: Problem
     schedule: str = ""
@@ -46,11 +46,11 @@ class Written:
 
     @property
     def name(self) -> str:
-        """Under which the database knows what is written."""
+        """Key in the database."""
         return launch_name(self.problem, self.members) if self.members else trial_key(self.problem.key, self.schedule)
 
     def kernel(self) -> KernelFunction | None:
-        """Return the kernel that this version makes; none where it knows no such schedule."""
+        """Return the kernel that this version prints; None for an unknown schedule."""
         try:
             if self.members:
                 return make_bundle(self.problem, self.members)
@@ -58,4 +58,4 @@ class Written:
             legal = not check_schedule(self.problem.form, schedule, self.problem.target)
             return make_kernel(self.problem, schedule) if legal else None
         except (CutsError, AssertionError):
-            return None  # it is no schedule of this version
+            return None  # no schedule of this version

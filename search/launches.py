@@ -1,5 +1,6 @@
-"""Launches of several groups, measured: workers build them and compute what they must write, the device checks and
-times them.
+"""Measurement of launches of several groups.
+
+Workers build them and compute their expected outputs; the device checks and times them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from .kernels import BundleMember
 from .problem import Problem
 from .resources import Resources
 
-#: Runs of each launch that are timed.
-RUNS = 10
+#: Timed runs of each launch.
+TIMED_RUNS = 10
 
 
 def measure_launches(
     resources: Resources, launches: Mapping[str, tuple[Problem, Sequence[BundleMember]]]
 ) -> Iterator[tuple[str, KernelTime]]:
-    """Yield what each launch takes by its name as it is measured, as far as time reaches; infinity where it fails."""
+    """Yield the time of each launch, by its name, within the budget.
+
+    The time is infinity where the launch fails.
+    """
     references: dict[str, object] = {}
     kernels: dict[str, Built] = {}
     waiting = 2 * len(launches)
@@ -54,12 +58,12 @@ def measure_launches(
 
 
 def bundle_members(members: Sequence[Member]) -> list[BundleMember]:
-    """Return the groups of a launch as workers are told of them."""
+    """Return the groups of a launch in the form that workers take."""
     return [(form, candidate.schedule, storages) for form, storages, candidate in members]
 
 
 def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[str, str]) -> Problem:
-    """Return what the groups of a launch compute together."""
+    """Return the joint tuning task of the groups of a launch."""
     storages = {
         member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
         for n, (_, each, _) in enumerate(members)
@@ -70,8 +74,10 @@ def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[st
 
 
 def is_faster(seconds: float | None, members: Sequence[Member], alone: Callable[[float], float], tie: float) -> bool:
-    """Whether a launch of so many seconds is faster than its groups, by what each takes `alone` among others, or as the
-    model has it where no clock has seen it; one that nobody measured counts as faster.
+    """Return whether a launch is faster than its groups one by one.
+
+    `alone` converts a time measured in isolation to a time among other kernels. A group without a measured time counts
+    with its cost by the model; a launch without one counts as faster.
     """
     if seconds is None:
         return True
@@ -86,7 +92,7 @@ def _value(done: Done, kernel: bool) -> object:
 
 
 def _seconds(resources: Resources, problem: Problem, reference: object, built: Built) -> float:
-    """Return what a launch takes, infinity where it fails or is wrong."""
+    """Return the time of a launch, infinity where it fails or is wrong."""
     if built.outcome != "ok":
         return inf
     if isinstance(reference, Reference):
@@ -96,4 +102,4 @@ def _seconds(resources: Resources, problem: Problem, reference: object, built: B
     if verdict.outcome != "ok":
         return inf
     with resources.statistics.phase("time"):
-        return resources.bench.sample(problem, built, RUNS).seconds
+        return resources.bench.sample(problem, built, TIMED_RUNS).seconds

@@ -1,10 +1,11 @@
-"""Making the kernels of a plan: those that workers built to be timed are there, and workers make the others side by
-side. What that takes is known from what they took so far. Where there is no search, workers of its own plan
-for a graph.
+"""Builds of a plan's kernels by workers, on request and speculatively.
 
-While this process decides about the groups of a graph, workers that have nothing else to do prepare the kernels that
-its plan has so far: they rank their spaces and build the first point of each. So what is decided last is not what the
-end of a budget finds undone, and the device has something to time as soon as groups are decided.
+Kernels that workers built for timing are reused, and workers build the others in parallel; the time of that is
+estimated from earlier builds. Without a search, workers of their own plan for a graph.
+
+While this process decides about the groups of a graph, idle workers prepare the kernels of the current plan: they rank
+their spaces and build the first candidate of each. The end of a budget then finds little unfinished work, and the
+device has candidates to time as soon as groups are decided.
 """
 
 from __future__ import annotations
@@ -27,55 +28,56 @@ from .problem import Problem, schedule_text
 from .resources import Resources
 from .settings import Settings
 
-#: Seconds that a kernel takes to be lowered and printed, those that a core takes to compile it, and those that this
-#: process takes for it behind its schedule: for its launch, its record, its buffers and its place in a plan. The first
-#: two until workers have built some (163 kernels of a training step of ResNet-50 took 6.2 to be lowered, and 6.9 to be
-#: compiled by 16 cores, on an H200's host). The last was 17 ms on a simulated host (8.3 s for 491 kernels of
-#: DenseNet-121's step), nearly twice that where cores were busy; as each is printed once for records, 2.4 s are left
-#: there behind the last kernel of 413 now, and a step that kept 30 ms back for each ended 10 s early on an H200's host.
-LOWERED, COMPILED, RECORDED = 0.04, 0.7, 0.02
-#: Of fewer kernels this process makes all that are not there.
+#: Seconds of a kernel for lowering and printing, for compilation by a core, and for this process after scheduling:
+#: launch, record, buffers and place in a plan. The first two are used until workers have built some (163 kernels of a
+#: training step of ResNet-50 took 6.2 s to lower, and 6.9 s to compile on 16 cores of an H200's host). The third took
+#: 17 ms on a simulated host, nearly twice that with busy cores.
+LOWERED, COMPILE_SECONDS, RECORDED = 0.04, 0.7, 0.02
+#: Number of missing kernels below which this process builds them itself.
 FEW = 3
-#: Points of a problem that are built until there is one that the compiler does not refuse.
-TRIED = 3
-#: Problems whose spaces a worker ranks at once, as this process may have no time for it for a while, and the priorities
-#: of what it does to prepare kernels: behind everything that is waited for.
-TOGETHER, RANKING, BUILDING = 3, (2.0, 0.0), (2.0, 1.0)
-#: Seconds between two glances at what workers have prepared.
-GLANCE = 0.05
-#: A problem and a schedule of it, or the name of a launch: what a kernel is of.
+#: Largest number of candidates of a task that are built until the compiler accepts one.
+MAX_BUILD_ATTEMPTS = 3
+#: Tasks whose spaces a worker ranks in one job, as this process may have no time for it for a while, and the priorities
+#: of speculative jobs, below all awaited ones.
+TOGETHER, RANKING_PRIORITY, BUILD_PRIORITY = 3, (2.0, 0.0), (2.0, 1.0)
+#: Seconds between two checks of the workers' results.
+CHECK_SECONDS = 0.05
+#: Key of a kernel: a task and a schedule of it, or the name of a launch.
 Place: TypeAlias = tuple[str, str]
-#: Seconds between two looks at whether time is over, and the priority of what is needed now.
-PAUSE, NOW = 0.05, -3.0
-#: Questions, and processors, from which on workers are worth their start: each imports what it needs for a second; a
-#: fragment is cut in half a second, a point chosen in a sixth of one.
+#: Seconds between two checks of the budget, and the priority of kernels that are needed now.
+PAUSE, URGENT_PRIORITY = 0.05, -3.0
+#: Smallest number of queries, and of cores, for which workers are started: each imports its modules for a second, a
+#: fragment is partitioned in half a second, a candidate chosen in a sixth of one.
 WORTH = 4
-#: What workers of a planner host: they compile nothing.
-PLANNING = "cuts.search.build:Worker"
-#: Nodes of a graph from which on workers start while its groups are formed, and most workers.
-MANY, MOST = 24, 8
+#: Service of planning workers: they compile nothing.
+PLANNING_SERVICE = "cuts.search.build:Worker"
+#: Smallest number of nodes of a graph for which workers start while its groups are formed, and the largest number of
+#: workers.
+MIN_PLANNING_NODES, MAX_PLANNING_WORKERS = 24, 8
 
 
 def make_kernels(
     resources: Resources, wanted: Mapping[Hashable, Job], coming: Collection[Place] = ()
 ) -> dict[Hashable, KernelFunction]:
-    """Return the kernels of some jobs, `alone` or `together`, that workers have made, or make now, as far as time
-    reaches; one that fails is left out. Of those that are `coming`, which shrinks, workers are at the kernels anyway.
+    """Return kernels of jobs, built by workers within the budget.
+
+    The jobs come from `alone` or `together`. A kernel that fails is left out. Workers already build those that are
+    `coming`, a set that shrinks.
     """
     missing = {job.owner: job for job in wanted.values() if job.owner not in resources.made}
     if len(missing) >= FEW and resources.answered and not _target(next(iter(missing.values()))).on_host:
-        _have_made(resources, missing, coming)
+        _build_by_workers(resources, missing, coming)
     return {key: resources.made[job.owner] for key, job in wanted.items() if job.owner in resources.made}
 
 
 def alone(problem: Problem, schedule: Schedule) -> Job:
-    """Return the job of making the kernel of a problem, for its place among those that are made."""
-    return Job(_place(problem, schedule), "build", (problem, schedule), (NOW,))
+    """Return the job that builds the kernel of a task."""
+    return Job(_place(problem, schedule), "build", (problem, schedule), (URGENT_PRIORITY,))
 
 
 def together(problem: Problem, members: Sequence[BundleMember]) -> Job:
-    """Return the job of making the kernel of a launch of several groups, for its place among those that are made."""
-    return Job((launch_name(problem, members), ""), "bundle", (problem, members), (NOW,))
+    """Return the job that builds the kernel of a shared launch."""
+    return Job((launch_name(problem, members), ""), "bundle", (problem, members), (URGENT_PRIORITY,))
 
 
 def _place(problem: Problem, schedule: Schedule) -> Place:
@@ -94,8 +96,8 @@ def _target(job: Job) -> Target:
     return problem.target
 
 
-def _have_made(resources: Resources, missing: Mapping[Place, Job], coming: Collection[Place]) -> None:
-    """Let workers make kernels until the budget ends, and behind that no longer than this process would take."""
+def _build_by_workers(resources: Resources, missing: Mapping[Place, Job], coming: Collection[Place]) -> None:
+    """Build kernels by workers until the budget ends, or longer if this process would take longer."""
     budget, waiting, asked = resources.budget, set(missing), set[Place]()
     target = _target(next(iter(missing.values())))
     end = max(budget.seconds, budget.elapsed + making_seconds(resources, target, len(missing), len(missing)))
@@ -118,27 +120,28 @@ def _have_made(resources: Resources, missing: Mapping[Place, Job], coming: Colle
 
 
 def making_seconds(resources: Resources, target: Target, kernels: int, new: int) -> float:
-    """Return about what it takes to make a plan of some kernels, of which some are not made yet: as long as workers
-    took for others of this compilation, all cores together, where they have built any.
+    """Return the estimated seconds to build a plan with `new` unbuilt kernels.
+
+    The estimate uses the build times of this compilation, all cores together, if there are any.
     """
     spent, count = resources.statistics.building
-    each = spent / count if count else LOWERED + (COMPILED if target.dialect == "cuda" else 0.0)
+    each = spent / count if count else LOWERED + (COMPILE_SECONDS if target.dialect == "cuda" else 0.0)
     alone = target.on_host or not resources.started  # this process lowers them one after another
     return RECORDED * kernels + each * new / cores() + (LOWERED * kernels if alone else 0.0)
 
 
 class PlanningAside(PlanningHere):
-    """Workers that plan a graph for which nothing is measured; what they do not answer is planned here.
+    """Workers that plan a graph without measurements.
 
-    They are started `ahead` where a graph has so many nodes that they will be asked, else when they are; not on few
-    `processors`.
+    This process answers queries that workers do not. The workers start at once where a graph has many nodes, else with
+    the first query, and not on few `processors`.
     """
 
     def __init__(self, nodes: int = 0, processors: int | None = None) -> None:
-        self._count = min(processors or cores(), MOST)
+        self._count = min(processors or cores(), MAX_PLANNING_WORKERS)
         self._workers: Workers | None = None
-        if nodes >= MANY and self._count >= WORTH:
-            self._workers = Workers(self._count, PLANNING)
+        if nodes >= MIN_PLANNING_NODES and self._count >= WORTH:
+            self._workers = Workers(self._count, PLANNING_SERVICE)
 
     def __enter__(self) -> PlanningAside:
         return self
@@ -155,21 +158,21 @@ class PlanningAside(PlanningHere):
         return [found[number] for number in range(len(fragments))]
 
     def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
-        """Return the best point of each group by the model."""
+        """Return the best candidate of each group by the cost model."""
         found = self._answers("choose", [(form, target) for form in forms])
         return [found.get(number) for number in range(len(forms))]
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row as one of several in a launch."""
-        found = self._answers("alike", [(row,) for row in rows])
+        """Return the kernels of each row of groups that share a launch."""
+        found = self._answers("bundle_row", [(row,) for row in rows])
         return [found.get(number) for number in range(len(rows))]
 
     def _answers(self, method: str, asked: Sequence[tuple[object, ...]]) -> dict[int, Any]:
-        """Return what workers answer to questions, by their numbers; errors are no answers."""
+        """Return the workers' answers to queries, by number, without errors."""
         if min(len(asked), self._count) < WORTH:
             return {}
         if self._workers is None:
-            self._workers = Workers(min(self._count, len(asked)), PLANNING)
+            self._workers = Workers(min(self._count, len(asked)), PLANNING_SERVICE)
         for number, arguments in enumerate(asked):
             self._workers.submit(Job(number, method, arguments))
         done: list[Done] = []
@@ -180,9 +183,10 @@ class PlanningAside(PlanningHere):
 
 @define
 class Preparation:
-    """Has workers make problems ready, and takes in what they have: all spaces are ranked before a kernel is built, so
-    that whatever time cuts short, what is not measured is the model's choice. `coming` has the kernels that they were
-    told to build and have not.
+    """Speculative builds of tasks by workers.
+
+    All spaces are ranked before a kernel is built, so that an unmeasured kernel is at least the cost model's choice.
+    `coming` has the kernels that workers have yet to build.
     """
 
     resources: Resources
@@ -192,25 +196,23 @@ class Preparation:
     coming: set[Place] = field(factory=set)
     further: GoingOn = field(init=False)
     _built: set[Hashable] = field(factory=set)
-    _looked: float = field(default=0.0, init=False)
+    _last_check: float = field(default=0.0, init=False)
 
     @further.default
-    def _none_yet(self) -> GoingOn:
+    def _default_searches_ahead(self) -> GoingOn:
         return GoingOn(self.resources, self.settings)
 
     @property
     def missing(self) -> int:
-        """How many of the problems that are to be made ready are not."""
+        """Number of requested tasks that are not built yet."""
         return len(self.unbuilt)
 
     def has_built(self, form: Hashable) -> bool:
-        """Whether a kernel of a group was made ready, which is told by its form."""
+        """Return whether a kernel of a form was built, by key."""
         return form in self._built
 
     def begin(self, problems: Sequence[Problem], whole: bool = True) -> None:
-        """Have problems made ready that are not, those in front first; only ranked, where they are not to be ready
-        as a `whole`.
-        """
+        """Have new tasks built in order, or only ranked unless `whole`."""
         ranked = self.resources.ranked
         missing = [p for p in problems if space_key(p, self.settings) not in ranked and p.key not in self.unbuilt]
         self.unranked.update(p.key for p in missing)
@@ -219,24 +221,24 @@ class Preparation:
         for number in range(0, len(missing), TOGETHER):
             some = missing[number : number + TOGETHER]
             wishes = [self.resources.ranking(p, settings.model, count, settings.correction) for p in some]
-            self._submit("rank_each", (wishes,), RANKING, partial(self._keep_ranked, some, whole))
+            self._submit("rank_each", (wishes,), RANKING_PRIORITY, partial(self._take_ranking, some, whole))
 
     def look(self) -> None:
-        """Take in what is ready, now and then, so that workers go on."""
+        """Receive results at intervals, so that workers get further jobs."""
         now = self.resources.elapsed
-        if (self.unbuilt or self.further.waiting) and now >= self._looked + GLANCE:
-            self._looked = now
-            self._take_in(0.0)
+        if (self.unbuilt or self.further.waiting) and now >= self._last_check + CHECK_SECONDS:
+            self._last_check = now
+            self._receive(0.0)
 
     def rank(self, problems: Sequence[Problem], until: float) -> None:
-        """Wait for the spaces of problems to be ranked, no longer than until a moment of the budget."""
+        """Wait for the ranking of tasks' spaces, at most `until`."""
         self.begin(problems)
         keys = {problem.key for problem in problems}
         while not (self.resources.interrupted or keys.isdisjoint(self.unranked)) and self.resources.elapsed < until:
-            self._take_in(PAUSE)
+            self._receive(PAUSE)
 
     def end(self) -> None:
-        """Have nothing more made ready than what workers are at."""
+        """Cancel all jobs that are not running."""
         if self.unbuilt or self.further.waiting:
             forgotten = self.resources.drop(lasting=True)
             self.further.forget(forgotten)
@@ -244,7 +246,7 @@ class Preparation:
         self.unranked.clear()
         self.unbuilt.clear()
 
-    def _take_in(self, timeout: float) -> None:
+    def _receive(self, timeout: float) -> None:
         with self.resources.interruptible():
             for done in self.resources.collect(timeout):
                 self.resources.take_in(done)
@@ -254,27 +256,25 @@ class Preparation:
     ) -> None:
         self.resources.builder.submit(Job(take, method, arguments, priority, lasting=True))
 
-    def _keep_ranked(self, problems: Sequence[Problem], whole: bool, done: Done) -> None:
-        """Keep the best points of problems, and have a kernel of the first of each built; not of those that need none
-        any more.
-        """
+    def _take_ranking(self, problems: Sequence[Problem], whole: bool, done: Done) -> None:
+        """Store the best candidates of tasks, and have the first of each built if it is still needed."""
         self.unranked.difference_update(p.key for p in problems)
         found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
         building = {p.key for p, _ in found if whole}
         for problem, ranked in found:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(ranked))
             if problem.key in building & self.unbuilt:
-                self._build(problem, ranked[:TRIED])
+                self._build(problem, ranked[:MAX_BUILD_ATTEMPTS])
         self.unbuilt.difference_update({p.key for p in problems} - building)
 
     def _build(self, problem: Problem, ranked: Sequence[Scored]) -> None:
-        """Have the kernel of the first of some points built, or of the next one where the compiler refuses it."""
+        """Have the first of some candidates built, or the next one where the compiler rejects it."""
         schedule = ranked[0].candidate.schedule
         self.coming.add(_place(problem, schedule))
-        self._submit("build", (problem, schedule), BUILDING, partial(self._keep_built, problem, ranked))
+        self._submit("build", (problem, schedule), BUILD_PRIORITY, partial(self._take_built, problem, ranked))
 
-    def _keep_built(self, problem: Problem, ranked: Sequence[Scored], done: Done) -> None:
-        """Keep what was built of a problem; what the compiler refused is in no list of points."""
+    def _take_built(self, problem: Problem, ranked: Sequence[Scored], done: Done) -> None:
+        """Store a built kernel; remove a rejected candidate from the ranking."""
         first, rest = ranked[0], ranked[1:]
         place, key = _place(problem, first.candidate.schedule), space_key(problem, self.settings)
         self.coming.discard(place)

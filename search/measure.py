@@ -1,9 +1,8 @@
-"""Checking and timing candidates on a device: the object that the child process which owns the device hosts, and what
-it is asked for.
+"""Device process: checks and times candidates.
 
-Every kernel of a problem gets the same random data (zeros flatter a GPU), its outputs are filled with a value that no
-kernel leaves behind, and what it writes is compared with what it must write before it is timed. Timed runs begin on a
-GPU with an L2 cache that has nothing but the inputs which other kernels leave, where these are small.
+Every kernel of a task gets the same random data (zeros flatter a GPU). Its outputs are filled with a value that no
+kernel leaves, and its results are compared with the expected ones before it is timed. Timed runs begin with an L2 cache
+of a GPU that holds only the inputs which preceding kernels write, where these are small.
 """
 
 from __future__ import annotations
@@ -32,26 +31,27 @@ from .problem import Problem
 
 Array = npt.NDArray[Any]
 
-#: Bytes of device memory that data of problems may take before the least recently used is dropped.
-MEMORY = 8 << 30
-#: Kernels of one problem that stay loaded; the least recently used is dropped, and loaded again when it is asked for.
+#: Bytes of device memory for the data of tasks; the least recently used is dropped beyond that.
+MAX_DATA_BYTES = 8 << 30
+#: Largest number of loaded kernels of a task; the least recently used is dropped, and loaded again on request.
 LOADED = 512
-#: Elements of an output that come to the host at once, of 8 bytes at most.
-PART = 1 << 21
-#: Part of the L2 cache that inputs which other kernels leave fill at most to be in it when a kernel is timed. Bounds
-#: count them as read from memory: that is two microseconds at most here, and events around a launch add four, so that
-#: no bound comes above a time because of it.
+#: Elements of an output that are transferred to the host at once, of 8 bytes at most.
+TRANSFER_ELEMENTS = 1 << 21
+#: Largest share of the L2 cache that inputs of preceding kernels fill to be in it when a kernel is timed. Lower bounds
+#: count them as read from memory: at most two microseconds here, while events around a launch add four, so that no
+#: bound exceeds a time because of it.
 LEFT = 1 / 8
-#: Places that the data of a small problem is timed at (as many as finalists have runs), the bytes of its data at most,
-#: and what tensors are aligned to there: how two kernels of a few microseconds compare depends by 1 to 1.5 % on where
-#: their data lies (`bench/placements.py`).
+#: Number of memory placements at which a small task is timed (equal to the runs of finalists), the largest size of its
+#: data in bytes, and the alignment of tensors: times of kernels of a few microseconds differ by 1 to 1.5 % with the
+#: placement of their data (`bench/placements.py`).
 PLACES, PLACED, ALIGNED = 12, 8 << 20, 512
 
 
 @frozen
 class Verdict:
-    """Whether a kernel computes what it must: "ok", "wrong", "failed", or "refused" by a library that has no routine,
-    with the reason.
+    """Result of a kernel's check, with the reason.
+
+    The outcome is "ok", "wrong", "failed", or "refused" by a library that has no routine.
     """
 
     outcome: str
@@ -60,8 +60,9 @@ class Verdict:
 
 @frozen
 class TimingTurns:
-    """Kernels of a problem, by their names, that are timed one after another, each for so many `runs`; none behind the
-    first where that takes more than `most` seconds.
+    """Kernels of a task to time in turns of `runs` runs.
+
+    Where the first takes more than `most` seconds, the others are not timed.
     """
 
     kernels: tuple[str, ...]
@@ -71,8 +72,9 @@ class TimingTurns:
 
 @frozen
 class DeviceAnswer:
-    """What became of a candidate, and the seconds of each run of those that were timed, in order: nothing for one that
-    is not loaded. Where one fails it is the last, and the reason is the `failure`.
+    """Verdict on a candidate, and the timed kernels' runs.
+
+    The samples are None for a kernel that is not loaded. A kernel that fails is the last, and the reason is `failure`.
     """
 
     verdict: Verdict
@@ -82,9 +84,7 @@ class DeviceAnswer:
 
 @define
 class _Loaded:
-    """A kernel on the device with its tables, what launches it at the places of the problem's data that it ran at, and
-    at which it is timed next.
-    """
+    """Kernel on the device with its tables and its launches by placement; `turn` is the next placement."""
 
     function: object
     kernel: KernelFunction
@@ -95,11 +95,10 @@ class _Loaded:
 
 @define
 class _Data:
-    """The data of one problem on the device, and its kernels.
+    """Data of one task on the device, and its kernels.
 
-    Its tensors lie at several `places`, inputs with equal numbers; kernels are checked at the first. `blank` holds the
-    outputs as they are before a kernel runs, `whole` as the first right kernel left them. `kernels` begins with the one
-    that was not used for the longest time.
+    Its tensors lie at several `places`, with equal inputs; kernels are checked at the first. `blank` holds the outputs
+    before a kernel runs, `whole` those of the first correct kernel. `kernels` is in order of last use.
     """
 
     problem: Problem
@@ -112,14 +111,12 @@ class _Data:
 
     @property
     def first(self) -> dict[str, Pointer]:
-        """Where kernels are checked."""
+        """Placement at which kernels are checked."""
         return self.places[0]
 
 
 def _left_in_cache(problem: Problem, places: Mapping[str, Pointer]) -> list[MemoryPart]:
-    """Return the inputs that the kernels in front leave in the cache, which a cold one would be charged for: what is
-    not fixed, where that is little.
-    """
+    """Return the inputs that preceding kernels leave in the cache: non-constant ones, where they are small."""
     form = problem.form
     sizes = {t: span(problem, t) for t in form.inputs if t not in form.fixed}
     fits = sum(sizes.values()) <= LEFT * problem.target.l2_bytes
@@ -127,25 +124,27 @@ def _left_in_cache(problem: Problem, places: Mapping[str, Pointer]) -> list[Memo
 
 
 class MeasuringDevice:
-    """Owns a device; problems are known by their key, as to carry one here takes a millisecond or two, kernels by their
-    name, which is a digest of their source.
+    """Owner of a device, which checks and times kernels.
+
+    Tasks are identified by key, since sending one takes a millisecond or two, and kernels by name, a digest of their
+    source.
     """
 
-    def __init__(self, target: Target, memory: int = MEMORY) -> None:
+    def __init__(self, target: Target, memory: int = MAX_DATA_BYTES) -> None:
         self.device: Hardware = open_device(target)
         self.memory = memory
         self.comparers: dict[DType, Comparer] = {}
         self._problems: OrderedDict[str, _Data] = OrderedDict()
         self._known: dict[str, Problem] = {}
         self.kept = KeptNumbers(self.device)
-        self._part = np.empty(PART * 8, np.uint8)
+        self._part = np.empty(TRANSFER_ELEMENTS * 8, np.uint8)
 
     def describe(self) -> dict[str, object]:
-        """Return what the device says of itself."""
+        """Return the device's description."""
         return self.device.describe()
 
     def prepare(self, problem: Problem, reference: Reference | None = None) -> None:
-        """Make random inputs and upload them; what outputs must be is computed here where it is not given."""
+        """Make and upload random inputs; compute the reference where none is given."""
         self._known[problem.key] = problem
         if problem.key in self._problems:
             self._problems.move_to_end(problem.key)
@@ -181,8 +180,9 @@ class MeasuringDevice:
         new: Problem | None = None,
         reference: Reference | None = None,
     ) -> Verdict:
-        """Load a kernel of a problem, which is prepared if it is `new`, run it once and compare what it writes; the
-        first that is right says what the others must write everywhere.
+        """Load a kernel, run it once and compare its outputs.
+
+        A `new` task is prepared first. The outputs of the first correct kernel are the reference for every element.
         """
         problem = new or self._known[key]
         with HERE.noting("prepare"):
@@ -195,7 +195,7 @@ class MeasuringDevice:
                 self.device.copy(data.first[tensor], blank, span(problem, tensor))
             loaded.launches[0]()
             self.device.synchronize()
-        except RoutineError as refusal:  # nothing was launched, so the context is sound
+        except RoutineError as refusal:  # nothing was launched, so the context is valid
             return Verdict("refused", refusal.message.splitlines()[0])
         except BackendError as failure:
             return Verdict("failed", failure.message.splitlines()[0])
@@ -203,16 +203,16 @@ class MeasuringDevice:
             with HERE.noting("compare"):
                 differences = (self._difference(data, tensor) for tensor in problem.form.outputs)
                 message = next(filter(None, differences), "")
-        except MemoryError as error:  # which costs this candidate: what was not compared is not timed
+        except MemoryError as error:  # costs this candidate only: a result that was not compared is not timed
             return Verdict("failed", f"no memory on the host to compare what it writes: {error}".rstrip(": "))
         if message:
             return Verdict("wrong", message)
         data.kernels.pop(kernel.name, None)
         data.kernels[kernel.name] = loaded
-        if len(data.kernels) > LOADED:  # the device frees what nothing refers to
+        if len(data.kernels) > LOADED:  # the device frees unreferenced kernels
             del data.kernels[next(iter(data.kernels))]
         if not data.whole:
-            self._keep(data)
+            self._keep_results(data)
         return Verdict("ok")
 
     def measure(
@@ -224,7 +224,7 @@ class MeasuringDevice:
         new: Problem | None = None,
         reference: Reference | None = None,
     ) -> DeviceAnswer:
-        """Check a kernel, if there is one, and if it is right, time kernels in turns."""
+        """Check a kernel, if given, and then time kernels in turns."""
         with HERE.noting("check"):
             verdict = Verdict("ok") if kernel is None else self.check(key, kernel, binary, new, reference)
         samples: list[tuple[float, ...] | None] = []
@@ -249,7 +249,7 @@ class MeasuringDevice:
         return loaded
 
     def _launch(self, data: _Data, loaded: _Loaded, place: int) -> Launch:
-        """Return what launches a kernel at one of the data's places."""
+        """Return the launch of a kernel at one of the data's placements."""
         if place not in loaded.launches:
             tensors, arguments = data.places[place], loaded.kernel.arguments
             pointers = [loaded.tables[a.tensor] if a.table else tensors[a.tensor] for a in arguments]
@@ -257,8 +257,9 @@ class MeasuringDevice:
         return loaded.launches[place]
 
     def sample(self, key: str, kernel: str, repeats: int, warmup: int = 1) -> tuple[float, ...] | None:
-        """Time a checked kernel of a problem: seconds of each run, at one place of the data after another, beginning
-        behind those of the last time; nothing where it is not loaded any more.
+        """Return the seconds of each run of a checked kernel, by placements.
+
+        It continues after the last placement used. The result is None where the kernel is not loaded any more.
         """
         data = self._problems.get(key)
         if data is None or kernel not in data.kernels:
@@ -275,8 +276,9 @@ class MeasuringDevice:
         return tuple(samples)
 
     def overhead(self) -> float:
-        """Return the seconds that timing adds to a kernel: an empty one timed like a candidate, less what it takes
-        within a graph.
+        """Return the seconds that timing adds to a kernel.
+
+        It is the time of an empty kernel as a candidate, less its time within a graph.
         """
         if self.device.target.dialect != "cuda":
             return 0.0
@@ -287,19 +289,20 @@ class MeasuringDevice:
             0.0, self.device.time(launch, warmup=3, repeats=20, cold=True).typical - self.device.target.launch_time
         )
 
-    # ---- what a kernel wrote
+    # ---- results of a kernel
 
-    def _keep(self, data: _Data) -> None:
+    def _keep_results(self, data: _Data) -> None:
         for tensor in data.problem.form.outputs:
             data.whole[tensor] = Pointer(self.device.allocate(span(data.problem, tensor)))
             self.device.copy(data.whole[tensor], data.first[tensor], span(data.problem, tensor))
 
     def _difference(self, data: _Data, tensor: str) -> str:
-        return "" if self._alike(data, tensor) else self._compare(data, tensor)
+        return "" if self._matches_reference(data, tensor) else self._compare(data, tensor)
 
-    def _alike(self, data: _Data, tensor: str) -> bool:
-        """Whether the device finds a large output equal to what the first right kernel wrote; if not, the host looks
-        closer.
+    def _matches_reference(self, data: _Data, tensor: str) -> bool:
+        """Return whether the device finds a large output equal to that of the first correct kernel.
+
+        If not, the host compares it in detail.
         """
         covered = elements(data.problem, tensor) // SMALL * SMALL
         dtype = data.problem.form.tensors[tensor].dtype
@@ -316,10 +319,10 @@ class MeasuringDevice:
         return not tails[0].size or float(relative_error(tails[0], tails[1], scale).max()) <= allowed
 
     def _compare(self, data: _Data, tensor: str) -> str:
-        """Return how an output differs from what it must be, nothing where rounding explains the difference."""
+        """Return the difference of an output from its expected values; empty where rounding explains it."""
         problem, sample = data.problem, data.reference.samples[tensor]
         allowed, scale = allowed_error(problem.form, tensor), data.reference.scales[tensor]
-        got = self._sampled(data, tensor, sample)
+        got = self._read_sample(data, tensor, sample)
         wrong = relative_error(got, sample.values.astype(host_dtype(problem.form.tensors[tensor].dtype)), scale)
         if wrong.size and float(wrong.max()) > allowed:
             at = int(np.argmax(wrong))
@@ -340,19 +343,19 @@ class MeasuringDevice:
         self.device.upload(place, array)
         return place
 
-    def _sampled(self, data: _Data, tensor: str, sample: Sample) -> Array:
-        """Return an output at the places of a sample.
+    def _read_sample(self, data: _Data, tensor: str, sample: Sample) -> Array:
+        """Return an output at the indices of a sample.
 
-        It comes to the host part by part, always to the same memory: to touch new memory may take many times as long as
+        It is transferred part by part, always to the same memory: touching new memory may take many times as long as
         the copy.
         """
         dtype, count = host_dtype(data.problem.form.tensors[tensor].dtype), elements(data.problem, tensor)
         at = addresses(data.problem, tensor, sample.places)
         found = np.empty(len(at), dtype)
-        for start in range(0, count, PART):
-            inside = np.flatnonzero((at >= start) & (at < start + PART))
+        for start in range(0, count, TRANSFER_ELEMENTS):
+            inside = np.flatnonzero((at >= start) & (at < start + TRANSFER_ELEMENTS))
             if inside.size:
-                part = self._part[: min(PART, count - start) * dtype.itemsize].view(dtype)
+                part = self._part[: min(TRANSFER_ELEMENTS, count - start) * dtype.itemsize].view(dtype)
                 place = data.first[tensor]
                 self.device.download(part, Pointer(place.buffer, place.offset + start * dtype.itemsize))
                 found[inside] = part[at[inside] - start]

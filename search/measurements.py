@@ -1,7 +1,7 @@
-"""What devices are asked for, and what comes of it: candidates are checked and timed, beside what else there is to do
-where a device can do so, and the database keeps the outcome.
+"""Runner: checks and times candidates on devices and stores the results.
 
-What is much slower than the best so far is dropped after a few runs; other candidates are timed in turns with that.
+Where a device can, it works while this process continues. A candidate that is much slower than the best so far is
+dropped after a few runs; others are timed in turns with the best.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .task import Entry, SearchTask
 
 
 @frozen(eq=False)
-class _Asked:
-    """What a device is asked for: a candidate to check, if there is one, and others to time in turns."""
+class _Request:
+    """Request to a device: a candidate to check, if any, and others to time in turns."""
 
     task: SearchTask
     entry: Entry | None
@@ -35,34 +35,35 @@ class Measurements:
     def __init__(self, resources: Resources, settings: Settings) -> None:
         self.resources = resources
         self.settings = settings
-        self._asked: dict[str, _Asked] = {}
+        self._requests: dict[str, _Request] = {}
 
     @property
     def under_way(self) -> Collection[SearchTask]:
-        """The problems of which a device has something to do."""
-        return [each.task for each in self._asked.values()]
+        """Tasks with a running request to a device."""
+        return [each.task for each in self._requests.values()]
 
     def free(self, task: SearchTask) -> bool:
-        """Whether a candidate of a problem would be checked at once: its device has none to check."""
+        """Return whether the device of a task has nothing to check."""
         bench = self.resources.bench
         return not isinstance(bench, SideBench) or bench.free(task.problem)
 
     def look(self, timeout: float = 0.0) -> None:
-        """Take in what devices have checked and timed; what an earlier search asked for is nobody's."""
+        """Receive finished measurements; requests of an earlier search have no receiver."""
         bench = self.resources.bench if self.resources.opened else None
         if not isinstance(bench, SideBench):
             return
         with self.resources.statistics.phase("check"):
             ended = bench.ended(timeout)
         for key, measured in ended:
-            if key in self._asked:
-                asked = self._asked.pop(key)
+            if key in self._requests:
+                asked = self._requests.pop(key)
                 asked.task.waiting -= 1
-                self._measured(asked, measured)
+                self._take_times(asked, measured)
 
     def in_turns(self, task: SearchTask, entries: Sequence[Entry], rounds: int) -> bool:
-        """Have candidates timed in turns, and say whether that was asked for and is waited for: there may be nothing to
-        ask, or a device that answers at once.
+        """Have candidates timed in turns; return whether the result is awaited.
+
+        Nothing is awaited where no candidate is valid or the device answers at once.
         """
         turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
         if turns and isinstance(self.resources.bench, SideBench):
@@ -74,20 +75,22 @@ class Measurements:
         return False
 
     def measure(self, task: SearchTask, entry: Entry) -> None:
-        """Check a candidate, and time it: a few runs, and if it is not hopeless as many again, in turns with the best
-        so far; all that beside what else there is to do where the device can do so.
+        """Check a candidate and time it, where possible asynchronously.
+
+        A few runs come first, and as many again, in turns with the best so far, unless it is hopeless.
         """
         bench = self.resources.bench
         if isinstance(bench, SideBench):
-            self._ask(task, entry, self._turns_of(task, entry))
+            self._request(task, entry, self._turns_of(task, entry))
             return
         with self.resources.statistics.phase("check"):
             verdict = bench.check(task.problem, _code(entry))
-        self._checked(task, entry, verdict)
+        self._take_verdict(task, entry, verdict)
 
     def _turns_of(self, task: SearchTask, entry: Entry) -> list[Entry]:
-        """Return what is timed where a candidate is right, in order: nothing where that was done in an earlier session,
-        and of what others are held against.
+        """Return the candidates to time after a successful check, in order.
+
+        Nothing is timed for a reference kernel and for a candidate with times of an earlier session.
         """
         best = task.best
         if entry.trusted or entry.outcome:
@@ -96,12 +99,12 @@ class Measurements:
         return [entry, *([] if best is None else [*rivals, entry])]
 
     def time_turns(self, task: SearchTask) -> None:
-        """Have the last candidates of a problem timed in turns."""
+        """Have the finalists of a task timed in turns."""
         turns, task.turns = task.turns, []
-        self._ask(task, None, turns)
+        self._request(task, None, turns)
 
-    def _ask(self, task: SearchTask, entry: Entry | None, turns: Sequence[Entry]) -> None:
-        """Have a candidate checked, if there is one, and others timed in turns."""
+    def _request(self, task: SearchTask, entry: Entry | None, turns: Sequence[Entry]) -> None:
+        """Request a check of a candidate, if any, and timing of others in turns."""
         bench, best = self.resources.bench, task.best
         assert isinstance(bench, SideBench), "it does so beside what else there is to do"
         most = inf if entry is None or best is None else self.settings.hopeless * best.seconds
@@ -109,15 +112,17 @@ class Measurements:
         with self.resources.statistics.phase("check"):
             bench.begin(task.problem, None if entry is None else _code(entry), asked)
         task.waiting += 1
-        self._asked[task.problem.key] = _Asked(task, entry, turns)
+        self._requests[task.problem.key] = _Request(task, entry, turns)
 
-    def _measured(self, asked: _Asked, measured: DeviceAnswer) -> None:
-        """Take in times, each with the candidate that it is of."""
+    def _take_times(self, asked: _Request, measured: DeviceAnswer) -> None:
+        """Store times with their candidates."""
         task, entry, statistics = asked.task, asked.entry, self.resources.statistics
-        if entry is None and measured.verdict.outcome != "ok":  # the process was lost: what they took before counts
+        if (
+            entry is None and measured.verdict.outcome != "ok"
+        ):  # the process was lost: earlier times of the candidates stay
             return
         if entry is not None and (measured.verdict.outcome != "ok" or not (asked.turns and any(measured.samples))):
-            self._checked(task, entry, measured.verdict)
+            self._take_verdict(task, entry, measured.verdict)
             return
         for each, samples in zip(asked.turns, measured.samples, strict=False):
             each.samples += samples or ()
@@ -132,8 +137,8 @@ class Measurements:
         if entry is not None:
             self.settle(task, entry, measured.verdict)
 
-    def _checked(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
-        """Time a candidate that is right, unless that was done in an earlier session."""
+    def _take_verdict(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
+        """Time a correct candidate, unless an earlier session did."""
         if entry.trusted:
             task.untrusted = False
             self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
@@ -142,7 +147,7 @@ class Measurements:
         self.settle(task, entry, verdict)
 
     def _time(self, task: SearchTask, entry: Entry) -> Verdict:
-        """Time a candidate, which this process waits for."""
+        """Time a candidate and wait for the result."""
         best = task.best
         self.resources.statistics.timed += 1
         verdict = self._sample(task, entry)
@@ -156,7 +161,7 @@ class Measurements:
         return self._sample(task, entry)
 
     def again(self, task: SearchTask, entry: Entry) -> None:
-        """Time a candidate once more; one that fails now has lost."""
+        """Time a candidate once more; one that fails now is rejected."""
         if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
             self.settle(task, entry, verdict)
 
@@ -167,7 +172,7 @@ class Measurements:
         return timed.verdict
 
     def settle(self, task: SearchTask, entry: Entry, verdict: Verdict) -> None:
-        """Record what became of a candidate."""
+        """Record the result of a candidate."""
         entry.outcome = verdict.outcome
         self.resources.statistics.outcomes[verdict.outcome] += 1
         if verdict.outcome != "ok":
@@ -181,7 +186,7 @@ class Measurements:
 
 
 def trial_of(entry: Entry, message: str = "") -> Trial:
-    """Return what the database keeps of a candidate."""
+    """Return the database record of a candidate."""
     built, candidate = entry.built, entry.scored.candidate
     seconds = entry.seconds if entry.outcome == "ok" and entry.samples else None
     registers, source = (built.registers, built.source) if built else (0, "")
@@ -196,7 +201,6 @@ def _code(entry: Entry) -> Built:
 
 
 def _name(entry: Entry) -> str:
-    """Return the name of a candidate's kernel."""
     kernel = _code(entry).kernel
     assert kernel is not None, "only what was built is timed"
     return kernel.name

@@ -1,10 +1,10 @@
-"""Searching for garbage, seldom, while much is made that is none; and keeping memory that is freed.
+"""Garbage collector and malloc settings for compilation.
 
-A compilation makes many small objects that stay, and hardly any cycles. Python searches all that there is for cycles
-again and again, what PyTorch brought along included, which takes a quarter of a search's processor time.
+A compilation makes many small objects that stay, and hardly any cycles. With the default thresholds Python scans all
+objects for cycles again and again, those of PyTorch included, which takes a quarter of a search's processor time.
 
-A compiler asks for tens of megabytes, frees them, and asks again for the next kernel. What is given back to the system
-comes back page by page, each with a fault: 3,200 of them a kernel in place of 50, which is 3 % of its time.
+A compiler allocates tens of megabytes, frees them, and allocates again for the next kernel. Memory returned to the
+system comes back page by page, each with a page fault: 3,200 for each kernel instead of 50, which is 3 % of its time.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from threading import Lock
 
 from attrs import define, field
 
-#: Objects between two searches of the youngest; of ten such searches, one is of older objects.
+#: Thresholds of the garbage collector's three generations.
 SELDOM = 100_000, 10, 100
 
 
-#: What the C library is told: how much that is free stays with the process, from which size on a block is mapped by
-#: itself, and by how much more than is asked for the process grows. The options' numbers are those of malloc.h.
+#: Options of mallopt, by their numbers in malloc.h: bytes of free memory that stay with the process, the smallest block
+#: that is mapped separately, and the growth of the heap beyond a request.
 KEPT = {-1: 256 << 20, -3: 32 << 20, -2: 16 << 20}
 
 
 @define
-class _Inside:
-    """How many blocks are under way, and what to go back to behind the last one."""
+class _ActiveBlocks:
+    """Number of active blocks, and the thresholds to restore after the last one."""
 
     blocks: int = 0
     usual: tuple[int, int, int] = (0, 0, 0)
     alone: Lock = field(factory=Lock)
 
 
-_INSIDE = _Inside()
+_ACTIVE = _ActiveBlocks()
 
 
 def collect_seldom() -> None:
-    """Search for garbage seldom from now on, and not in what there is."""
+    """Collect garbage rarely from now on, and ignore existing objects."""
     gc.freeze()
     gc.set_threshold(*SELDOM)
 
 
 def keep_freed() -> None:
-    """Keep memory that is freed from now on, where the C library can be told so."""
+    """Keep freed memory in the process, where malloc has options."""
     try:
         option = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # it is another library, or another system
+    except (AttributeError, OSError, TypeError):  # another C library or system
         return
     for number, value in KEPT.items():
         option(number, value)
@@ -56,32 +56,31 @@ def keep_freed() -> None:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Search for garbage seldom in a block; blocks may lie in one another and beside one another.
+    """Collect garbage rarely in a block; blocks may be nested or concurrent.
 
-    What was there before is not frozen: only the third kind of search would look at it, which a block does not live to
-    see.
+    Existing objects are not frozen: only the oldest generation would look at them, and a block ends before that.
     """
-    with _INSIDE.alone:
-        _INSIDE.blocks += 1
-        if _INSIDE.blocks == 1:
-            _INSIDE.usual = gc.get_threshold()
+    with _ACTIVE.alone:
+        _ACTIVE.blocks += 1
+        if _ACTIVE.blocks == 1:
+            _ACTIVE.usual = gc.get_threshold()
             gc.set_threshold(*SELDOM)
     try:
         yield
     finally:
-        with _INSIDE.alone:
-            _INSIDE.blocks -= 1
-            if not _INSIDE.blocks:
-                _leave_old()
-                gc.set_threshold(*_INSIDE.usual)
+        with _ACTIVE.alone:
+            _ACTIVE.blocks -= 1
+            if not _ACTIVE.blocks:
+                _age_objects()
+                gc.set_threshold(*_ACTIVE.usual)
 
 
-def _leave_old() -> None:
-    """Have all that there is count as old and looked at where the next object that is made would lead to a search of
-    everything by the usual thresholds: that takes 2 s behind a large graph, and finds what a block left of garbage
-    later, too. What somebody else froze stays frozen; whether anything is, is told by walking through all of it, so
-    that it is asked behind large blocks only.
+def _age_objects() -> None:
+    """Move all objects into the oldest generation where the usual thresholds would trigger a full collection next.
+
+    A full collection takes 2 s after a large graph; the garbage of a block is found later. Objects that other code
+    froze stay frozen. The count of frozen objects walks through all of them, so it is taken after large blocks only.
     """
-    if gc.get_count()[2] > _INSIDE.usual[2] and not gc.get_freeze_count():
+    if gc.get_count()[2] > _ACTIVE.usual[2] and not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()

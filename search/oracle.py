@@ -1,10 +1,10 @@
-"""What a candidate must compute: the normal form in float64, whole where that is cheap, else at random elements and
-along the borders.
+"""Oracle: expected outputs of a normal form, evaluated in float64.
 
-Evaluating a large convolution in float64 takes minutes, so a large group is checked in two steps. A kernel of a simple
-schedule is held against the float64 value of about two thousand elements, of long sums a few hundred; every other
-kernel is then held against all elements of that one, and against the same values. The allowed difference is derived:
-sums of n terms err like the square root of n.
+Cheap outputs are evaluated whole, others at random elements and along the borders. Evaluating a large convolution in
+float64 takes minutes, so a large group is checked in two steps. A kernel of a simple schedule is compared with the
+float64 value of about two thousand elements, for long sums a few hundred. Every other kernel is then compared with all
+elements of that one, and with the same values. The allowed difference is derived: sums of n terms err like the square
+root of n.
 """
 
 from __future__ import annotations
@@ -38,28 +38,27 @@ from ..passes.fusion import Points, along_row, interpret
 
 Array = npt.NDArray[Any]
 
-#: Elements of each output that are evaluated where the whole is too expensive.
+#: Evaluated elements of each output whose whole is too expensive.
 SAMPLES = 2000
-#: Scalar evaluations for which there are fewer elements of long sums, about a second of a core, and as many of them as
-#: there are at least: of 559 groups of a training step of Inception-v3 at batch 64 a few took half of what all workers
-#: did.
+#: Scalar evaluations beyond which fewer elements of long sums are evaluated, about a second of a core, and the smallest
+#: number of elements then.
 ENOUGH, LEAST = 20_000_000, 400
-#: Most scalar evaluations for which a group is evaluated whole.
+#: Largest number of scalar evaluations of a group that is evaluated whole.
 WHOLE = 1_000_000
-#: Scalar evaluations at once, which bounds memory.
+#: Scalar evaluations at once, which limits memory.
 _AT_ONCE = 4_000_000
 
 
 @frozen(eq=False)
 class Sample:
-    """Values of a tensor at some elements: `places` has an index array per dimension."""
+    """Values of a tensor at `places`, an index array per dimension."""
 
     places: tuple[Array, ...]
     values: Array
 
 
 def evaluations(form: FusedGroup) -> int:
-    """Return how many times a body is evaluated to compute a group."""
+    """Return the number of scalar evaluations of a group."""
     total = 0
     for segment in form.segments:
         points = prod(a.extent for a in segment.axes)
@@ -69,12 +68,13 @@ def evaluations(form: FusedGroup) -> int:
 
 
 def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0) -> dict[str, Sample]:
-    """Return what the outputs must be: at every element that the group writes if that is cheap, else at a sample of
-    them.
+    """Return the expected outputs, at every written element or at a sample.
+
+    All elements are evaluated if that is cheap.
     """
     if evaluations(form) <= WHOLE:
         found = interpret(form, arrays)
-        places = {name: _written(form, name) for name in found}
+        places = {name: _written_places(form, name) for name in found}
         return {name: Sample(places[name], np.atleast_1d(value[places[name]])) for name, value in found.items()}
     result: dict[str, list[Sample]] = {name: [] for name in form.outputs}
     generator = np.random.default_rng(seed)
@@ -83,11 +83,11 @@ def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES
         if wanted:
             for tensor, sample in _segment_sample(form, segment, wanted, arrays, count, generator):
                 result[tensor].append(sample)
-    return {name: _joined(samples) for name, samples in result.items()}
+    return {name: _concatenate(samples) for name, samples in result.items()}
 
 
 def allowed_error(form: FusedGroup, tensor: str) -> float:
-    """Return the relative error that rounding explains in an output of a group."""
+    """Return the relative error that rounding explains in an output."""
     terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
     operations = sum(_calls(body) for s in form.segments for body in s.expressions)
     dtype = form.tensors[tensor].dtype
@@ -102,10 +102,8 @@ def _calls(expr: Expr) -> int:
     return 1 + sum(_calls(a) for a in expr.args) if isinstance(expr, Call) else 1
 
 
-def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
-    """Return the places of all elements of an output that a group writes (a part of a concatenation leaves the others
-    alone).
-    """
+def _written_places(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
+    """Return the indices of all elements that a group writes (a part of a concatenation skips the others)."""
     mask = np.zeros(form.tensors[tensor].shape, bool)
     for segment in form.segments:
         for output in segment.outputs:
@@ -117,17 +115,18 @@ def _written(form: FusedGroup, tensor: str) -> tuple[Array, ...]:
                     else np.ones(space.shape, bool)
                 )
                 mask[tuple(np.broadcast_to(space.index(w), space.shape)[kept] for w in output.write)] = True
-    return tuple(np.argwhere(mask).T)  # `nonzero` has no places for a tensor without axes
+    return tuple(np.argwhere(mask).T)  # `nonzero` has no result for a tensor without axes
 
 
-def _joined(samples: Sequence[Sample]) -> Sample:
+def _concatenate(samples: Sequence[Sample]) -> Sample:
     places = tuple(np.concatenate(parts) for parts in zip(*(s.places for s in samples), strict=True))
     return Sample(places, np.concatenate([s.values for s in samples]))
 
 
 def _coordinates(axes: Sequence[Var], count: int, generator: np.random.Generator) -> dict[Var, Array]:
-    """Return coordinates of instances: random ones, and as many again with one axis at its first or last place; all
-    there are, each once, where these are no more.
+    """Return coordinates of instances: random ones, and as many again with one axis at its first or last index.
+
+    Where there are no more instances than that, each is returned once.
     """
     extents = [a.extent for a in axes]
     if prod(extents) <= 2 * count:
@@ -197,11 +196,10 @@ def _values(
 
 
 class _ChosenElements(Points):
-    """The row spaces of some instances of a segment: their coordinates vary along the first dimension, row variables
-    along the others.
+    """Row spaces of some instances of a segment.
 
-    A tensor in shared memory has no array: the elements of it that are asked for are computed by the segment that
-    writes it.
+    The instances vary along the first dimension, row variables along the others. A tensor in shared memory has no
+    array: its elements are computed by the segment that writes it.
     """
 
     def __init__(
@@ -222,19 +220,19 @@ class _ChosenElements(Points):
         self._rank = rank
 
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Array | None = None) -> Array:
-        """Return elements in float64; values of reductions are those of the same instance."""
+        """Return elements in float64; reduction results are those of the same instance."""
         if tensor in self.values_held:
             found = self.values_held[tensor]
             return found if found.ndim > 1 else found.reshape(-1, *[1] * self._rank)
         if tensor in self.form.shared:
-            return self._computed(tensor, indices, inside)
+            return self._compute(tensor, indices, inside)
         if tensor in self.form.constants and tensor not in self.memory:
             table = np.reshape(np.asarray(self.form.constants[tensor], np.float64), self.form.tensors[tensor].shape)
             self.memory = {**self.memory, tensor: table}
         found = super().element(tensor, indices, inside)
         return found.astype(working_dtype(self.form.tensors[tensor].dtype))
 
-    def _computed(self, tensor: str, indices: Sequence[Index], inside: Array | None) -> Array:
+    def _compute(self, tensor: str, indices: Sequence[Index], inside: Array | None) -> Array:
         segment, output = next((s, o) for s in self.form.segments for o in s.outputs if o.tensor == tensor)
         asked = [self.index(i) for i in indices]
         if inside is not None:
@@ -242,7 +240,7 @@ class _ChosenElements(Points):
         places = np.broadcast_arrays(*asked)
         axes = _written_axes(output)
         along = [n for n, axis in enumerate(axes) if axis in output.extra]
-        # Rows are computed whole, once for all of their elements that are asked for.
+        # Rows are computed whole, once for all requested elements.
         shape = tuple(1 if n in along else extent for n, extent in enumerate(self.form.tensors[tensor].shape))
         first = [np.zeros(p.size, np.int64) if n in along else p.reshape(-1) for n, p in enumerate(places)]
         unique, inverse = np.unique(np.ravel_multi_index(first, shape), return_inverse=True)
@@ -268,7 +266,7 @@ class _ChosenElements(Points):
 
 
 def _written_axes(output: Output) -> list[Var | None]:
-    """Return the axis that each index of a shared tensor is; such a tensor is written by one dim per axis."""
+    """Return the axis of each index of a shared tensor; such a tensor is written by one dim per axis."""
     found: list[Var | None] = []
     for index in output.write:
         primaries = [primary for primary, _ in index.terms]

@@ -1,8 +1,7 @@
-"""What is tuned: one distinct kernel on one machine, and the key under which results are kept.
+"""Tuning task: one distinct kernel on one machine, with its key.
 
-Everything that decides what a measured time means is written into a *description*, a text that people can read; the key
-is its SHA-256. So two groups that compute the same share their results, and `cuts cache explain KEY` shows what was
-hashed.
+All that the meaning of a measured time depends on is written into a *description*, a text for people; the key is its
+SHA-256. Two groups with the same computation share their results, and `cuts cache explain KEY` shows the hashed text.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from ..backends.cuda import toolchains
 from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
 from ..passes.fusion import form_text
 
-#: Changed whenever a stored time would no longer mean what it meant: the way of timing, the text forms. Until format 2,
-#: no input was in the cache.
+#: Changes whenever a stored time would no longer mean the same: the way of timing, the text forms.
 FORMAT = 2
-#: Formats whose times were longer, and whose schedules hold.
+#: Formats with longer times, whose schedules are still valid.
 EARLIER = ("1",)
 
 
 @frozen(eq=False)
 class Problem:
-    """A group in normal form, where its tensors live, and the machine: what one search finds a schedule for.
+    """Group in normal form, the layout of its tensors, and the machine.
 
-    `machine` tells measurements of different machines apart. `label` and `uses` (how often the kernel is launched) are
-    for people and for the order of work; they are no part of the key.
+    One search finds a schedule for it. `machine` separates measurements of different machines. `label` and `uses`
+    (number of launches of the kernel) are for people and for the order of work; they are not part of the key.
     """
 
     form: FusedGroup
@@ -53,19 +51,19 @@ class Problem:
 
     @property
     def work(self) -> str:
-        """What is computed, and on which layout; equal on every machine."""
+        """Computation and memory layout as text; equal on every machine."""
         return str(json.loads(self.description)["work"])  # printing a form takes a hundred times as long
 
 
 def _layouts(form: FusedGroup, storages: Mapping[str, Storage]) -> Iterator[str]:
-    """Yield what is unusual about where tensors live: dense ones that begin a buffer are all alike."""
+    """Yield unusual memory layouts: offsets, and strides that are not dense."""
     for name, storage in sorted(storages.items()):
         if storage.offset or storage.strides != form.tensors[name].strides:
             yield f"{name} at offset {storage.offset} with strides {', '.join(map(str, storage.strides))}"
 
 
 def machine_of(target: Target) -> dict[str, str]:
-    """Return what a measured time depends on besides the program: the device, its clock, and the compiler."""
+    """Return the machine's facts that times depend on: device, clock, compiler."""
     facts = {"target": target.name, "dialect": target.dialect, "arch": target.arch, "clock": f"{target.clock:g}"}
     if target.dialect == "cuda":
         tools = toolchains()
@@ -84,17 +82,17 @@ def digest(text: str) -> str:
 
 
 def trial_key(problem: str, schedule: str) -> str:
-    """Return the key of one measured point: that of its problem and the text of its schedule."""
+    """Return the digest of a task's key and a schedule."""
     return digest(f"{problem}\n{schedule}")
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as text that `read_schedule` understands."""
+    """Return a schedule as text for `read_schedule`."""
     return print_ir(schedule)
 
 
 def read_schedule(text: str) -> Schedule:
-    """Read a schedule from its text."""
+    """Return the schedule of a text."""
     found = parse_ir(text, "<tuning database>")
     assert isinstance(found, Schedule), "the database keeps schedules"
     return found

@@ -1,6 +1,4 @@
-"""Progress of a search: a bar on a terminal, a plain line every few seconds elsewhere, nothing where nobody wants to
-know.
-"""
+"""Progress of a search: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from .resources import Resources
 from .task import SearchTask
 
 #: Seconds between plain lines, and between updates of the bar.
-LINES, UPDATES = 5.0, 0.1
+LINES, UPDATE_SECONDS = 5.0, 0.1
 
 
 class Monitor:
-    """Shows how far a search is, at most every so often; `close` ends the bar."""
+    """Show the progress of a search at intervals; `close` ends the bar."""
 
     def __init__(self, write: Callable[[str], None], terminal: bool) -> None:
         self._write = write
@@ -30,9 +28,9 @@ class Monitor:
         self._bar: Progress | None = None
 
     def __call__(self, resources: Resources, tasks: Sequence[SearchTask]) -> None:
-        """Take note of how far the problems are now."""
+        """Show the state of the tasks now."""
         now = time.monotonic()
-        if now - self._last < (UPDATES if self._terminal else LINES):
+        if now - self._last < (UPDATE_SECONDS if self._terminal else LINES):
             return
         self._last = now
         text = status(resources, tasks)
@@ -54,7 +52,7 @@ class Monitor:
 
 
 def share(tasks: Sequence[SearchTask]) -> float:
-    """Return how much of the work is done: finished kernels, and the started ones by their rounds."""
+    """Return the finished share of the work, by kernels and their candidates."""
     if not tasks:
         return 0.0
     parts = [
@@ -64,7 +62,7 @@ def share(tasks: Sequence[SearchTask]) -> float:
 
 
 def status(resources: Resources, tasks: Sequence[SearchTask]) -> str:
-    """Return one line: trials, kernels, best so far against the model's first choice, and the time left."""
+    """Return a line of measurements, kernels, best time and time left."""
     done = share(tasks)
     finished = sum(t.choice is not None for t in tasks)
     start = sum(t.start * t.problem.uses for t in tasks if t.start is not None)
@@ -80,7 +78,7 @@ def status(resources: Resources, tasks: Sequence[SearchTask]) -> str:
 
 
 def make_monitor(quiet: bool = False, environment: Mapping[str, str] = os.environ) -> Monitor:
-    """Return the monitor that suits where standard error goes."""
+    """Return the monitor that suits standard error."""
     terminal = sys.stderr.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI")
 
     def write(line: str) -> None:

@@ -1,5 +1,6 @@
-"""What can be said of a space without measuring it: how much of it is proven slower than a time,
-and which of its points is simple.
+"""Pruning certificate: the share of a space proven slower than a time.
+
+Also finds a simple schedule of a space.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ from ..ir import FusedGroup, Schedule, Target
 from ..passes.schedule import Batch, Space, batches, make_space, proven_slower, sampled, score, to_schedule
 from .problem import Problem
 
-#: Spaces of at most this many points are looked at whole.
+#: Points of the largest space that is examined whole.
 EXACT = 300_000
-#: Points of each structure that stand for a larger one.
-SAMPLE = 4096
-#: Threads of a block that a simple schedule has where it can.
-_THREADS = (64, 256)
-#: Unrolled operations of a thread that a simple schedule has at most, where it can.
-_BODY = 64
+#: Sampled points of each structure of a larger space.
+SAMPLED_POINTS = 4096
+#: Threads of a block of a simple schedule, if possible.
+_SIMPLE_THREADS = (64, 256)
+#: Unrolled operations of a thread of a simple schedule, at most, if possible.
+_MAX_SIMPLE_BODY = 64
 
 
 @frozen
 class Proof:
-    """How many points a space has, how many of those looked at were legal, and how many of them are proven slower than
-    a time.
+    """Numbers of a space's points, legal points, and points proven slower.
 
-    `exact` says that all points were looked at.
+    `exact` says that all points were examined.
     """
 
     points: int
@@ -36,18 +36,19 @@ class Proof:
 
     @property
     def share(self) -> float:
-        """The share of legal points that are proven slower."""
+        """Share of legal points that are proven slower."""
         return self.slower / self.legal if self.legal else 1.0
 
 
 def prove(problem: Problem, best: float) -> Proof:
-    """Return how much of a problem's space has a lower bound above `best` seconds;
-    a sample speaks for a large space.
+    """Return the share of a space whose lower bound exceeds `best` seconds.
+
+    A large space is represented by a sample.
     """
     space = make_space(problem.form, problem.target)
     exact = space.size <= EXACT
     legal = slower = 0.0
-    for batch in batches(space) if exact else sampled(space, SAMPLE):
+    for batch in batches(space) if exact else sampled(space, SAMPLED_POINTS):
         fine = batch.legal
         weight = 1.0 if exact else max(1.0, batch.structure.size / max(1, fine.size))
         legal += weight * float(fine.sum())
@@ -56,8 +57,9 @@ def prove(problem: Problem, best: float) -> Proof:
 
 
 def simple_schedule(form: FusedGroup, target: Target) -> Schedule | None:
-    """Return the best of those legal points that stage nothing, unroll little and have a few warps a block,
-    as far as there are such.
+    """Return the best simple legal schedule, None where there is none.
+
+    A simple schedule stages nothing, unrolls little and has a few warps a block, if possible.
     """
     space = make_space(form, target, coarse=True)
     best: tuple[tuple[float, ...], int] | None = None
@@ -74,8 +76,8 @@ def _simplest(batch: Batch, space: Space) -> tuple[tuple[float, ...], int] | Non
     if not legal.size:
         return None
     threads, body = batch.flat(batch.features.threads)[legal], batch.flat(batch.features.body)[legal]
-    awkward = np.logical_or(threads < _THREADS[0], threads > _THREADS[1])
-    long = body > _BODY
+    awkward = np.logical_or(threads < _SIMPLE_THREADS[0], threads > _SIMPLE_THREADS[1])
+    long = body > _MAX_SIMPLE_BODY
     scores = score(batch, space, "bound")[legal]
     chosen = np.lexsort((legal, scores, long, awkward))[0]
     assert batch.points is not None, "samples name their points"

@@ -1,8 +1,8 @@
-"""Replaying recorded measurements: a search runs against a database instead of a device, so that strategies are
-compared without a GPU.
+"""Replay of recorded measurements from a database instead of a device.
 
-Points that nobody measured count as failed, so a recording should hold many: that of `cuts tune --strategy random
---trials 2000`, for example. Results are found by what they compute, whatever machine they were recorded on.
+Strategies are compared without a GPU in this way. Candidates without a recorded measurement count as failed, so a
+recording should hold many: that of `cuts tune --strategy random --trials 2000`, for example. Results are found by their
+computation, for any machine that they were recorded on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .problem import Problem
 
 
 class ReplayPrinter(Factory):
-    """Prints candidates and compiles none of them."""
+    """Print candidates and compile none of them."""
 
     def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
         """Return the kernel in source form."""
@@ -30,43 +30,43 @@ class ReplayPrinter(Factory):
             return Built(None, outcome="failed", message=error.message.splitlines()[0])
 
     def refer(self, problem: Problem) -> None:
-        """Nothing is checked, so nothing needs to be known."""
+        """Return no reference: nothing is checked."""
 
     def simple(self, problem: Problem) -> None:
-        """Nothing is checked, so no kernel needs to be trusted."""
+        """Return no simple kernel: nothing is checked."""
 
 
 class ReplayBench:
-    """A bench that answers with what a database recorded for a kernel's text."""
+    """Bench that returns recorded results of a kernel's text."""
 
     def __init__(self, recorded: Database) -> None:
         self._recorded = recorded
-        self._trials: dict[str, dict[str, Trial]] = {}
+        self._measurements: dict[str, dict[str, Trial]] = {}
 
     def prepare(self, problem: Problem, reference: Reference) -> None:
-        """Nothing is computed."""
+        """Compute nothing."""
 
     def check(self, problem: Problem, built: Built) -> Verdict:
         """Return the recorded outcome."""
-        trial = self._trial(problem, built)
+        trial = self._measurement(problem, built)
         return Verdict("failed", "not recorded") if trial is None else Verdict(trial.outcome, trial.message)
 
     def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
-        """Return the recorded median, as often as is asked for."""
-        trial = self._trial(problem, built)
+        """Return the recorded median `repeats` times."""
+        trial = self._measurement(problem, built)
         if trial is None or trial.seconds is None:
             return Timed(verdict=Verdict("failed", "not recorded"))
         return Timed((trial.seconds,) * repeats)
 
     def overhead(self) -> float:
-        """A recording does not say."""
+        """Return 0: a recording has no overhead."""
         return 0.0
 
     def close(self) -> None:
         """Close the recording."""
         self._recorded.close()
 
-    def _trial(self, problem: Problem, built: Built) -> Trial | None:
-        if problem.key not in self._trials:
-            self._trials[problem.key] = {t.source: t for t in self._recorded.recorded(problem.work)}
-        return self._trials[problem.key].get(built.source)
+    def _measurement(self, problem: Problem, built: Built) -> Trial | None:
+        if problem.key not in self._measurements:
+            self._measurements[problem.key] = {t.source: t for t in self._recorded.recorded(problem.work)}
+        return self._measurements[problem.key].get(built.source)

@@ -1,5 +1,6 @@
-"""What searches work with: the database, workers and a device that are made when they are first needed, and time that
-runs out.
+"""Shared resources of searches: database, workers, device and budget.
+
+Workers and device are started on first use.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Asking(Generic[T]):
-    """Questions that workers answer side by side: the answers so far, and whose are missing."""
+    """Queries that workers answer in parallel: answers so far, and missing ones."""
 
     found: list[T | None]
     waiting: set[int]
 
     def answer(self, number: int, value: T | None) -> None:
-        """Take in an answer."""
+        """Store an answer."""
         self.found[number] = value
         self.waiting.discard(number)
 
@@ -41,15 +42,13 @@ class Asking(Generic[T]):
 class Resources:
     """Workers, device, database, budget and statistics of all searches of a session.
 
-    Workers and device are kept for further searches until `close`. A run ends when a `share` of the budget is used up.
-    `monitor` is called with the problems that are searched for whenever something happened. `ranked` has the best
-    points of spaces that were ranked, `climbed` those of groups that were searched by the model for their costs,
-    `trusted` the problems whose simple kernel the device knows to be right. `asking`
-    has what workers were asked side by side and somebody still waits for, `answering` says that a worker has answered.
-    `made` has the kernels that workers built, by problem and schedule or by the name of a launch, `ready` those that
-    were built before anybody asked, as the device gets them. Workers are `going_on` with problems that are searched for
-    later; of those `compared` a short search knows the first points. What a search calls once, when it only waits for
-    what workers and device are at, is `idle`.
+    Workers and device live until `close`. A run ends when `share` of the budget is used up. `monitor` is called with
+    the searched tasks after each event. `ranked` has the best candidates of ranked spaces, `climbed` those that a hill
+    climb found for the cost of a group, `trusted` the tasks whose simple kernel was checked. `asking` has the pending
+    queries to workers, `answering` says that a worker has answered. `made` has the kernels that workers built, by task
+    and schedule or by the name of a launch; `ready` has speculatively built ones in the device's form. `going_on` are
+    the tasks of speculative searches, `compared` those whose first candidates a short search has measured. `idle` is
+    called once, when a search only waits for running jobs of workers and device.
     """
 
     def __init__(
@@ -82,31 +81,31 @@ class Resources:
 
     @property
     def builder(self) -> CandidateBuilder:
-        """The workers."""
+        """Worker processes."""
         self.start()
         assert self._builder is not None
         return self._builder
 
     @property
     def bench(self) -> Bench:
-        """The device."""
+        """Device that checks and times."""
         if self._bench is None:
             self._bench = self._makers[1]()
         return self._bench
 
     @property
     def opened(self) -> bool:
-        """Whether there is a device."""
+        """True if the device was opened."""
         return self._bench is not None
 
     @property
     def started(self) -> bool:
-        """Whether there are workers."""
+        """True if the workers were started."""
         return self._builder is not None
 
     @property
     def answered(self) -> bool:
-        """Whether there are workers, and they have done anything yet."""
+        """True if a worker has answered anything yet."""
         return self.started and bool(self.answering or self.ranked or self.statistics.building[1])
 
     def start(self) -> None:
@@ -116,12 +115,12 @@ class Resources:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody ended the session early."""
+        """True if the session was interrupted."""
         return self.budget.stopped
 
     @property
     def complete(self) -> bool:
-        """Whether every search so far was brought to its end."""
+        """True if every search so far ran to its end."""
         return not (self.interrupted or self.expired)
 
     @property
@@ -131,29 +130,33 @@ class Resources:
 
     @property
     def pause(self) -> float:
-        """Seconds that may be spent waiting before it is looked whether the run is over."""
+        """Seconds to wait before the next check of the budget."""
         return min(0.1, self.budget.left(self.share))
 
     def over(self, share: float | None = None) -> bool:
-        """Whether the run must end, or a share of the budget is used up; that it had to is remembered."""
+        """Return whether the run must end by its share of the budget.
+
+        A run that had to end is remembered in `expired`.
+        """
         over = self.budget.over(self.share if share is None else share)
         self.expired = self.expired or over
         return over
 
     def ranking(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
-        """Return what a worker is asked for the best points of a problem: with them, where it is them that were found
-        for its cost.
+        """Return the arguments of a worker's ranking of a task.
+
+        They include the candidates of the hill climb for its cost, where the settings are the same.
         """
         same = (model, count, correction) == ("bound", FIRST, None)
         return problem, model, count, correction, self.climbed.get(form_key(problem.form), ()) if same else ()
 
     def report(self, tasks: Sequence[SearchTask]) -> None:
-        """Tell the monitor how far the problems are."""
+        """Show the monitor the state of the tasks."""
         self._monitor(self, tasks)
 
     @contextmanager
     def where_idle(self, then: Callable[[Sequence[SearchTask]], None] | None) -> Iterator[None]:
-        """Have something done, once, when a search in a block leaves workers without work."""
+        """Call `then` once when a search in a block has idle workers."""
         self.idle = then
         try:
             yield
@@ -162,7 +165,10 @@ class Resources:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let an interrupt, or the end of the budget, end a block; whoever was asked for something then is let go."""
+        """End a block on an interrupt or at the budget's end.
+
+        Pending jobs are dropped then.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -173,8 +179,9 @@ class Resources:
             self.close()
 
     def collect(self, timeout: float) -> list[Done]:
-        """Return what workers have done since the last call, but what they made ready ahead, which is taken in; wait
-        for something, but no longer than `timeout`.
+        """Return finished jobs since the last call, after at most `timeout` seconds.
+
+        Speculative builds are passed to their owner instead.
         """
         found = []
         for done in self.builder.collect(timeout):
@@ -186,8 +193,9 @@ class Resources:
         return found
 
     def take_in(self, done: Done) -> bool:
-        """Take in an answer to what was asked side by side, and none to what a search left behind; say whether a worker
-        gave it.
+        """Store the answer to a query; return whether it is one.
+
+        Answers to jobs of an ended search are dropped.
         """
         self.answering = True
         asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
@@ -197,12 +205,12 @@ class Resources:
         return True
 
     def keep_made(self, problem: Problem, schedule: Schedule, done: Done) -> None:
-        """Keep what a worker built, and what that took."""
+        """Store a kernel that a worker built, and its build time."""
         if isinstance(done.value, Built):
             self.keep_built((problem.key, schedule_text(schedule)), done.value, done.seconds)
 
     def keep_built(self, place: tuple[str, str], built: Built, seconds: float, ahead: bool = False) -> None:
-        """Keep a kernel that took so many seconds to be built; whole, where that was done `ahead` of being asked."""
+        """Store a kernel and its build time, with `ahead` for the device."""
         self.statistics.note_built(seconds)
         if built.kernel is not None:
             self.made[place] = built.kernel
@@ -210,25 +218,26 @@ class Resources:
             self.ready[place] = built
 
     def close_asking(self, asking: Asking[Any]) -> None:
-        """Wait for some answers no longer; forget what was asked of the workers where nobody waits for others."""
+        """Stop waiting for some answers; without others pending, drop all queries."""
         self.asking = [each for each in self.asking if each is not asking]
         if not self.asking:
             self.drop()
 
     def let_go(self) -> None:
-        """Forget what workers were asked side by side: what they answer from now on is for somebody else."""
+        """Drop pending queries: workers' further answers are for other callers."""
         if self.asking:
             self.drop()
 
     def drop(self, lasting: bool = False) -> list[Job]:
-        """Forget what was asked of the workers, what they should make ready ahead only where that is said, which is
-        returned; what they are at they may finish.
+        """Drop queued jobs, with `lasting` also the lasting ones, and return these.
+
+        Running jobs may finish.
         """
         self.asking.clear()
         return [] if self._builder is None else self._builder.drop(lasting)
 
     def close(self) -> None:
-        """End the workers and give the device back."""
+        """End the workers and release the device."""
         self.trusted.clear()
         self.asking.clear()
         self.going_on.clear()

@@ -1,5 +1,6 @@
-"""Drawing points of a space: all legal ones where they are few, else random ones that depend on nothing but the space
-and a seed.
+"""Sampling of a space: all legal candidates, or random ones.
+
+The sample depends on the space and a seed only.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from .proof import EXACT
 
 @frozen
 class Drawn:
-    """Points drawn from a space of `points`, of which `legal` are legal (an estimate unless `exact`); `whole` says that
-    these are all.
+    """Sample of a space of `points`.
+
+    `legal` is the number of legal points (an estimate unless `exact`); `whole` says that the sample has all of them.
     """
 
     candidates: tuple[Candidate, ...]
@@ -30,8 +32,9 @@ class Drawn:
 
 @frozen(eq=False)
 class _Legal:
-    """Legal points of one structure: numbers within it and scores; `weight` is how many points of the structure each
-    stands for.
+    """Legal points of one structure: numbers within it and scores.
+
+    Each represents `weight` points of the structure.
     """
 
     structure: int
@@ -41,10 +44,10 @@ class _Legal:
 
 
 def draw(problem: Problem, model: str, count: int, seed: int) -> Drawn:
-    """Return `count` legal points, all of them where there are no more.
+    """Return `count` legal candidates, or all where there are no more.
 
-    Of a space that is small enough to be looked at whole every legal point is equally likely; of a larger one, those of
-    every structure are: where one structure has nearly all points, the others are looked at nevertheless.
+    In a space that is small enough to be examined whole, every legal point is equally likely; in a larger one, those of
+    every structure are: where one structure has nearly all points, the others are sampled too.
     """
     space = make_space(problem.form, problem.target)
     exact = space.size <= EXACT
@@ -57,12 +60,12 @@ def draw(problem: Problem, model: str, count: int, seed: int) -> Drawn:
 
 
 def random_points(space: Space, count: int, model: str, seed: int) -> list[Point]:
-    """Return legal points in a random order, about the same number from each structure."""
+    """Return legal points in random order, equally many of each structure."""
     return _pick(space, list(_legal(space, _share(space, count), model)), count, seed)
 
 
 def _share(space: Space, count: int) -> int:
-    """Return how many points of each structure are looked at, so that enough of them are legal."""
+    """Return the number of points of each structure to examine, so that enough of them are legal."""
     return 8 * count // max(1, len(space.structures)) + 64
 
 

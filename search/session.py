@@ -1,4 +1,4 @@
-"""A tuning session: workers, the device's process, the database and progress, put together and taken down."""
+"""Tuning session: starts workers, device process, database and progress, and ends them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .selector import MeasuredSelector
 from .settings import Settings
 from .tuner import Tuner
 
-#: How every file of SQLite begins.
+#: First bytes of every SQLite file.
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -48,15 +48,14 @@ def tuning_session(
     quiet: bool = True,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[MeasuredSelector]:
-    """Yield a selector for one compilation; everything it started ends with the block.
+    """Yield a selector for one compilation, and close it with the block.
 
-    The budget runs since it was made, or from now on where it is a number of seconds. The first interrupt from the
-    keyboard ends it, so that the compilation goes on with the best so far. With `replay`, a recorded database takes the
-    device's place, and nothing of this search is kept. Where the final plan of a graph is known, only `further`
-    searches on. With `frozen` and `guesses`, the model's choice stands in for results that miss. A `fresh`
-    session knows nothing of earlier ones nor of packs, and keeps nothing. Kernels are checked and timed on `devices` of
-    this host, each on one of them, where these are given, and problems are shared out among the workers of a Dask
-    `scheduler` where there is one.
+    The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
+    it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
+    and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
+    `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
+    and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
+    them. Tasks are distributed to the workers of a Dask `scheduler` where one is given.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
@@ -78,7 +77,7 @@ def tuning_session(
 
 
 def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Database:
-    """Return the database of this user, with what packs have; one of its own for a session that is to be `alone`."""
+    """Return the user's database with the results of packs; an empty one with `alone`."""
     if alone:
         return Database(None)
     database = open_database(notice)
@@ -95,10 +94,10 @@ def _resources(
     device: Callable[[], Bench],
     replay: Path | None,
 ) -> Resources:
-    """Return what a session searches with: workers, and a device or what was recorded of one."""
+    """Return the resources of a session."""
 
     def builder() -> Workers:
-        """Start the workers, and the device's process beside them: each takes seconds until it answers."""
+        """Start workers and device process concurrently: each takes seconds."""
         if isinstance(bench := resources.bench, (DeviceBench, DevicePool)):
             bench.start()
         return Workers(workers, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
@@ -110,7 +109,7 @@ def _resources(
 def _device(
     target: Target, budget: Budget, replay: Path | None, devices: Sequence[str], notice: Callable[[str], None]
 ) -> Bench:
-    """Return what checks and times kernels: a recording, a device, or those of this host that are named."""
+    """Return the bench: a recording, a device, or several devices of this host."""
     if replay is not None:
         return ReplayBench(_recording(replay))
     if not devices:
@@ -120,7 +119,7 @@ def _device(
 
 
 def _recording(path: Path) -> Database:
-    """Open a recorded database, which must be there; a file of another kind is left alone."""
+    """Open a recorded database, which must exist; a file of another kind is not changed."""
     if not path.is_file():
         raise UsageError(
             f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is"
@@ -135,7 +134,5 @@ def _recording(path: Path) -> Database:
 
 
 def _workers(target: Target) -> int:
-    """Return how many processes build candidates: one per core, less where the device is the CPU itself and would be
-    disturbed.
-    """
+    """Return the number of build processes: one per core, half where the device is the CPU itself."""
     return max(1, cores() // 2) if target.on_host else cores()

@@ -1,4 +1,4 @@
-"""How to search, what a search chose, and what it did."""
+"""Settings, choices and statistics of a search."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from .learned import LearnedOrder
 from .problem import Problem
 from .proof import Proof
 
-#: Points of the model's that short searches try, by which groups are compared.
+#: First candidates of the cost model that short searches try, to compare groups.
 COMPARED = 2
-#: Points of the model's that a search by expected gain begins with, where no short one has tried more.
+#: First candidates of a Bayesian search where no short search has tried more.
 BEGUN = 1
-#: Strategies that end by themselves, and those that go on where they do: a deeper search does not stop there.
+#: Strategies that end early, and those that continue in a deeper search.
 ENDLESS = {"frugal": "thorough"}
 
-#: Most groups that are measured at once under a budget: whatever it cuts short, most of the rest is known then.
-CHUNK, LEAST_CHUNK = 96, 8
-#: Groups per second that are measured together, until it is known.
-PACE = 4.0
-#: Phases of a compilation that are a search's.
-SEARCHING = ("make spaces", "propose", "wait for workers", "wait for places", "check", "time", "record")
-#: Part of the measured groups that did no worse, compared with the model, than those are taken to do that were not
-#: measured, where a budget may leave them so.
-DOUBT = 0.75
+#: Largest and smallest number of groups that are measured at once under a budget: when it ends, most of the rest is
+#: known.
+CHUNK, MIN_GROUPS_AT_ONCE = 96, 8
+#: Assumed number of groups measured per second, until it is known.
+GROUPS_PER_SECOND = 4.0
+#: Phases of a compilation that belong to a search.
+SEARCH_PHASES = ("make spaces", "propose", "wait for workers", "wait for places", "check", "time", "record")
+#: Quantile of the measured groups' ratio of time to cost that is assumed for unmeasured ones, where a budget may leave
+#: such.
+UNMEASURED_QUANTILE = 0.75
 
 
 @frozen
 class Settings:
-    """How to search. Counts are candidates of one problem.
+    """Settings of a search; counts are candidates of one task.
 
-    At most `first` by the model's order, then `batch` per proposal, `most` in all; `patience` proposals may fail to
-    improve by `tie`. What is `hopeless` times slower than the best is dropped after `runs` runs; `finalists` are timed
-    in `rounds` turns. Only a `final` search is remembered as finished. `prove` asks at the end how much of the space is
-    proven slower than the winner. A search that `remembers` begins with what was best on other machines and ends with
-    no less than the best of longer ones before it. `libraries` lets routines of vendors' libraries, where these are
-    installed, take the place of kernels that they beat. `aided` searches begin with the model's best points and leave
-    out what a bound proves slower. Kernels that lose most are searched `deeper` so many times where a budget leaves
-    time for it. A `correction` that was learned from measurements puts the model's points into another order. One that
-    `recalls` begins in the order of what other machines measured of the same problem, where that is enough. A `hasty`
-    search leaves out points whose code would be long, as a compiler takes long over it; one that is not is as patient
-    with its proposals where they are small, as of many searches side by side, as where they are large.
+    At most `first` candidates by the cost model's order are tried, then `batch` per proposal, `most` in all; `patience`
+    proposals may fail to improve by `tie`. A candidate that is `hopeless` times slower than the best is dropped after
+    `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search is stored as finished. `prove` requests
+    a pruning certificate at the end. A search that `remembers` begins with the best of other machines and ends with no
+    less than the best of longer ones before it. `libraries` lets routines of vendors' libraries replace kernels that
+    they beat. `aided` searches begin with the cost model's best candidates and skip those that a bound proves slower.
+    The slowest kernels are searched `deeper` so many times where a budget leaves time. A `correction` that was learned
+    from measurements changes the order of candidates. With `recalls`, the order uses measurements of the same task on
+    other machines, if there are enough. A `hasty` search skips candidates with long code, which a compiler takes long
+    for; other searches have equal patience for small and large proposals.
     """
 
     strategy: str = "frugal"
@@ -75,7 +75,7 @@ class Settings:
     hasty: bool = True
 
     def deepened(self, times: int) -> Settings:
-        """Return how to go on where a search of these settings, and some deeper ones, have ended by themselves."""
+        """Return the settings of the next deeper search."""
         more = 1 + times
         return evolve(
             self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False,
@@ -83,23 +83,22 @@ class Settings:
         )  # fmt: skip
 
 
-#: A short search, good enough to compare groups with each other; not with those that a long one knows better.
+#: Short search, precise enough to compare groups of short searches with each other.
 QUICK = Settings(first=COMPARED, batch=0, most=COMPARED, patience=0, finalists=1, rounds=1, final=False, prove=False,
                  remembers=False, recalls=False)  # fmt: skip
-#: A look at what would ship though no clock has seen it.
+#: Single measurement of a kernel that would ship unmeasured.
 LOOK = evolve(QUICK, first=1, most=1, remembers=True)
-#: Seconds that it takes the device to check and time a kernel at which it has not looked yet, and the part of a budget
-#: at most that is kept for that.
+#: Seconds that the device takes to check and time a new kernel, and the largest share of a budget that is reserved for
+#: that.
 LOOKED, LOOKING = 0.05, 0.15
 
 
 @frozen
 class TunedChoice:
-    """The schedule chosen for a problem: measured seconds and spread, or none where only the model could be asked, and
-    how it was found.
+    """Chosen schedule of a task, with measured seconds and spread if known.
 
-    `origin` is "measured", "database", "elsewhere", "guessed" or "model"; `trials` counts the candidates that were
-    tried, `first` is the time of the model's first choice.
+    `origin` is "measured", "database", "elsewhere", "guessed" or "model"; `trials` counts the measured candidates,
+    `first` is the time of the cost model's first choice.
     """
 
     candidate: Candidate
@@ -112,7 +111,7 @@ class TunedChoice:
     reason: str = ""
 
     def facts(self, key: str) -> dict[str, object]:
-        """Return what a report says of the choice for a problem of this key."""
+        """Return the facts of the choice for a report."""
         facts: dict[str, object] = {"tuning": key, "origin": self.origin}
         if self.seconds is None:
             return facts | {"why": f"not measured: {self.reason or 'the search was ended before'}"}
@@ -128,7 +127,7 @@ class TunedChoice:
 
 @frozen
 class Findings:
-    """What a compilation found: the problems of its kernels, the choice for each, and what it decided."""
+    """Results of a compilation: tuning tasks, choices, and the decision record."""
 
     problems: tuple[Problem, ...]
     choices: tuple[TunedChoice, ...]
@@ -137,7 +136,10 @@ class Findings:
 
 @frozen
 class Rejected:
-    """Points of a problem that became nothing for one reason: how many, the first of them, and the problem as text."""
+    """Candidates of a task that were rejected for one reason.
+
+    It has their number, the first of them, and the task as text.
+    """
 
     outcome: str
     reason: str
@@ -149,9 +151,7 @@ class Rejected:
 
 @define
 class Statistics:
-    """What a search did: candidates by outcome, why points were rejected, points of all spaces, seconds by phase, how
-    times fell.
-    """
+    """Statistics of a search: candidates by outcome, rejections, points, phases, traces."""
 
     outcomes: Counter[str] = field(factory=Counter)
     phases: dict[str, float] = field(factory=dict)
@@ -167,7 +167,7 @@ class Statistics:
     stale: int = 0
     audited: int = 0
     rejected: list[Rejected] = field(factory=list)
-    building: tuple[float, int] = (0.0, 0)  #: what workers took to build candidates, together, and how many these were
+    building: tuple[float, int] = (0.0, 0)  #: total build seconds of candidates, and their number
     clock: Callable[[], float] = time.monotonic
     searches: list[Search] = field(factory=list)
 
@@ -190,7 +190,7 @@ class Statistics:
         }
 
     def reject(self, rejected: Rejected) -> None:
-        """Take in a point that became nothing; one of each kernel and reason is kept, and how many there were."""
+        """Count a rejected candidate; one of each kernel and reason is stored."""
         for place, each in enumerate(self.rejected):
             if (each.outcome, each.reason, each.problem) == (rejected.outcome, rejected.reason, rejected.problem):
                 self.rejected[place] = evolve(each, count=each.count + 1)
@@ -198,18 +198,18 @@ class Statistics:
         self.rejected.append(rejected)
 
     def note_built(self, seconds: float) -> None:
-        """Take in what a worker took to build a candidate."""
+        """Add the build time of a candidate."""
         if seconds > 0.0:
             self.building = self.building[0] + seconds, self.building[1] + 1
 
     @property
     def searching(self) -> float:
-        """Seconds of the phases that are a search's, and no pass's."""
-        return sum(self.phases.get(phase, 0.0) for phase in SEARCHING)
+        """Seconds of the phases that belong to a search."""
+        return sum(self.phases.get(phase, 0.0) for phase in SEARCH_PHASES)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a phase, and take down when that was."""
+        """Add the time of a block to a phase and the trace."""
         start = self.clock()
         try:
             yield
@@ -221,30 +221,31 @@ class Statistics:
 
 @define
 class Pace:
-    """The seconds that it took to measure groups, and how many these were."""
+    """Seconds spent on measuring groups, and their number."""
 
     spent: float = 0.0
     count: int = 0
 
     @property
     def rate(self) -> float:
-        """Groups that are measured per second."""
-        return self.count / self.spent if self.count and self.spent else PACE
+        """Groups measured per second."""
+        return self.count / self.spent if self.count and self.spent else GROUPS_PER_SECOND
 
-    def size(self, left: float) -> int:
-        """Return how many groups to measure together, so that some seconds are enough for them."""
-        return int(min(CHUNK, max(LEAST_CHUNK, self.rate * left)))
+    def size(self, seconds: float) -> int:
+        """Return the number of groups to measure in the given seconds."""
+        return int(min(CHUNK, max(MIN_GROUPS_AT_ONCE, self.rate * seconds)))
 
     def note(self, seconds: float, count: int) -> None:
-        """Take in what it took to measure some groups."""
+        """Add the time of measuring some groups."""
         self.spent, self.count = self.spent + seconds, self.count + count
 
 
-def scale_of(ratios: Sequence[float], doubting: bool) -> float:
-    """Return what the model's costs are multiplied with, given measured costs over the model's; where not all groups
-    will be measured, those that are not have to be better than most, so that an optimistic guess replaces no group that
-    is known to be good.
+def scale_of(ratios: Sequence[float], partial: bool) -> float:
+    """Return the cost model's scale, from ratios of measured to predicted.
+
+    Where some groups will not be measured, these must be better than most: an optimistic prediction then replaces no
+    group that is known to be good.
     """
     if not ratios:
         return 1.0
-    return sorted(ratios)[int(DOUBT * len(ratios))] if doubting else median(ratios)
+    return sorted(ratios)[int(UNMEASURED_QUANTILE * len(ratios))] if partial else median(ratios)

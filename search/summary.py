@@ -1,4 +1,4 @@
-"""What a search did, as JSON values and as lines for people."""
+"""Summary of a search, as JSON values and as lines for people."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from .database import Trial
 from .selector import MeasuredSelector
 from .settings import Statistics
 
-#: Most reasons of rejected points that are printed.
-REASONS = 8
+#: Largest number of printed rejection reasons.
+MAX_PRINTED_REASONS = 8
 
 
 def summary_values(selector: MeasuredSelector) -> dict[str, object]:
-    """Return the figures of a search as JSON values: kernels, candidates by outcome, time by phase, the audit."""
+    """Return the figures of a search as JSON values.
+
+    These are kernels, candidates by outcome, time by phase, and the audit.
+    """
     measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
     shares = [c.candidate.bound / c.seconds for c, _ in measured if c.seconds]
     values: dict[str, object] = {
@@ -35,8 +38,9 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
 
 
 def tried(selector: MeasuredSelector) -> dict[str, list[Trial]]:
-    """Return what became of the candidates of each kernel, by the key of its problem: the fastest first, then those
-    that failed.
+    """Return the measurements of each kernel by its task's key, fastest first.
+
+    Failed ones come last.
     """
     database = selector.tuner.resources.database
     return {
@@ -77,8 +81,8 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
 
 
 def _rejected_lines(statistics: Statistics) -> Iterator[str]:
-    """Yield why points became nothing, those that computed something else first; a line for each reason."""
-    for each in sorted(statistics.rejected, key=lambda r: (r.outcome != "wrong", -r.count))[:REASONS]:
+    """Yield a line for each reason of rejection, wrong results first."""
+    for each in sorted(statistics.rejected, key=lambda r: (r.outcome != "wrong", -r.count))[:MAX_PRINTED_REASONS]:
         yield f"  {each.count} {each.outcome} of {each.kernel or 'a kernel'}: {each.reason or 'no reason is known'}"
 
 

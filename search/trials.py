@@ -1,7 +1,7 @@
-"""What becomes of candidates: workers build them, and what was built is measured (`measurements.py`). Jobs go out,
-answers are handed on, and a device is told whose candidate it takes next, so that workers and devices are busy.
+"""Build queue: sends jobs to workers, and built candidates to the runner.
 
-Those of a large problem are held against its simple kernel, which is therefore built and checked before them.
+It also chooses the task that a device measures next, so that workers and devices stay busy. Candidates of a large task
+are compared with its simple kernel, which is therefore built and checked first.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from .resources import Resources
 from .settings import Settings
 from .task import Entry, SearchTask
 
-#: Part of the estimates of all others by which a long kernel is worth its time all the same: a product of odd sizes,
-#: whose tiles are guarded, took 1,719 us in 64x64 where those that were left out take 800.
+#: A kernel with long code is built if its predicted time is below this share of all others' (64x64 tiles of a product
+#: of odd sizes took 1,719 us where long guarded ones take 800).
 PROMISING = 0.9
-#: The priority of what takes the place of what failed, among first candidates.
-AGAIN = -0.5
-#: Seconds in which nothing but the device is waited for: then workers that are done get something else to do.
-SOON = 0.003
-#: Takes the answer of a worker.
-Then = Callable[[Done], None]
+#: Priority of replacements for failed candidates, among first candidates.
+REPLACEMENT_PRIORITY = -0.5
+#: Seconds in which only the device is awaited; then idle workers get new jobs.
+DEVICE_WAIT_SECONDS = 0.003
+#: Callback that takes the answer of a worker.
+OnDone = Callable[[Done], None]
 
 
 @frozen
 class _Request:
-    """Whom the answer to a job is for."""
+    """Receiver of a job's answer."""
 
     task: SearchTask
-    then: Then
+    on_done: OnDone
 
 
 @define
 class DispatchLoop:
-    """Sends jobs of problems to the workers, and chooses between problems that have something to measure."""
+    """Loop that sends jobs to workers and chooses tasks to measure."""
 
     resources: Resources
     _current: list[SearchTask] = field(factory=list, init=False)
@@ -53,25 +53,26 @@ class DispatchLoop:
     def submit(
         self,
         task: SearchTask,
-        then: Then,
+        on_done: OnDone,
         method: str,
         priority: tuple[float, ...],
         *arguments: object,
         limit: float = COMPILE_LIMIT,
     ) -> None:
-        """Have a worker do a job for a problem; `then` takes the answer when it is taken in."""
+        """Queue a job of a task; `on_done` receives its answer."""
         task.waiting += 1
-        self.resources.builder.submit(Job(_Request(task, then), method, (task.problem, *arguments), priority, limit))
+        self.resources.builder.submit(Job(_Request(task, on_done), method, (task.problem, *arguments), priority, limit))
 
     def take_in(self, timeout: float = 0.0) -> None:
-        """Take in what the workers have done; wait for something, but no longer than `timeout`. What was asked before a
-        search, and is answered only now, is for whoever asked.
+        """Receive workers' answers; wait for one, at most `timeout` seconds.
+
+        A late answer to a query from before the search goes to its receiver.
         """
         for done in self.resources.collect(timeout):
             request = done.job.owner
             if isinstance(request, _Request):
                 request.task.waiting -= 1
-                request.then(done)
+                request.on_done(done)
             else:
                 self.resources.take_in(done)
 
@@ -81,8 +82,9 @@ class DispatchLoop:
         free: Callable[[SearchTask], bool] = lambda task: True,
         checked: Collection[SearchTask] = (),
     ) -> SearchTask | None:
-        """Take in what was built, and return the problem of which a candidate is measured now, on a device that is
-        `free`; none where nothing is ready. Where candidates of others are `checked` meanwhile, none is waited for.
+        """Receive built candidates and return the task to measure next.
+
+        Return None where nothing is ready. While candidates of other tasks are `checked`, none is awaited.
         """
         ready = bool(checked) or any(t.measurable for t in tasks)
         with self.resources.statistics.phase("wait for workers"):
@@ -90,7 +92,7 @@ class DispatchLoop:
         waiting = [t for t in tasks if t.measurable and free(t)]
         if not waiting:
             return None
-        # A problem whose data is in use on some device goes first, then the one that promises most.
+        # A task whose data is in use on a device goes first, then the one with the largest possible saving.
         known = next((t for t in self._current if t in waiting), None)
         chosen = known or max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
         self._current = [chosen, *(t for t in self._current if t in checked)]
@@ -98,8 +100,10 @@ class DispatchLoop:
 
 
 class Trials:
-    """Candidates of one search on their way from a proposal to a time. `batches` is how many batches of problems there
-    are, which begin one after another; further rounds of a problem come behind all of them.
+    """Candidates of one search, from proposal to time.
+
+    `batches` is the number of batches of tasks, which begin one after another; further rounds of a task come after all
+    of them.
     """
 
     def __init__(self, resources: Resources, settings: Settings) -> None:
@@ -110,15 +114,16 @@ class Trials:
         self.measurements = Measurements(resources, settings)
 
     def refer(self, task: SearchTask) -> None:
-        """Have computed what the outputs of a large problem must be, and its simple kernel made."""
+        """Have a large task's expected outputs and simple kernel computed."""
         if evaluations(task.problem.form) > WHOLE and task.problem.key not in self.resources.trusted:
             task.untrusted = task.unknown = True
-            self.loop.submit(task, lambda done: self._known(task, done.value), "refer", (task.place, -1.5))
-            self.loop.submit(task, lambda done: self._trust(task, done.value), "simple", (task.place, -1.0))
+            self.loop.submit(task, lambda done: self._take_reference(task, done.value), "refer", (task.place, -1.5))
+            self.loop.submit(task, lambda done: self._build_simple(task, done.value), "simple", (task.place, -1.0))
 
     def propose(self, task: SearchTask, proposals: Sequence[Scored]) -> None:
-        """Send proposals to the workers; those that were tried in an earlier session count at once, if it is known that
-        they are written today as they were.
+        """Send proposals to the workers.
+
+        A candidate that was measured in an earlier session counts at once if its source is known to be the same.
         """
         for number, scored in enumerate(proposals):
             text = schedule_text(scored.candidate.schedule)
@@ -132,23 +137,25 @@ class Trials:
             self._reuse(entry, known)
 
     def _reuse(self, entry: Entry, known: Trial) -> None:
-        """Take what became of a candidate in an earlier session for what becomes of it."""
+        """Use the result of an earlier session for a candidate."""
         self.resources.statistics.reused += 1
         entry.outcome = known.outcome
         entry.samples = [known.seconds] if known.seconds is not None else []
 
     def build(self, task: SearchTask, entry: Entry, turn: int) -> None:
-        """Have a candidate built: what takes the place of a problem's first ones that failed, for which others may have
-        to wait in the end; the first of all problems, then what is first proposed of each; of problems that are further
-        those before others that are furthest, as what goes on for most rounds would end last, by itself.
+        """Have a candidate built, with a priority by its round.
+
+        Replacements for failed first candidates come first, as others may wait for them at the end; then the first
+        candidates of all tasks in their order; then those of later rounds, the most advanced task first, since it would
+        end last.
         """
         priority = task.place if turn == 0 else self.batches + (1.0 / turn if turn > 1 else 0.0), 0.0, -task.gain
         if turn and task.tried and task.seconds == inf:
-            priority = task.place, AGAIN, -task.gain
+            priority = task.place, REPLACEMENT_PRIORITY, -task.gain
         self._build(task, entry, priority, longest_of(entry.scored.candidate))
 
     def build_long(self, task: SearchTask) -> bool:
-        """Have built what was too long, where nothing else runs; say whether there is any."""
+        """Build candidates with long code where nothing else runs, if any."""
         long = [e for e in task.entries.values() if e.outcome == "long"] if task.seconds == inf else []
         for entry in long:
             entry.outcome = ""
@@ -156,14 +163,15 @@ class Trials:
         return bool(long)
 
     def step(self, tasks: Sequence[SearchTask]) -> None:
-        """Take in what was built, and have one candidate checked and timed, or the last ones of a problem timed in
-        turns; what takes longer than there is to do here is taken in by a later step.
+        """Receive built candidates, then measure one, or time finalists in turns.
+
+        A measurement that takes longer than the other work here is received by a later step.
         """
         measurements, asked = self.measurements, self.measurements.under_way
         if asked:
             self.loop.take_in()
         busy = any(task.idle or (task.measurable and measurements.free(task)) for task in tasks)
-        measurements.look(SOON if asked and not busy else 0.0)
+        measurements.look(DEVICE_WAIT_SECONDS if asked and not busy else 0.0)
         task = self.loop.next(tasks, measurements.free, measurements.under_way)
         if task is not None and task.ready:
             measurements.measure(task, task.take())
@@ -172,14 +180,14 @@ class Trials:
 
     # ---- building
 
-    def _known(self, task: SearchTask, reference: object) -> None:
-        """Tell the device what the outputs must be."""
+    def _take_reference(self, task: SearchTask, reference: object) -> None:
+        """Pass the expected outputs to the device."""
         task.unknown = False
         if isinstance(reference, Reference):
             self.resources.bench.prepare(task.problem, reference)
 
-    def _trust(self, task: SearchTask, schedule: Schedule | None) -> None:
-        """Have the simple kernel built, which the others are held against."""
+    def _build_simple(self, task: SearchTask, schedule: Schedule | None) -> None:
+        """Have the simple kernel built, which the others are compared with."""
         task.untrusted = schedule is not None
         if schedule is not None:
             scored = Scored(None, assess(task.problem.form, schedule, task.problem.target))
@@ -188,14 +196,14 @@ class Trials:
     def _build(self, task: SearchTask, entry: Entry, priority: tuple[float, ...], longest: float = inf) -> None:
         ready = self.resources.ready.pop((task.problem.key, entry.text), None)
         if ready is not None:
-            self._have(task, entry, ready)
+            self._take_result(task, entry, ready)
             return
         wishes = wishes_of(entry.scored.candidate, self.settings.hasty, longest)
-        self.loop.submit(task, lambda done: self._built(task, entry, done), "build", priority, *wishes)
+        self.loop.submit(task, lambda done: self._take_built(task, entry, done), "build", priority, *wishes)
 
-    def _built(self, task: SearchTask, entry: Entry, done: Done) -> None:
-        if done.value is not None and done.value.outcome == "long":  # which is no result to remember
-            if self._promises(task, entry):
+    def _take_built(self, task: SearchTask, entry: Entry, done: Done) -> None:
+        if done.value is not None and done.value.outcome == "long":  # not a result to store
+            if self._is_promising(task, entry):
                 self._build(task, entry, (task.place, 0.0, -task.gain))
                 return
             entry.outcome = done.value.outcome
@@ -203,22 +211,25 @@ class Trials:
             return
         self.resources.keep_made(task.problem, entry.scored.candidate.schedule, done)
         failed = Built(None, outcome="timeout" if done.hung else "failed", message=done.error)
-        self._have(task, entry, done.value or failed)
+        self._take_result(task, entry, done.value or failed)
 
-    def _promises(self, task: SearchTask, entry: Entry) -> bool:
-        """Whether the model expects that much more of a long kernel than of all others that are not too long, or of
-        those that come next where there are none.
+    def _is_promising(self, task: SearchTask, entry: Entry) -> bool:
+        """Return whether a long kernel is predicted that much faster than all others that are not too long.
+
+        Without such others it is compared with the next candidates in order.
         """
         others = [e.scored.candidate.score for e in task.entries.values() if e is not entry and e.outcome != "long"]
         others = others or [s.candidate.score for s in task.first if s.candidate != entry.scored.candidate]
         return entry.scored.candidate.score < PROMISING * min(others, default=0.0)
 
-    def _have(self, task: SearchTask, entry: Entry, built: Built) -> None:
-        """Take in what became of a candidate: it is timed next, or was refused."""
+    def _take_result(self, task: SearchTask, entry: Entry, built: Built) -> None:
+        """Take the result of a build: the candidate is timed next, or was refused."""
         entry.built = built
         self.resources.statistics.compiled += 1
         earlier = task.trials.get(entry.text)
-        if earlier is not None and earlier.source != built.source:  # measured with other code than this version makes
+        if (
+            earlier is not None and earlier.source != built.source
+        ):  # measured with other source than this version prints
             entry.samples, entry.outcome = [], ""
             del task.trials[entry.text]
             self.resources.statistics.stale += 1

@@ -1,10 +1,10 @@
-"""The tuner: which schedule of each problem is fastest, by measurement, within a budget and with an answer at any
-moment.
+"""Tuner: finds the fastest schedule of each kernel by measurement.
 
-Every problem starts with the best points by the model. While workers build candidates, the device checks and times
-those that are ready; what is much slower than the best so far is dropped after three runs. When a batch has been
-measured, the strategy proposes the next one, until neither time nor patience is left, or every point that remains is
-proven slower. The few fastest are then timed in turns, and ties are broken by rule, so that noise does not choose.
+A search respects a time budget and has an answer at any moment. It starts with the best candidates by the cost model.
+While workers build candidates, the device checks and times those that are ready. A candidate that is much slower than
+the best so far is dropped after three runs. When a batch has been measured, the strategy proposes the next one, until
+time or patience is used up or every remaining candidate is proven slower. The few fastest are then timed in turns, and
+ties are broken by rule, so that noise does not choose.
 """
 
 from __future__ import annotations
@@ -31,35 +31,34 @@ from .rounds import Rounds
 from .settings import QUICK, Settings, Statistics, TunedChoice
 from .task import SearchTask
 
-#: The priority of what is not needed at once.
+#: Priority of jobs that are not needed at once.
 LATER = 1.0
-#: The part of the whole time that a kernel must lose against its floor to be searched deeper.
-LOSING = 0.02
+#: Share of the whole time that a kernel must lose against its roofline to be searched deeper.
+MIN_LOST_SHARE = 0.02
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Searches(Protocol):
-    """Searches for several problems at once."""
+    """Search over several tuning tasks at once."""
 
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
-        """Return a choice for every problem, by its key."""
+        """Return a choice for every task, by its key."""
         ...
 
     def search(self, tasks: Sequence[SearchTask]) -> Search:
-        """Search until each problem has its choice or the run must end."""
+        """Search until each task has its choice or the run must end."""
         ...
 
 
 @frozen
 class Tuner:
-    """Answers from the database and searches for what it does not know; `run` returns a choice for each problem,
-    whatever happens.
+    """Answer from the tuning database and search for the missing kernels.
 
-    Behind an interrupt or the end of the budget every further run answers with what is known. A `frozen` tuner never
-    searches; one that `guesses` takes the model's choice for what it does not know. `rounds` makes what searches: here,
-    or at several places.
+    `run` returns a choice for each task in every case. After an interrupt or the end of the budget, every further run
+    answers from known results. A `frozen` tuner never searches; one that `guesses` takes the cost model's choice where
+    no result is known. `rounds` makes the search, which runs here or at several places.
     """
 
     resources: Resources
@@ -69,21 +68,21 @@ class Tuner:
 
     @property
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """Statistics of all searches so far."""
         return self.resources.statistics
 
     @property
     def complete(self) -> bool:
-        """Whether every search so far was brought to its end."""
+        """True if every search so far ran to its end."""
         return self.resources.complete
 
     @property
     def alone(self) -> bool:
-        """Whether this process and its workers are the only place where kernels are searched for, and do so."""
+        """True if only this process and its workers search for kernels."""
         return self.rounds is Rounds and not self.frozen
 
     def begin(self) -> None:
-        """Start workers and device where time is limited, so that it does not pass before they answer."""
+        """Start workers and the device early where time is limited."""
         if self.resources.budget.limited and not self.frozen:
             self.resources.start()
 
@@ -95,9 +94,10 @@ class Tuner:
         known_will_do: bool = False,
         again: bool = False,
     ) -> list[TunedChoice]:
-        """Return a choice for every problem; equal ones are searched once.
-        The run ends when a share of the budget is used up. The best of a search that is not finished may do; where
-        problems are searched `again`, that of one which is finished does not.
+        """Return a choice for every task; equal tasks are searched once.
+
+        The run ends when `share` of the budget is used up. With `known_will_do`, the best result of an unfinished
+        search is accepted. With `again`, tasks are searched although a finished search has a result.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -107,11 +107,11 @@ class Tuner:
         with self.statistics.phase("database"):
             kept = {key: None if again else finished(resources.database, p) for key, p in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
-        if self.frozen or known_will_do:  # a search that its budget ended has an answer too
+        if self.frozen or known_will_do:  # an unfinished search has an answer too
             database = resources.database
             known = {p.key: known_by_now(self._task(p), database) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
-        if self.frozen and known_will_do:  # nothing can be measured, so what was best elsewhere is the best guess
+        if self.frozen and known_will_do:  # nothing can be measured, so the best of other machines is the best guess
             hinted = {p.key: best_elsewhere(resources.database, p) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in hinted.items() if choice is not None}
         if self.frozen and self.guesses:
@@ -134,30 +134,31 @@ class Tuner:
         return SearchTask(problem, trials={t.schedule: t for t in self.resources.database.trials(problem)})
 
     def estimate(self, problems: Sequence[Problem], settings: Settings, share: float = WHOLE) -> list[float | None]:
-        """Return about what each problem takes, from a short search; none where there was no time for it.
+        """Return the estimated seconds of each task, by a short search.
 
-        Estimates are kept apart from later, better times: what was decided by them is decided alike in every further
-        session, as long as their kernels are written as they were measured.
+        The estimate is None where the budget left no time. Estimates are stored separately from later, better times, so
+        that every further session decides the same as long as the source of the kernels is the one that was measured.
         """
         kept = {p.key: (p, self.resources.database.time(_estimate_name(p, settings))) for p in problems}
         times = {key: (Written(p, time.schedule), time) for key, (p, time) in kept.items() if time is not None}
-        known: dict[str, float | None] = {**self._holding(times, share)}
+        known: dict[str, float | None] = {**self._valid_times(times, share)}
         missing = {p.key: p for p in problems if p.key not in known}
         if missing and not self.frozen:
             self.resources.share = share
-            known |= self._estimated(list(missing.values()), settings)
+            known |= self._search_estimates(list(missing.values()), settings)
         return [known.get(p.key) for p in problems]
 
-    def _holding(self, times: Mapping[str, tuple[Written, KernelTime]], share: float) -> dict[str, float]:
-        """Return those times, in seconds by their keys, whose kernels are written as they were measured. Workers write
-        what this version has not written yet, as far as there is time for it.
+    def _valid_times(self, times: Mapping[str, tuple[Written, KernelTime]], share: float) -> dict[str, float]:
+        """Return the times, in seconds by key, of kernels whose source is still the one that was measured.
+
+        Workers print sources that this version has not printed yet, within the budget.
         """
         database = self.resources.database
         known = database.sources_today([written.name for written, _ in times.values()])
         asked = [written for written, _ in times.values() if written.name not in known]
         if asked:
             here = Factory().source
-            found = [*map(here, asked)] if self.frozen else self._shared_out("source", asked, here, share)()
+            found = [*map(here, asked)] if self.frozen else self._distribute("source", asked, here, share)()
             new = {w.name: source for w, source in zip(asked, found, strict=True) if source is not None}
             database.note_sources(new)
             known |= new
@@ -165,13 +166,12 @@ class Tuner:
         self.statistics.stale += sum(key not in held and w.name in known for key, (w, _) in times.items())
         return held
 
-    def _estimated(self, problems: Sequence[Problem], settings: Settings) -> dict[str, float | None]:
-        """Search for what is not known, and keep what came of it; a search that was cut short has an estimate too, but
-        not one to keep.
+    def _search_estimates(self, problems: Sequence[Problem], settings: Settings) -> dict[str, float | None]:
+        """Search for missing estimates and store them; the estimate of an interrupted search is returned but not
+        stored.
 
-        What a long search found, here or for a pack, is none: beside it whatever was only looked at would lose, and
-        with it every other way to cut the graph. A plan of ResNet-50 that was known with its kernels' times was never
-        given up for one that takes 0.445 ms instead of 0.475.
+        The result of a long search is no estimate: a group with a short search would lose against it, and with it every
+        other partition.
         """
         found: dict[str, float | None] = {}
         tasks = [self._task(p) for p in problems]
@@ -185,7 +185,7 @@ class Tuner:
         return found | cut
 
     def _keep_estimate(self, problem: Problem, settings: Settings, choice: TunedChoice) -> None:
-        """Keep what was measured, with the code that it was measured with."""
+        """Store a measured time with the source that was measured."""
         database, schedule = self.resources.database, schedule_text(choice.candidate.schedule)
         point = trial_key(problem.key, schedule)
         source = database.sources_today([point]).get(point)
@@ -193,14 +193,16 @@ class Tuner:
             database.keep_time(_estimate_name(problem, settings), KernelTime(choice.seconds, source, schedule))
 
     def together(self, launches: Sequence[tuple[Problem, Sequence[BundleMember]]]) -> list[float | None]:
-        """Return what each launch of several groups takes, infinity where it fails, nothing where there was no time for
-        it. A problem is what all groups of a launch compute together.
+        """Return the seconds of each launch of several groups.
+
+        The value is infinity where a launch fails and None where the budget left no time. The task of a launch is the
+        joint computation of its groups.
         """
         database = self.resources.database
         wanted = [Written(problem, members=tuple(members)) for problem, members in launches]
         names = [written.name for written in wanted]
         times = {n: (w, time) for n, w in zip(names, wanted, strict=True) if (time := database.time(n)) is not None}
-        known = self._holding(times, WHOLE)
+        known = self._valid_times(times, WHOLE)
         missing = {n: launch for n, launch in zip(names, launches, strict=True) if n not in known}
         self.resources.share = WHOLE
         if missing and not self.frozen:
@@ -212,8 +214,9 @@ class Tuner:
         return [known.get(name) for name in names]
 
     def overhead(self, target: Target) -> float:
-        """Return the seconds that timing adds to a kernel of a target;
-        what was decided by it is decided alike in every further session.
+        """Return the seconds that timing adds to a kernel of a target.
+
+        The value is stored, so that every further session decides the same.
         """
         key = f"overhead {target.name}"
         kept = self.resources.database.cost(key)
@@ -226,35 +229,38 @@ class Tuner:
         return kept or 0.0
 
     def plan(self, fragments: Sequence[Fragment]) -> Callable[[], list[Priced]]:
-        """Have small graphs cut into kernels by the workers side by side, and return what waits for them; none for
-        those that there was no time for.
+        """Have workers partition small graphs; return a function that waits.
+
+        A result is None where the budget left no time.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._shared_out("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), patient=True)
+            wait = self._distribute("plan", fragments, cut_fragment, ALGORITHMS_SHARE, (LATER,), patient=True)
 
-        def waited() -> list[Priced]:
+        def wait_timed() -> list[Priced]:
             with self.statistics.phase("algorithms"):
                 return wait()
 
-        return waited
+        return wait_timed
 
     def price(self, pricings: Sequence[Pricing]) -> Callable[[], list[Prices | None]]:
-        """Have groups priced by the workers side by side, and return what waits for them; none for those that there was
-        no time for. The plan rests on them that there is without a budget.
+        """Have workers evaluate groups' cost; return a function that waits.
+
+        A result is None where the budget left no time. Without a budget the plan depends on all of them.
         """
-        if not self.resources.started:  # there is nothing else for them to do
+        if not self.resources.started:  # there is no other work for them
             return list
-        return self._shared_out("price", pricings, price, SCHEDULES_SHARE, patient=True)
+        return self._distribute("price", pricings, price, SCHEDULES_SHARE, patient=True)
 
     def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row as one of several in a launch, as workers find them side by side; nothing for
-        those that there was no time for, and where no workers run.
+        """Return the kernels of rows of groups that share launches, by workers.
+
+        A row is None where the budget left no time or no workers run.
         """
         if not self.resources.started:
             return [None] * len(rows)
-        return self._shared_out("alike", rows, scheduled_alike, WHOLE, patient=True)()
+        return self._distribute("bundle_row", rows, scheduled_alike, WHOLE, patient=True)()
 
-    def _shared_out(
+    def _distribute(
         self,
         method: str,
         asked: Sequence[S],
@@ -263,11 +269,12 @@ class Tuner:
         priority: tuple[float, ...] = (),
         patient: bool = False,
     ) -> Callable[[], list[T | None]]:
-        """Have workers answer questions, the last first, and return what waits for the answers: this process answers
-        them too, from the other end, until the first worker has, as workers take a while to start, or are at what was
-        asked of them before. Not where workers have nothing else to do: they would wait for this process. Answers are
-        waited for until a share of the budget is used up; where the plan rests on them that there is without a budget,
-        who is `patient` waits until that is overdue.
+        """Have workers answer queries, the last first; return a function that waits for the answers.
+
+        This process answers queries too, from the other end, until the first worker has answered, because workers take
+        a while to start or still do earlier jobs. It does not where workers have no other work: they would wait for
+        this process. Answers are awaited until `share` of the budget is used up. Without a budget the plan depends on
+        all answers: a `patient` caller waits until the budget is overdue.
         """
         resources = self.resources
         resources.share = share
@@ -293,7 +300,7 @@ class Tuner:
                         number = min(asking.waiting)
                         asking.answer(number, here(asked[number]))
                 while asking in resources.asking and asking.waiting and (came := resources.collect(0.0)):
-                    for done in came:  # while this process was at an answer
+                    for done in came:  # arrived while this process computed an answer
                         resources.take_in(done)
             resources.close_asking(asking)
             return asking.found
@@ -301,12 +308,13 @@ class Tuner:
         return wait
 
 
-# ---- what is left of a budget
+# ---- rest of the budget
 
 
 def tune_each(problems: Sequence[Problem], tuner: Tuner, settings: Settings) -> list[TunedChoice]:
-    """Return a choice for every problem, each of which is a program of its own; all are tuned together as one is by
-    itself, so that what is left of their budget goes on deeper searches.
+    """Return a choice for every task, each a program of its own.
+
+    All are tuned together as one is alone, so that the rest of their budget goes to deeper searches.
     """
     found = dict(enumerate(tuner.run(problems, settings)))
     found = search_deeper(problems, found, tuner, settings, WHOLE, apart=True)
@@ -321,17 +329,15 @@ def search_deeper(
     share: float,
     apart: bool = False,
 ) -> dict[int, TunedChoice]:
-    """Return choices, by the places of problems, in which those that lose most are the best of deeper searches.
+    """Return choices, by index, improved by deeper searches of the slowest kernels.
 
-    A search ends behind as many candidates, and as many that were no better, whatever the kernel takes. Of a plan that
-    a few kernels decide, half of the budget was left then: 19 s of 40 for BERT-base, whose products took 905 us where
-    873 had been found before.
+    A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
+    kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
+    their loss against the whole program's time. With `apart`, each kernel is a program of its own, and one that a
+    deeper search does not improve is left.
 
-    Kernels of one program lose what they lose of its time. Where each is a program of its own, which stands `apart`,
-    one that a deeper search did not better is left, as it is where it stands alone.
-
-    Nothing is done without a limit of time, where the search was cut short, and for a processor, which others use too.
-    Whether the search was brought to its end is what it was before: it could have ended there.
+    Nothing is done without a time limit, where the search was cut short, or on a CPU that other processes use too.
+    Whether the search ran to its end does not change: it could have ended there.
     """
     resources, best = tuner.resources, dict(found)
     quiet = bool(problems) and not problems[0].target.on_host
@@ -353,19 +359,20 @@ def search_deeper(
 
 
 def losing(problems: Sequence[Problem], found: Mapping[int, TunedChoice], apart: bool = False) -> list[int]:
-    """Return the places of measured kernels that lose a good part of the whole time against their floors, those first
-    that lose most; of its own time where each stands `apart`.
+    """Return indices of measured kernels far above their roofline, largest loss first.
+
+    The loss is compared with the whole time, or with `apart` with the kernel's own time.
     """
     taken = {n: problem.uses * (found[n].seconds or 0.0) for n, problem in enumerate(problems)}
     lost = {n: taken[n] - p.uses * Roofline(p.target).cost(p.form) for n, p in enumerate(problems)}
     whole = sum(taken.values())
-    return sorted((n for n in lost if lost[n] > LOSING * (taken[n] if apart else whole)), key=lambda n: -lost[n])
+    return sorted(
+        (n for n in lost if lost[n] > MIN_LOST_SHARE * (taken[n] if apart else whole)), key=lambda n: -lost[n]
+    )
 
 
 def _estimate_name(problem: Problem, settings: Settings) -> str:
-    """Return what a database calls an estimate: those of longer searches are kept apart, as they are compared with each
-    other alone.
-    """
+    """Return the database key of an estimate; estimates of longer searches have keys of their own."""
     return f"estimate of {settings.most} {problem.key}" if settings.most > QUICK.most else f"estimate {problem.key}"
 
 

@@ -177,7 +177,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("max_pool_positions", (1, 1, 6), kernel_shape=(3,), strides=(2,)),
     uses("lp_pool", (1, 1, 6), low=0.2, kernel_shape=(3,), strides=(2,)),
     uses("softmax_grad", (3, 4), (3, 4)),
-    *(uses(op, (3, 4), (3, 4)) for op in ("sigmoid_grad", "swish_grad", "gelu_grad")),
+    *(uses(op, (3, 4), (3, 4)) for op in ("sigmoid_grad", "swish_grad", "gelu_grad", "softsign_grad")),
     uses("gelu_grad", (3, 4), (3, 4), approximate="tanh"),
     uses("log_softmax_grad", (3, 4), (3, 4)),
     uses("lstm", (2, 1, 2), (1, 8, 2), (1, 8, 2), (1, 16)),

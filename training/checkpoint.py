@@ -1,7 +1,6 @@
-"""Checkpoints: the state behind a step and the losses up to it, in one safetensors file.
+"""Checkpoints: training state and losses, in one safetensors file.
 
-A file is written beside the one that it replaces and moved there whole, so that whoever is killed while writing leaves
-the last one.
+A file is written beside the one that it replaces and moved there, so that an interrupted write leaves the last one.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from safetensors.numpy import save_file
 from ..frontends import open_weights
 from ..ir import Array, CutsError, DType, TensorType, UsageError, whole_file
 
-#: The losses, beside tensors of the state, which have their names behind this.
+#: Names of the losses, and of the tensors of the state: this prefix and the tensor's name.
 _LOSSES, _STATE = "losses", "state."
 
 
 @frozen(eq=False)
 class Checkpoint:
-    """What goes from one step to the next, and the losses of all steps so far: a number for each."""
+    """State between two steps, and the losses of all steps so far."""
 
     state: Mapping[str, Array]
     losses: tuple[float, ...]
 
     @property
     def steps(self) -> int:
-        """How many steps have been done."""
+        """The number of completed steps."""
         return len(self.losses)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all.
+        """Write the file atomically.
 
         Raises `UsageError` where it cannot be written.
         """
@@ -45,9 +44,9 @@ class Checkpoint:
 
 
 def load_checkpoint(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> Checkpoint:
-    """Read the state of a training graph; `types` has those of what it carries from step to step.
+    """Read the state of a training graph.
 
-    Raises `UsageError` where the file is no checkpoint, or one of another training graph.
+    `types` has the types of the tensors that the graph carries from step to step. {1:}
     """
     file = Path(path)
     try:

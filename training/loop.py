@@ -1,5 +1,6 @@
-"""Many steps in a row: the state stays on the device, losses are collected, checkpoints are written, and a bar shows
-how far it is.
+"""Training loop over batches, with checkpoints and a progress bar.
+
+The state stays on the device; losses are collected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Batch = Mapping[str, object]
 
 
 class _Steps(Protocol):
-    """Steps in a row: one more, and what the next one begins with."""
+    """Consecutive steps, and the state that the next one begins with."""
 
     def step(self, batch: Batch) -> dict[str, Any]: ...
 
@@ -70,8 +71,10 @@ class _OnHost:
 
 @frozen
 class TrainingLoop:
-    """How steps of a plan are run: what is carried, the loss, where checkpoints go and after how many steps, what is
-    told of each step, and whether a bar is shown (on a terminal, unless it is said).
+    """Configuration of a training loop.
+
+    `carried` maps inputs to the outputs that replace them; `checkpoint` is a file, written after each `every` steps;
+    `notice` is called after each step; `progress` shows a bar (by default on a terminal).
     """
 
     plan: CompiledPlan
@@ -84,20 +87,20 @@ class TrainingLoop:
     progress: bool | None = None
 
     def run(self, batches: Iterable[Batch], initial: Batch) -> Checkpoint:
-        """Run a step on each batch that the checkpoint, where there is one, has not behind it.
+        """Run a step on each batch after those of the checkpoint.
 
-        Raises `UsageError` where checkpoints are wanted and not where, or in no folder, and for a loss that is no
+        Raises `UsageError` where checkpoints are wanted without a file, or in no folder, and for a loss that is no
         number any more.
         """
         if self.every and self.checkpoint is None:
             raise UsageError("'every' says when to write a checkpoint, not where", hint="give checkpoint=FILE")
         if self.checkpoint is not None and not Path(self.checkpoint).parent.is_dir():
             raise UsageError(f"cannot write checkpoint {self.checkpoint}: there is no such folder")  # before any step
-        begun = self._begun(initial)
+        begun = self._resume(initial)
         losses = list(begun.losses)
-        where = _OnHost if self.plan.target.dialect == "reference" else _OnDevice
+        steps_class = _OnHost if self.plan.target.dialect == "reference" else _OnDevice
         wanted = tuple(dict.fromkeys((self.loss, *self.outputs)))
-        steps: _Steps = where(self.plan, self.carried, {**initial, **begun.state}, wanted)
+        steps: _Steps = steps_class(self.plan, self.carried, {**initial, **begun.state}, wanted)
         with self._bar() as bar:
             shown = bar.add_task("training", total=_length(batches), completed=begun.steps, loss=float("nan"))
             for batch in islice(batches, begun.steps, None):
@@ -113,8 +116,8 @@ class TrainingLoop:
             ended.save(self.checkpoint)
         return ended
 
-    def _begun(self, initial: Batch) -> Checkpoint:
-        """Return what an earlier run has left, or the beginning."""
+    def _resume(self, initial: Batch) -> Checkpoint:
+        """Return the checkpoint of an earlier run, or an empty one."""
         types: dict[str, TensorType] = {name: self.plan.inputs[name] for name in self.carried}
         if self.checkpoint is not None and Path(self.checkpoint).exists():
             return load_checkpoint(self.checkpoint, types)
@@ -137,7 +140,7 @@ class TrainingLoop:
 
 
 def _length(batches: Iterable[Batch]) -> int | None:
-    """Return how many batches there are, None where that is not known."""
+    """Return the number of batches, None where it is not known."""
     try:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:

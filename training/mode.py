@@ -1,9 +1,11 @@
-"""Models made for inference, as they are in training: norms by the batch's own statistics, and dropout that drops.
+"""Conversion of inference graphs to training form.
+
+Norms use the batch's own statistics, and dropout drops elements.
 
     batch_norm(x, scale, bias, mean, var)  ->  y, mean.next, var.next = batch_norm_training(x, scale, bias, mean, var)
     dropout(x)                             ->  y, kept = dropout_training(x, seed * count + number)
 
-Which operations differ in training is said by the vocabulary: `X` does where `X_training` is declared. Its operands are
+The vocabulary defines the operations that differ in training: `X` does where `X_training` is declared. Its operands are
 those of `X` by their names; a result `running_v` is the operand `v` of the next step; an operand of type `u32[]` that
 `X` lacks is a seed, another one for each such node and each step.
 """
@@ -23,8 +25,9 @@ _SUFFIX, _RUNNING = "_training", "running_"
 
 @frozen
 class TrainingForm:
-    """A graph as it is trained, and what replaces its running statistics and its seed after each step: the `updates` of
-    `grad`.
+    """Graph in training form, with updates after each step.
+
+    The `updates` of `grad` replace its running statistics and its seed.
     """
 
     graph: Graph
@@ -34,8 +37,10 @@ class TrainingForm:
 def in_training(
     graph: Graph, *, seed: int = 0, registry: Registry | None = None, **attributes: Attribute
 ) -> TrainingForm:
-    """Return a graph made for inference as it is in training; `attributes` are given to the operations that have them,
-    such as `momentum` and `unbiased` to batch norms (PyTorch's are 0.9 and true).
+    """Convert an inference graph to training form.
+
+    `attributes` are given to the operations that have them, such as `momentum` and `unbiased` to batch norms (PyTorch's
+    are 0.9 and true).
 
     Raises `UsageError` where no operation that differs in training has such an attribute.
     """
@@ -46,11 +51,11 @@ def in_training(
             f"no operation that differs in training has an attribute {quote(name)}",
             hint=f"attributes are: {', '.join(sorted(known))}",
         )
-    return _Trained(graph, vocabulary, seed, attributes).run()
+    return _TrainingConversion(graph, vocabulary, seed, attributes).run()
 
 
 @define
-class _Trained:
+class _TrainingConversion:
     graph: Graph
     registry: Registry
     seed: int
@@ -65,14 +70,13 @@ class _Trained:
         self.types.update(self.graph.types)
         for node in self.graph.nodes:
             form = self.registry.get(f"{node.op}{_SUFFIX}")
-            self.nodes.append(node if form is None else self._trained(node, self.registry[node.op], form))
+            self.nodes.append(node if form is None else self._training_node(node, self.registry[node.op], form))
         nodes = (*self._seeding(), *self.nodes)
         constants = {**self.graph.constants, **self.constants}
         whole = evolve(self.graph, types=self.types, nodes=nodes, constants=constants)
         return TrainingForm(verify_graph(whole, self.registry.instances.infer), self.updates)
 
-    def _trained(self, node: Node, decl: OpDecl, form: OpDecl) -> Node:
-        """Return a node as it is in training."""
+    def _training_node(self, node: Node, decl: OpDecl, form: OpDecl) -> Node:
         given = dict(zip((operand.name for operand in decl.operands), node.inputs, strict=False))
         inputs = tuple(given.get(o.name) or self._seed() for o in form.operands)
         made = dict(zip((result.name for result in decl.results), node.outputs, strict=False))

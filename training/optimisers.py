@@ -1,4 +1,4 @@
-"""Optimisers: which declared operation makes a step, and what it keeps from step to step."""
+"""Optimisers: their declared operations and their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from attrs import field, frozen
 
 @frozen
 class SGD:
-    """Gradient descent, with a velocity where `momentum` is not 0; equal to PyTorch's."""
+    """Gradient descent, with velocity where `momentum` is not 0.
+
+    Equal to PyTorch's.
+    """
 
     rate: float = 0.01
     momentum: float = 0.0
@@ -24,12 +27,15 @@ class SGD:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What is kept for each parameter, in the order of the operation's operands and results."""
+        """State of each parameter, in order of the operation's operands.
+
+        Results have the same order.
+        """
         return ("velocity",) if self.momentum else ()
 
     @property
     def counts(self) -> bool:
-        """Whether the operation takes the number of the step."""
+        """Return whether the operation takes the number of the step."""
         return False
 
     @property

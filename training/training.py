@@ -1,11 +1,13 @@
-"""Training graphs: forward, backward and a step of an optimiser in one graph that compiles like any other.
+"""Training graphs: forward, backward and optimiser step in one graph.
+
+It compiles like any other.
 
     training = cuts.grad(graph, loss="loss", optimiser=cuts.SGD(momentum=0.9))
     plan = training.build("opencl")
     trained = training.run(batches, plan, checkpoint="state.safetensors", every=100)
 
-Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: what an output `w.next`
-holds is the input `w` of the next step. The learning rate is an input too, so that it may change without compiling
+Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: the output `w.next` is the
+input `w` of the next step. The learning rate is an input too, so that it may change without compiling
 again.
 """
 
@@ -50,7 +52,7 @@ Run: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, Any]]
 
 @frozen
 class Training:
-    """A training graph, its vocabulary, and how one step leads to the next.
+    """Training graph, its vocabulary, and the state between steps.
 
     `carried` maps an input to the output that is its value in the next step; `initial` has the values of the first one.
     `gradients` names the gradient of each parameter in the graph; without an optimiser these are outputs.
@@ -74,11 +76,12 @@ class Training:
         memory: int | None = None,
         options: CompileOptions | None = None,
     ) -> CompiledPlan:
-        """Compile the training graph for a target. With `tune`, candidates are timed on the target's device, for at
-        most `budget` seconds; with `frozen`, only results that the tuning database has are used. The plan takes at most
-        `memory` bytes on the device: values of the forward pass are computed again where keeping them takes more.
+        """Compile the training graph for a target.
 
-        `options` has all of `mode`, `budget` and `memory`: give it, or them.
+        With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only
+        results that the tuning database has are used. The plan takes at most `memory` bytes on the device: values of
+        the forward pass are rematerialised where storing them takes more. `options` has all of `mode`, `budget` and
+        `memory`: give it, or them.
         """
         machine = find_target(target) if isinstance(target, str) else target
         chosen = options or CompileOptions(mode=mode, budget=budget, memory=memory)
@@ -97,15 +100,15 @@ class Training:
         notice: Callable[[int, Mapping[str, Array]], None] | None = None,
         progress: bool | None = None,
     ) -> Checkpoint:
-        """Run a step on each batch, and return the state behind the last one and the loss of each.
+        """Run a step on each batch; return the state and the losses.
 
-        The state stays on the device from step to step. `state` replaces parts of `initial`. `notice` is told the
-        number of each step, its loss and other `outputs`. A bar shows how far it is, where standard error is a
-        terminal, or where `progress` says so.
+        The state stays on the device from step to step. `state` replaces parts of `initial`. `notice` is called with
+        the number of each step, its loss and other `outputs`. A progress bar is shown where standard error is a
+        terminal, or where `progress` is true.
 
-        The state is written to the file `checkpoint` behind each `every` steps and at the end, whole or not at all.
-        Where the file is there, as a run that was killed leaves it, its steps are done: their batches are passed over,
-        and the rest comes out bit for bit as if nothing had happened.
+        The state is written atomically to the file `checkpoint` after each `every` steps and at the end. Where the file
+        exists, as an interrupted run leaves it, its steps are done: their batches are skipped, and the results are bit
+        for bit those of an uninterrupted run.
         """
         loop = TrainingLoop(
             plan or self.build(), self.carried, self.loss, checkpoint, every, tuple(outputs), notice, progress
@@ -115,7 +118,10 @@ class Training:
     def step(
         self, run: Run, state: Mapping[str, object], batch: Mapping[str, object]
     ) -> tuple[dict[str, Any], dict[str, object]]:
-        """Run one step; return the outputs that are not carried (the loss among them) and the next state."""
+        """Run one step; return its results and the next state.
+
+        Results are the outputs that are not carried, the loss among them.
+        """
         outputs = run({**state, **batch})
         moved = {name: outputs[source] for name, source in self.carried.items()}
         results = {name: value for name, value in outputs.items() if name not in self.carried.values()}
@@ -129,8 +135,9 @@ class Training:
         return evaluate_graph(self.graph, self.spec.registry, arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as graph.json, and beside it the declarations that it needs:
-        `cuts compile G.json --spec G.cuts`.
+        """Write the graph as graph.json, with its declarations beside it.
+
+        Compile them with `cuts compile G.json --spec G.cuts`.
 
         Raises `UsageError` where they cannot be written.
         """
@@ -168,7 +175,7 @@ def grad(
                 f"expected the name of the loss, as there are {len(results)} outputs", hint="pass loss=..."
             )
         loss = results[0]
-    # Before there are gradients: that of what is repeated is one sum then, and not a tensor for each repetition.
+    # Before there are gradients: that of a repeated tensor is one sum then, and not a tensor for each repetition.
     graph = DropRepetition(vocabulary.registry.instances).shorten(graph)
     state = graph.interface.state.values()
     kept = {tensor.input: tensor.output for tensor in state}
@@ -217,9 +224,7 @@ class _Builder:
         return Training(graph, spec, self.loss, found.gradients, self.carried, self.initial)
 
     def _candidates(self) -> tuple[str, ...]:
-        """Return the constants that may be parameters: floats that no update replaces,
-        scalars of a formula left out.
-        """
+        """Return the constants that may be parameters: floats with axes that no update replaces."""
         types = self.graph.types
         return tuple(
             v for v in self.graph.constants if v not in self.updates and types[v].dtype.is_float and types[v].shape
@@ -278,7 +283,7 @@ class _Builder:
         return fresh_name({n.name for n in self.nodes}, hint)
 
     def _graph(self, differentiated: Graph, outputs: Sequence[str], spec: Spec) -> Graph:
-        """Put the graph together: what changes from step to step becomes an input."""
+        """Assemble the graph: tensors that change from step to step become inputs."""
         inputs = tuple(dict.fromkeys((*self.graph.inputs, *self.carried, *self.initial)))
         constants = {**differentiated.constants, **self.graph.constants}
         kept = {v: a for v, a in constants.items() if v not in inputs}

@@ -46,7 +46,7 @@ def keep(path: Path, row: Row) -> None:
 
 def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]:
     """Return the pairs of a workload and a system that a GPU has no row of."""
-    had = {key_of(row) for row in rows}
+    had = {key_of(row) for row in rows if not is_stale(row)}
     return [(w, s) for w, s in wanted if (w.model.name, w.task, w.batch, s, gpu) not in had]
 
 

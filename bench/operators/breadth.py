@@ -39,8 +39,8 @@ from cuts.bench.tools.records import (
     is_stale,
     key_of,
     merged,
+    parse_share,
     read_rows,
-    share,
     write_rows,
 )
 from cuts.ir.budget import cores
@@ -266,7 +266,7 @@ def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
     """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
-    known = {key_of(row): row for row in rows}
+    known = {key_of(row): row for row in rows if not is_stale(row)}
     found = []
     for number, row in enumerate(EVERY):
         old = known.get(f"{row.operation.family}/{row.name}/b1")
@@ -289,7 +289,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=cores(), metavar="N", help="processes that prepare")
     parser.add_argument(
         "--share",
-        type=share,
+        type=parse_share,
         default=(0, 1),
         metavar="K/N",
         help="every N-th of the rows, from number K on: for N GPUs",

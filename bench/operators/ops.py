@@ -167,7 +167,9 @@ def describe(record: Any) -> dict[str, object]:
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet."""
-    known = {key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None}
+    known = {
+        key_of(row) for row in rows if row["suite"] == "ops" and row.get("cuts_ms") is not None and not is_stale(row)
+    }
     wanted = []
     for given in all_cases():
         turned = options.channels_last and given.kind in ("conv", "depthwise")

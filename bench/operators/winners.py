@@ -28,7 +28,7 @@ from cuts.bench.operators.cases import CLASSES, all_cases, sampled
 from cuts.bench.operators.contenders import Peers, function_of, load_torch
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuned import Tuned, bind, fill, parts, tune
-from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, share
+from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, parse_share
 from cuts.ir.budget import cores
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
@@ -112,7 +112,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
     )
-    parser.add_argument("--share", type=share, default=(0, 1), metavar="PART/PARTS", help="a part of the operations")
+    parser.add_argument("--share", type=parse_share, default=(0, 1), metavar="K/N", help="a part of the operations")
     parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")

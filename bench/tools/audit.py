@@ -244,7 +244,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the cases that were asked for and have no row yet; a part of them is every so manieth."""
-    known = set() if options.again else {key_of(row) for row in rows}
+    known = set() if options.again else {key_of(row) for row in rows if not is_stale(row)}
     every = (evolve(case, precision=options.precision) for case in audit_cases())
     named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
     number, parts = options.part

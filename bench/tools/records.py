@@ -230,7 +230,7 @@ def add_every_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def share(text: str) -> tuple[int, int]:
+def parse_share(text: str) -> tuple[int, int]:
     """Read a share such as 0/2; argparse reports others."""
     turn, turns = map(int, text.split("/"))
     if not 0 <= turn < turns:
@@ -304,12 +304,12 @@ def kernel_sources() -> str:
 
 
 def is_stale(row: Mapping[str, Any]) -> bool:
-    """Whether a row is marked as older than the kernels that it describes; tables leave it out."""
+    """Return whether a row is older than the kernels that it describes; tables omit it."""
     return bool(row.get("stale"))
 
 
-def marked(rows: Sequence[Row]) -> list[Row]:
-    """Return rows in which those of kernels of other sources than the present ones are marked stale."""
+def mark_stale(rows: Sequence[Row]) -> list[Row]:
+    """Return rows; those of kernels of other sources than the present are stale."""
     present = kernel_sources()
     return [
         {**row, "stale": True} if row["cuts_ms"] is not None and row.get("sources") != present else row for row in rows
@@ -364,11 +364,11 @@ def exit_code(main: Callable[[], int | None]) -> int:
 
 
 def main() -> int:
-    """Mark the rows of files whose kernels are of other sources than the present ones."""
+    """Mark stale rows of files."""
     parser = argparse.ArgumentParser(description="marks rows that are older than the kernels they describe as stale")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     for path in parser.parse_args().files:
-        rows = marked(read_rows(path))
+        rows = mark_stale(read_rows(path))
         write_rows(path, rows)
         print(f"{path}: {sum(map(is_stale, rows))} of {len(rows)} rows are stale")
     return 0

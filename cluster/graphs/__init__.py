@@ -1,4 +1,4 @@
-"""What a run's kernels compute: blocks of a transformer and their parameters, the loss, the optimiser's step."""
+"""Graphs of a run: blocks, parameters, loss and optimiser step."""
 
 from .blocks import BlockGraphs, block_passes
 from .drafts import GraphDraft, f32

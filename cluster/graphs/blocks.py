@@ -1,9 +1,9 @@
-"""A transformer block as graphs of ours, forward and backward; `step_graphs.py` has the loss and the optimiser.
+"""Graphs of a transformer block, forward and backward.
 
-A block's parameters are inputs of its graphs, not constants, so that one compiled plan serves every layer. The backward
-pass is the derived gradient of the forward graph. It either computes the forward pass again from the block's input, or
-takes the values of it that it needs, which the forward graph then gives out too. Gradients are added to those of
-earlier micro-batches as they are computed.
+`step_graphs.py` has the loss and the optimiser. A block's parameters are inputs of its graphs, not constants, so that
+one compiled plan serves every layer. The backward pass is the derived gradient of the forward graph. It either
+recomputes the forward pass from the block's input, or takes its saved values, which are then outputs of the forward
+graph. Gradients are added to those of earlier micro-batches as they are computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from .parameters import parameter_shapes
 
 @frozen
 class BlockGraphs:
-    """The graphs of a block, or of a half of it: what they compute, with the vocabulary that gradients needed."""
+    """Graphs of a block or of half a block, with their vocabulary.
+
+    The vocabulary includes derived gradients.
+    """
 
     forward: Graph
     backward: Graph | None
@@ -33,12 +36,12 @@ class BlockGraphs:
 def block_passes(
     model: Transformer, micro: int, *, training: bool, recompute: bool, parts: int = 1
 ) -> tuple[BlockGraphs, ...]:
-    """Return the graphs of a block for a micro-batch: inputs `x` and the parameters by name, output `y`.
+    """Return the graphs of a block for a micro-batch.
 
-    The backward graph takes `dy` and, for each parameter `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`.
-    Where `parts` GPUs share a layer there are two of each, attention and what follows it: what each GPU makes of `y`
-    and of `dx` is summed over them. What is added once, not once a GPU, is multiplied by `share`, which is 1 on one of
-    them and 0 on the others.
+    Inputs are `x` and the parameters by name, the output is `y`. The backward graph takes `dy` and, for each parameter
+    `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`. Where `parts` GPUs share a layer there are two of each,
+    attention and MLP: the parts of `y` and of `dx` of all GPUs are summed. Terms that are added once, not once a GPU,
+    are multiplied by `share`, which is 1 on one of them and 0 on the others.
     """
     spec = load_spec(())
     return tuple(_passes(graph, spec, training, recompute) for graph in _graphs(model, micro, spec, parts))
@@ -54,8 +57,8 @@ def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockG
     spec = Spec(gradients.registry, {**spec.texts, **gradients.texts})
     whole, own = found.graph, {node.name for node in loss.nodes}
     # The gradient at `y` is `dy` times a tensor of ones, which would take as much memory as `dy`.
-    back = [_reading(node, found.gradients["y"], "dy") for node in whole.nodes if node.name not in own]
-    saved = () if recompute else _saved(loss, back)
+    back = [_replace_input(node, found.gradients["y"], "dy") for node in whole.nodes if node.name not in own]
+    saved = () if recompute else _saved_values(loss, back)
     nodes = ([node for node in whole.nodes if node.name in own] if recompute else []) + back
     types, outputs = dict(whole.types), ["dx"]
     nodes.append(Node("dx", "identity", (found.gradients["x"],), ("dx",)))
@@ -75,8 +78,8 @@ def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockG
     )
 
 
-def _reading(node: Node, old: str, new: str) -> Node:
-    """Let a node read another value in the place of one."""
+def _replace_input(node: Node, old: str, new: str) -> Node:
+    """Replace an input of a node."""
     return evolve(node, inputs=tuple(new if value == old else value for value in node.inputs))
 
 
@@ -89,7 +92,7 @@ def _only_read(graph: Graph) -> Graph:
     )
 
 
-def _saved(graph: Graph, back: list[Node]) -> tuple[str, ...]:
+def _saved_values(graph: Graph, back: list[Node]) -> tuple[str, ...]:
     """Return the computed values of the forward pass that the backward pass reads."""
     computed = {value for node in graph.nodes for value in node.outputs}
     return tuple(dict.fromkeys(v for node in back for v in node.operands if v in computed and v != "y"))
@@ -107,9 +110,7 @@ def _with_loss(graph: Graph, spec: Spec) -> Graph:
 
 
 class _Block:
-    """A block under construction; a GPU that shares the layer with others has a part of the heads and of the
-    neurons.
-    """
+    """Block under construction; a GPU that shares the layer with others has a part of the heads and of the neurons."""
 
     def __init__(self, model: Transformer, micro: int, parts: int, names: tuple[str, ...]) -> None:
         self.model, self.parts = model, parts
@@ -134,7 +135,7 @@ class _Block:
         return self.made.op(f"{name}.heads", "transpose", split, perm=(0, 2, 1, 3))
 
     def attention(self, x: str) -> str:
-        """Add what attends, before its last matrix."""
+        """Add attention without its last matrix."""
         model, made, x = self.model, self.made, self.norm(x, "norm1")
         q = self.heads(x, "query", model.heads)
         k, v = (self.heads(x, name, model.groups) for name in ("key", "value"))
@@ -146,14 +147,17 @@ class _Block:
         return made.op("joined", "reshape", merged, shape=(*self.tokens[:2], model.hidden // self.parts))
 
     def neurons(self, x: str) -> str:
-        """Add what follows attention, before its last matrix."""
+        """Add the MLP without its last matrix."""
         made, inner = self.made, self.norm(x, "norm2")
         if self.model.gated:
             return made.op("wide", "mul", made.op("gated", "swish", self.dense(inner, "gate")), self.dense(inner, "up"))
         return made.op("wide", "gelu", self.dense(inner, "up"))
 
     def shared_end(self, inner: str, name: str) -> None:
-        """Add the last matrix of a half; what every GPU would add to the sum, one of them adds."""
+        """Add the last matrix of a half.
+
+        Terms that every GPU would add to the sum are added by one of them.
+        """
         made = self.made
         kept = made.op("kept", "add", "x", f"{name}.bias") if self.model.biases else "x"
         made.op("y", "add", made.op(f"{name}.product", "matmul", inner, name), made.op("own", "mul", kept, "share"))
@@ -169,9 +173,9 @@ def _graphs(model: Transformer, micro: int, spec: Spec, parts: int) -> list[Grap
     second = tuple(name for name in names if name.partition(".")[0] in ("up", "gate", "down", "norm2"))
     first = _Block(model, micro, parts, tuple(name for name in names if name not in second))
     first.shared_end(first.attention("x"), "output")
-    behind = _Block(model, micro, parts, second)
-    behind.shared_end(behind.neurons("x"), "down")
-    return [half.made.finish(("y",), spec) for half in (first, behind)]
+    latter = _Block(model, micro, parts, second)
+    latter.shared_end(latter.neurons("x"), "down")
+    return [half.made.finish(("y",), spec) for half in (first, latter)]
 
 
 def _angles(model: Transformer) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Writing graphs of ours by hand: nodes in order, types inferred at the end."""
+"""Manual construction of graphs; types are inferred at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...ir import Array, Attribute, DType, Graph, Node, TensorType, dtype_of_num
 
 @define
 class GraphDraft:
-    """A graph under construction; types are inferred when it is finished."""
+    """Graph under construction; types are inferred when it is finished."""
 
     name: str
     inputs: dict[str, TensorType]

@@ -1,8 +1,8 @@
-"""The parameters of a transformer block, and the part of each that one of several GPUs of a layer holds.
+"""Parameters of a transformer block, and their partition over a layer's GPUs.
 
-Attention is shared out by heads and what follows it by neurons: the first matrices of both by columns, the last by
-rows, so that a layer's GPUs only add up what each of them makes of the last one. What is added to that sum, and norms,
-every GPU holds whole.
+Attention is partitioned by heads and the MLP by neurons: the first matrices of both by columns, the last by rows, so
+that a layer's GPUs only sum their results of the last one. Terms added to that sum, and norms, are replicated on every
+GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...backends import Array
 from ...ir import UsageError
 from ..describe import Transformer
 
-#: The axis by which a parameter is shared out.
+#: The axis by which a parameter is partitioned.
 _AXIS: Mapping[str, int] = {
     **dict.fromkeys(("query", "key", "value", "up", "gate"), 1),
     **dict.fromkeys(("output", "down"), 0),
@@ -25,10 +25,10 @@ _AXIS: Mapping[str, int] = {
 
 
 def parameter_shapes(model: Transformer, parts: int = 1) -> dict[str, tuple[int, ...]]:
-    """Return what one of so many GPUs of a layer holds of a block's parameters, by name, in the order in which they lie
-    in a layer's file.
+    """Return the shapes of a block's parameters on one GPU, by name.
 
-    Raises `UsageError` for heads that can not be turned in pairs.
+    `parts` GPUs share a layer. The order is that of a layer's file. Raises `UsageError` for heads that can not be
+    turned in pairs.
     """
     hidden, keys, width = model.hidden, model.keys, model.width
     if model.gated and hidden // model.heads % 2:
@@ -48,29 +48,30 @@ def parameter_shapes(model: Transformer, parts: int = 1) -> dict[str, tuple[int,
         shapes |= {f"{name}.bias": shapes[name][1:] for name in ("query", "key", "value", "output", "up", "down")}
         shapes |= {"gate.bias": (width,)} if model.gated else {}
     assert sum(map(math.prod, shapes.values())) == model.block_parameters
-    return {name: _shared_out(name, shape, parts) for name, shape in shapes.items()}
+    return {name: _partitioned_shape(name, shape, parts) for name, shape in shapes.items()}
 
 
-def _shared_out(name: str, shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
+def _partitioned_shape(name: str, shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
     axis = _AXIS.get(name)
     return tuple(size // parts if place == axis else size for place, size in enumerate(shape))
 
 
 def held_whole(model: Transformer) -> tuple[str, ...]:
-    """Return the parameters that every GPU of a layer holds whole."""
+    """Return the parameters that are replicated on every GPU of a layer."""
     return tuple(name for name in parameter_shapes(model) if name not in _AXIS)
 
 
 def part_of(name: str, array: Array, part: int, parts: int) -> Array:
-    """Return what one GPU of a layer holds of a parameter."""
+    """Return one GPU's part of a parameter."""
     if parts == 1 or name not in _AXIS:
         return array
     return np.ascontiguousarray(np.split(array, parts, axis=_AXIS[name])[part])
 
 
 def initial_weights(model: Transformer, layer: int, seed: int) -> dict[str, Array]:
-    """Return random parameters of a block: matrices of the usual deviation, smaller where results join the residual
-    stream.
+    """Return random parameters of a block.
+
+    Matrices have the usual deviation, smaller where results join the residual stream.
     """
     generator = np.random.default_rng([seed, layer])
     found: dict[str, Array] = {}

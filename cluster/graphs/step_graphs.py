@@ -1,7 +1,7 @@
-"""What a training step computes besides blocks: the loss at the end, and a step of Adam.
+"""Graphs of a training step besides blocks: loss and Adam step.
 
-In mixed precision the loss is computed in fp32 from rounded values, and Adam keeps the parameters in fp32 and gives
-them out rounded.
+In mixed precision the loss is computed in fp32 from rounded values, and Adam keeps the parameters in fp32 and outputs
+them rounded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from .drafts import GraphDraft, f32
 
 
 def loss_graph(model: Transformer, micro: int, elements: int) -> tuple[Graph, Spec]:
-    """Return the mean squared difference of `y` and `target`: `loss` is this micro-batch's part of the mean over
-    `elements`, `dy` its gradient.
+    """Return the mean squared difference of `y` and `target`.
+
+    `loss` is this micro-batch's part of the mean over `elements`, `dy` its gradient.
     """
     spec, dtype = load_spec(()), model.dtype
     shape = TensorType(dtype, (micro, model.sequence, model.hidden))
@@ -35,8 +36,10 @@ def loss_graph(model: Transformer, micro: int, elements: int) -> tuple[Graph, Sp
 
 
 def adam_graph(elements: int, dtype: DType = DType.F32) -> tuple[Graph, Spec]:
-    """Return a step of Adam for a run of parameters: `w`, `g`, `mean`, `square`, `rate`, `step` -> `w.next`,
-    `mean.next`, `square.next`; where gradients and parameters are rounded to `dtype`, the rounded `value.next`, too.
+    """Return a step of Adam for a run of parameters.
+
+    `w`, `g`, `mean`, `square`, `rate`, `step` -> `w.next`, `mean.next`, `square.next`; where gradients and parameters
+    are rounded to `dtype`, the rounded `value.next`, too.
     """
     spec, rounded = load_spec(()), dtype != DType.F32
     scalars, flat = ("rate", "step"), f32(elements)

@@ -1,4 +1,4 @@
-"""A plan that runs: what a process holds, what moves meanwhile, and the steps in order."""
+"""Execution of a cluster plan: processes, transfers, and the steps in order."""
 
 from .process import Report
 from .runner import Runner

@@ -1,6 +1,7 @@
-"""One layer's kernels: a block's plans, or those of its halves where several GPUs share the layer.
+"""Kernels of one layer: a block's plans, or those of its halves.
 
-Attention and what follows it each end with a sum over the layer's GPUs, backward as well as forward.
+Halves are used where several GPUs share the layer. Attention and MLP each end with a sum over the layer's GPUs,
+backward as well as forward.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from .traffic import Traffic
 
 
 class LayerKernels(Traffic):
-    """A process that computes layers."""
+    """Process that computes layers."""
 
     def block_forward(self, layer: int, x: Pointer, y: Pointer, inner: Buffer | None) -> None:
-        """Compute a layer, and keep what its backward pass needs in `inner`, where it is given."""
+        """Compute a layer.
+
+        Values for its backward pass are saved in `inner`, where it is given.
+        """
         given, (source, *middles) = self.places(layer), self._sources(x, inner)
         goals = [*middles, y]
         for half, goal in enumerate(goals):
@@ -24,14 +28,16 @@ class LayerKernels(Traffic):
     def _half_forward(
         self, half: int, given: dict[str, Pointer], source: Pointer, goal: Pointer, inner: Buffer | None
     ) -> None:
-        self.launch(self.forward[half], {**given, **self._saved(half, inner), "x": source, "y": goal})
+        self.launch(self.forward[half], {**given, **self._saved_places(half, inner), "x": source, "y": goal})
         self.join(goal)
 
     def block_backward(
         self, layer: int, places: tuple[Pointer, Pointer, Pointer], sums: tuple[Buffer, Buffer], inner: Buffer | None
     ) -> None:
-        """Compute a layer's gradients from `x` and `dy` to `dx` (the places) and from one sum to the next; what was not
-        kept is computed again.
+        """Compute a layer's gradients.
+
+        They go from `x` and `dy` to `dx` (the places) and from one sum to the next; values that were not saved are
+        recomputed.
         """
         (x, dy, dx), given, (before, after) = places, self.places(layer), sums
         for name, offset in self.store.weights.offsets.items():
@@ -44,7 +50,8 @@ class LayerKernels(Traffic):
         for half in reversed(range(len(sources))):
             goal = Pointer(self.acts.take()) if half else dx
             self.launch(
-                self.backward[half], {**given, **self._saved(half, inner), "x": sources[half], "dy": slope, "dx": goal}
+                self.backward[half],
+                {**given, **self._saved_places(half, inner), "x": sources[half], "dy": slope, "dx": goal},
             )
             self.join(goal)
             if slope is not dy:
@@ -52,14 +59,14 @@ class LayerKernels(Traffic):
             slope = goal
         self._free(sources[1:], inner)
 
-    def _saved(self, half: int, inner: Buffer | None) -> dict[str, Pointer]:
-        """Return where a half's kept values lie."""
+    def _saved_places(self, half: int, inner: Buffer | None) -> dict[str, Pointer]:
+        """Return the places of a half's saved values."""
         if inner is None:
             return {}
         return {name: Pointer(inner, offset) for name, offset in self.saved_offsets[half].items()}
 
     def _sources(self, x: Pointer, inner: Buffer | None) -> list[Pointer]:
-        """Return where each half reads from: between halves that is a kept value, or memory for the while."""
+        """Return the place that each half reads from: between halves a saved value, or temporary memory."""
         if inner is None:
             return [x, *(Pointer(self.acts.take()) for _ in self.forward[1:])]
         return [x, *(Pointer(inner, offsets["x"]) for offsets in self.saved_offsets[1:])]

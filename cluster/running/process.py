@@ -1,4 +1,4 @@
-"""What one process of a run holds: its device, the memory it may use, its files, and the plans bound to all of these.
+"""Process of a run: device, memory, files, and bound plans.
 
 All device memory comes from one arena with a cap, in buffers that are handed out and given back by their kind.
 """
@@ -34,9 +34,11 @@ _ROOM = 64  # bytes of a scalar's buffer
 
 @define
 class Report:
-    """What a run took: seconds of each step and the losses; of all steps, bytes read and written by this process,
-    seconds that kernels ran, that sums over a layer's GPUs took with the wait for these, that steps waited for storage,
-    that storage was at work, and that the optimiser took.
+    """Times and traffic of a run.
+
+    It has the seconds and losses of each step; of all steps, bytes read and written by this process, seconds of
+    kernels, of sums over a layer's GPUs with the wait for these, of waiting for storage, of active storage, and of the
+    optimiser.
     """
 
     seconds: list[float] = field(factory=list)
@@ -53,7 +55,7 @@ class Report:
 
 
 class Process:
-    """One process of a run: a stage of a group, on one device, with nothing done yet."""
+    """Process of a run: a stage of a group, on one device."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class Process:
         #: Whether values inside layers are kept for the backward pass.
         self.keeps = plan.training and not self.way.activations.startswith("recompute")
         self.micros = self.model.batch // (self.way.dp * self.way.micro)
-        #: Results that may be on their way to other stages.
+        #: Results that may be in flight to other stages.
         self.unsent = int(sent_ahead(self.micros, self.way.p, self.way.policy == "PR"))
         self.level = RESIDENT.index(self.way.resident)
         self.offload = self.way.activations.endswith("offload")
@@ -143,9 +145,7 @@ class Process:
         self.scalars = {name: self.arena.allocate(_ROOM, "scalars") for name in ("rate", "step", "loss")}
 
     def _lay_out_saved(self) -> None:
-        """Say where the values inside a layer lie that its backward pass needs: each half's own, and what the second
-        half reads.
-        """
+        """Place the values in a layer that its backward pass needs: each half's own, and the second half's input."""
         self.saved_offsets: list[dict[str, int]] = []
         self.saved_bytes = 0
         for half, (plan, names) in enumerate(zip(self.kernels.forward, self.kernels.saved, strict=True)):
@@ -155,7 +155,7 @@ class Process:
                 self.saved_bytes += -(-plan.types[name].nbytes // 256) * 256
 
     def _reserve(self) -> None:
-        """Take the room on the disk that activations need, so that a full disk shows before anything is computed."""
+        """Reserve disk space for activations, so that a full disk is found before anything is computed."""
         if not self.offload:
             return
         kinds = {"inputs": self.boundary}
@@ -171,7 +171,7 @@ class Process:
         self.disk.close()
 
     def places(self, layer: int) -> dict[str, Pointer]:
-        """Return where the parameters of a layer lie in device memory, and what all layers read."""
+        """Return the device memory of a layer's parameters and of common inputs."""
         offsets = self.store.weights.offsets
         return {name: Pointer(self.weights[layer], offset) for name, offset in offsets.items()} | self.fixed
 
@@ -183,20 +183,20 @@ class Process:
         self.report.compute += time.perf_counter() - begin
 
     def join(self, place: Pointer) -> None:
-        """Add an activation up over the GPUs that share a layer."""
+        """Sum an activation over the GPUs that share a layer."""
         begin = time.perf_counter()
         self.engine.join(place, self.elements, self.dtype)
         self.report.exchange += time.perf_counter() - begin
 
     def wait(self, moves: Sequence[Move]) -> None:
-        """Wait until all have moved."""
+        """Wait until all moves are done."""
         begin = time.perf_counter()
         for move in moves:
             move.wait()
         self.report.waiting += time.perf_counter() - begin
 
     def gone(self, key: object) -> None:
-        """Wait until what leaves under a key is gone."""
+        """Wait for the outgoing move under a key."""
         begin = time.perf_counter()
         self.mover.gone(key)
         self.report.waiting += time.perf_counter() - begin

@@ -1,8 +1,7 @@
-"""Running a plan: the schedule's steps in order, with weights that come from storage while layers compute.
+"""Runner of a plan: steps in order, with weights streamed from storage.
 
-At any time three things happen at once, as in the rounds of `cluster/stages.py`: a step computes, what the next one
-needs comes in, what the last one made leaves (`traffic.py`). The kernels are plans of ours, compiled once for all
-layers.
+Three things happen concurrently, as in the rounds of `cluster/stages.py`: a step computes, the inputs of the next one
+arrive, the results of the last one leave (`traffic.py`). The kernels are plans, compiled once for all layers.
 """
 
 from __future__ import annotations
@@ -21,27 +20,30 @@ from .process import Report
 
 
 class Runner(LayerKernels):
-    """One process of a run, step by step."""
+    """Process of a run, step by step."""
 
     # One mini-batch's passes.
 
     def passes(self, number: int) -> None:
-        """Take all micro-batches of a mini-batch through this stage's layers, forward and in training backward."""
+        """Pass all micro-batches of a mini-batch through this stage's layers.
+
+        The passes are forward and in training backward.
+        """
         self._reset()
         steps = list(order(self.layers, self.way, self.stage, self.micros, training=self.plan.training))
-        ahead = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
+        weight_arrivals = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
         self._bring_weights(steps[0].layer, None, number, 1, 1)
         coming = self._fetch(steps[0], None)
         for position, step in enumerate(steps):
-            needed = [*coming, *self._arrived(step.layer)]
+            needed = [*coming, *self._arrival_moves(step.layer)]
             following = steps[position + 1] if position + 1 < len(steps) else None
-            # What the next step would read back at once stays in memory.
+            # Values that the next step would read back at once stay in memory.
             self.turns = following == LayerPass(True, step.layer, step.micro) and self.way.policy == "AR"
             self.adds = adds_to_same(step, following)
-            # The step before is done, so its buffers are free: what comes next queues behind what this step waits for,
-            # and storage does not stand still from one layer to the next.
+            # The step before is done, so its buffers are free: the next transfers queue after those of this step, and
+            # storage is not idle from one layer to the next.
             coming = self._fetch(following, step) if following else []
-            if near := ahead[position]:
+            if near := weight_arrivals[position]:
                 # Parts leave room for activations between them; where these stay in memory, all parts queue at once.
                 part = near.part if self.offload else near.parts
                 self._bring_weights(near.layer, step.layer, number, part, near.parts)
@@ -53,7 +55,7 @@ class Runner(LayerKernels):
         self.sending.clear()
 
     def _input(self, step: LayerPass, number: int) -> HeldBuffer:
-        """Return what a layer reads: from memory, from the batch, from storage (fetched before) or from the stage
+        """Return the input of a layer: from memory, from the batch, from storage (fetched before) or from the stage
         before it.
         """
         key = (step.layer, step.micro)
@@ -92,11 +94,11 @@ class Runner(LayerKernels):
             if layer and (self.way.policy == "AR" or layer - 1 not in self.names):
                 self._store("inputs", (layer, micro), held, self.boundary)
             else:
-                held.release()  # this stage wrote it when it made it; the first layer's comes with the batch again
+                held.release()  # this stage has written it already; the first layer's comes with the batch again
         self._hand_on(step, y, number)
 
     def _hand_on(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
-        """Give a result to the next layer: on this stage, on another, or to the loss."""
+        """Pass a result to the next layer: on this stage, on another, or to the loss."""
         following, key = step.layer + 1, (step.layer + 1, step.micro)
         if following == self.model.layers:
             self._end(step, y, number)
@@ -166,23 +168,27 @@ class Runner(LayerKernels):
             self.leaving_sums.append((name, buffer))
 
     def _sum_gradients(self, buffer: Buffer) -> None:
-        """Add a layer's gradients up over groups; those of parameters that several GPUs hold whole over these first."""
+        """Sum a layer's gradients over groups; those of replicated parameters over the layer's GPUs first."""
         shapes, offsets = self.store.weights.shapes, self.store.weights.offsets
         for name in held_whole(self.model) if self.way.wp > 1 else ():
             self.engine.join(Pointer(buffer, offsets[name]), math.prod(shapes[name]), self.dtype)
         self.engine.sum(Pointer(buffer), self.store.elements, self.dtype)
 
-    # What a user calls.
+    # Entry points.
 
     def infer(self, number: int = 0) -> dict[int, Array]:
-        """Take one mini-batch through the model; the last stage returns results by micro-batch, the others nothing."""
+        """Pass one mini-batch through the model.
+
+        The last stage returns results by micro-batch, the others nothing.
+        """
         with self._step():
             self.passes(number)
         return self.outputs
 
     def train(self, steps: int, rate: float = 1e-3) -> Report:
-        """Train until `steps` steps are done in all, beginning after the last one that a folder's earlier runs
-        finished.
+        """Train until `steps` steps are done in all.
+
+        Training begins after the last step that a folder's earlier runs finished.
         """
         while self.done < steps:
             with self._step():
@@ -194,19 +200,19 @@ class Runner(LayerKernels):
                 self.updates.step(self.done, rate)
                 self.disk.sync()
                 self.report.optimiser += time.perf_counter() - begin
-                self.engine.least(0)  # nobody says that a step is finished before all are
+                self.engine.least(0)  # no process records a finished step before all have finished it
                 self.done += 1
                 self.store.finish(self.stage, self.done)
             self.report.losses.append(self.engine.total(self.lost))
         return self.report
 
-    def _step(self) -> _Timed:
+    def _step(self) -> _StepTimer:
         self._begin()
-        return _Timed(self)
+        return _StepTimer(self)
 
 
-class _Timed:
-    """Times a step, and counts what it moved."""
+class _StepTimer:
+    """Timer of a step, which also counts its traffic."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner

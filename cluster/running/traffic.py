@@ -1,7 +1,7 @@
-"""What moves while layers compute: weights, activations and gradients, between storage and device memory, and values to
-other stages.
+"""Transfers while layers compute: weights, activations and gradients.
 
-`Traffic` begins movements and knows when buffers are free again; when each is due, the `Runner` says.
+They go between storage and device memory, and to other stages. `Traffic` starts transfers and frees buffers; the
+`Runner` decides when each is due.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ from .process import Process
 
 
 class Traffic(Process):
-    """A process whose values come and go."""
+    """Process with transfers."""
 
     def _begin(self) -> None:
-        """Forget what earlier steps left in storage and on its way there."""
+        """Forget the stored and outgoing values of earlier steps."""
         self.stored: set[object] = set()
         self.leaving: list[tuple[tuple[str, int, int], HeldBuffer]] = []
         self.leaving_sums: list[tuple[tuple[str, int], Buffer]] = []
 
     def _reset(self) -> None:
-        """Forget the values of the mini-batch before."""
+        """Forget the values of the previous mini-batch."""
         self.inputs: dict[tuple[int, int], HeldBuffer] = {}
         self.grads: dict[tuple[int, int], HeldBuffer] = {}
         self.inner: dict[tuple[int, int], HeldBuffer] = {}
         self.sums.clear()
         self.sending: list[tuple[Callable[[], None], HeldBuffer]] = []
         self.outputs: dict[int, Array] = {}
-        self.begun: dict[int, int] = {}  # bytes of weights on their way, of layers that have not computed yet
+        self.begun: dict[int, int] = {}  # bytes of weights in flight, of layers that have not computed yet
         self.arriving: dict[int, list[Move]] = {}
         self.lost = 0.0
 
     def _fetch(self, step: LayerPass, before: LayerPass | None) -> list[Move]:
-        """Begin to bring what a step needs from storage besides weights; the buffers that it goes to are free while
-        `before` computes.
-        """
+        """Start to fetch a step's inputs besides weights; the target buffers are free while `before` computes."""
         moves: list[Move] = []
         key, pr = (step.layer, step.micro), self.way.policy == "PR"
         first = step.layer == 0
@@ -81,8 +79,10 @@ class Traffic(Process):
         return (self.names.index(layer) * self.micros + micro) * paged(nbytes)
 
     def _bring_weights(self, layer: int, before: int | None, number: int, part: int, parts: int) -> None:
-        """Begin to bring the first `part` of so many parts of a layer's weights, as far as that has not begun; where
-        weights stay in memory, those of all layers. `before` is the layer that computes meanwhile.
+        """Start to fetch the first `part` of so many parts of a layer's weights, without those already started;
+        resident weights of all layers.
+
+        `before` is the layer that computes meanwhile.
         """
         generation = number % 2 if self.plan.training else 0
         if self.generation != generation:
@@ -99,13 +99,13 @@ class Traffic(Process):
         for each in self.begun:
             self._bring_pieces(each, generation, part, parts)
 
-    def _arrived(self, layer: int) -> list[Move]:
-        """Return what a layer's weights are waited for by."""
+    def _arrival_moves(self, layer: int) -> list[Move]:
+        """Return the moves that a layer's weights wait for."""
         self.begun.pop(layer, None)
         return self.arriving.pop(layer, [])
 
     def _bring_pieces(self, layer: int, generation: int, part: int, parts: int) -> None:
-        """Begin to bring what is missing of the first parts of a layer's weights, in whole pieces."""
+        """Start to fetch the missing pieces of the first parts of a layer's weights, in whole pieces."""
         made = self.store.weights
         begin, end = self.begun[layer], min(made.nbytes, -(-made.nbytes * part // (parts * PIECE)) * PIECE)
         if end > begin:
@@ -114,12 +114,15 @@ class Traffic(Process):
         self.begun[layer] = max(begin, end)
 
     def _free_weights(self, before: int | None) -> None:
-        """Give back the memory of all layers' weights but those of one."""
+        """Free the memory of all layers' weights but those of one."""
         for old in [each for each in self.weights if each != before]:
             self.weight_slots.give(self.weights.pop(old))
 
     def move_weights(self, layer: int, place: Pointer | None = None, generation: int = 0) -> Move:
-        """Begin to bring a layer's weights to a place, by default to the buffer that it has."""
+        """Start to fetch a layer's weights.
+
+        They go to `place`, by default to the layer's buffer.
+        """
         made = self.store.weights
         path = self.store.path("weights", layer, generation)
         return self.mover.fetch(path, made.start, made.nbytes, place or Pointer(self.weights[layer]))
@@ -134,7 +137,7 @@ class Traffic(Process):
         *,
         only_pr: bool = False,
     ) -> None:
-        """Keep a value in memory, or move it to storage where the plan says so."""
+        """Keep a value in memory, or move it to storage, as the plan requires."""
         if self.offload and (not only_pr or self.way.policy == "PR"):
             self._store(kind, key, held, nbytes)
         else:
@@ -149,15 +152,15 @@ class Traffic(Process):
         self.stored.add((*name, "stored"))
         self.leaving.append((name, held))
 
-    def _settle(self, most: int = 1) -> None:
-        """Wait until at most so many buffers are on their way out, and free the others."""
-        while len(self.leaving) > most:
+    def _settle(self, limit: int = 1) -> None:
+        """Wait until at most so many buffers are outgoing, and free the others."""
+        while len(self.leaving) > limit:
             name, held = self.leaving.pop(0)
             self.gone(name)
             held.release()
 
-    def _settle_sums(self, most: int = 0) -> None:
-        while len(self.leaving_sums) > most:
+    def _settle_sums(self, limit: int = 0) -> None:
+        while len(self.leaving_sums) > limit:
             name, buffer = self.leaving_sums.pop(0)
             self.gone(name)
             self.sum_slots.give(buffer)

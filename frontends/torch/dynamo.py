@@ -23,10 +23,9 @@ from ...ir import CutsError, UsageError
 from .autograd import TracedLater, through_autograd
 from .captured import Captured, Ends, UncompiledWarning
 from .devices import check_devices, device_of
-from .direct import is_direct
 from .dynamic import by_shape, is_dynamic
 from .frozen import FrozenFunction
-from .held import frozen_places, held_inputs, own_numbers
+from .held import frozen_places, held_inputs, is_direct, own_numbers
 from .load import graph_of_nodes
 from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
 from .recurrent import ForeignLayerError, compile_layers, layers_apart

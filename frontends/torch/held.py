@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.schemas import OutputType
+
+#: What says that a graph has something for a wrapper to do, besides what inputs and outputs say of themselves.
+_WORK = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
+         "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
+#: Tensors that are nothing else; wrappers take others apart.
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
 
 #: What PyTorch's autograd calls the inputs of the graphs that it makes of a captured one: by their number, from 1 where
 #: there is a backward graph, from 0 where there is none.
@@ -72,3 +80,18 @@ def _written() -> frozenset[int]:
     facts = getattr(context, "fw_metadata", None)
     inputs = enumerate(getattr(facts, "input_info", ()))
     return frozenset(number for number, about in inputs if about.mutates_data or about.mutates_metadata)
+
+
+def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
+    """Whether the graph that is being compiled, which autograd made of a captured one, may take the captured graph's
+    arguments and give its results itself, without autograd's wrapper: that gives views their bases, writes changes back
+    to inputs, and takes as long as launching a plan does.
+    """
+    facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    if facts is None or len(places) != len(arguments) or has_backward(graph):
+        return False
+    written = any(about.mutates_data or about.mutates_metadata for about in facts.input_info)
+    new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
+    plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN for a in arguments)
+    return new and plain and not written and not any(getattr(facts, name, None) for name in _WORK)

@@ -27,6 +27,7 @@ from ...ir import (
 )
 from ...ops import Registry
 from ...ops.gradient import Gradients
+from .scalars import Number, filled, wrapped
 
 DTYPES = {
     torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16,
@@ -171,7 +172,7 @@ class Reader:
         data = np.asarray(array)
         if dtype is not None:
             with np.errstate(over="ignore"):
-                data = data.astype(dtype.numpy)  # a number beyond the range of integers wraps, as in PyTorch
+                data = data.astype(dtype.numpy)
         found = dtype_of_numpy(data.dtype)
         assert found is not None, data.dtype
         name = self.fresh(hint or f"{self.origin}.const")
@@ -232,8 +233,23 @@ class Reader:
         """Return zeros of a value's type."""
         return self.constant(np.broadcast_to(np.zeros((), self.types[value].dtype.numpy), self.shape(value)))
 
+    def number(
+        self,
+        value: Number,
+        dtype: DType,
+        shape: Sequence[int] = (),
+        convert: Callable[[Number, torch.dtype], torch.Tensor] = filled,
+    ) -> Value:
+        """Return a number, repeated over a shape, in an element type, converted as `scalars` says.
+
+        Raises `GraphError` where PyTorch refuses the conversion.
+        """
+        return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
+
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or a number as a value of an element type."""
+        if isinstance(value, (int, float)):
+            return self.number(value, dtype, convert=wrapped)
         if not isinstance(value, Value):
             return self.constant(value, dtype=dtype)
         return self.cast(value, dtype)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .devices import KINDS
-from .direct import PLAIN
+from .held import PLAIN
 from .reader import array_of
 
 #: Arguments that are told as they are written; subclasses of these may mean more.

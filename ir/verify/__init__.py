@@ -1,4 +1,4 @@
-"""Is a program what its level of IR says it is? A verifier for each level, each a list of named checks."""
+"""Verifiers: lists of named checks, one list for each level of IR."""
 
 from .graph import MAX_ELEMENTS, Infer, find_cycle, type_problem, verify_graph, violations
 from .kernel import kernel_violations

@@ -1,6 +1,6 @@
-"""The verifier of data-flow graphs: a list of named checks on the roots of a phase, each stating one invariant.
+"""Verifier of data-flow graphs: named checks on a phase's roots.
 
-A check yields what is wrong in words; `ir.verify.kernel` says of which phase.
+Each check states one invariant and yields violations in words; `ir.verify.kernel` adds the phase.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ WIDTHS = (1, 2, 4, 8, 16)
 
 
 def check_functions_applied(roots: Sequence[Root]) -> Iterator[str]:
-    """Every function is one of the table and has as many operands as that says."""
+    """Every function is in the table and has its number of operands."""
     for node in post_order(roots):
         if isinstance(node, Op) and (node.fn not in FUNCTIONS or FUNCTIONS[node.fn].arity != len(node.args)):
             yield f"{node.fn} of {len(node.args)} operands is no function"
 
 
 def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
-    """The operands of a function have one type, the condition of `select` is a bool, and a result has the type the
-    table gives it.
+    """The operands of a function have one type.
+
+    The condition of `select` is a bool, and a result has the type of the table.
     """
     for node in post_order(roots):
         if isinstance(node, Test) and node.dtype is not DType.BOOL:
@@ -59,8 +60,9 @@ def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
-    """What is stored or kept has the type of its place; what is accumulated that of its accumulator, or one held in
-    it.
+    """Stored and kept values have the type of their place.
+
+    Accumulated values have the type of their accumulator, or one held in it.
     """
     for root in roots:
         values = (
@@ -77,15 +79,17 @@ def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
-    """What accumulates repeats a function of two values."""
+    """Every combiner of an accumulation is a function of two values."""
     for root in roots:
         if isinstance(root, (Accumulate, LaneReduce)) and root.combine not in VALUE_COMBINERS:
             yield f"'{root.combine}' combines nothing"
 
 
 def check_atoms_known(roots: Sequence[Root]) -> Iterator[str]:
-    """An atom is one of the table; its operands have the type that it multiplies, or are registers full of them, and
-    what it adds to has the type that it adds in.
+    """Every matrix instruction is one of the table.
+
+    Its operands have the type that it multiplies, or are registers full of them, and its accumulator has the type that
+    it adds in.
     """
     for root in roots:
         if not isinstance(root, AtomAccumulate):
@@ -120,7 +124,10 @@ def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_vectors_whole(roots: Sequence[Root]) -> Iterator[str]:
-    """A wide store moves 1, 2, 4, 8 or 16 elements to a place that is a multiple of as many."""
+    """A wide store moves 1, 2, 4, 8 or 16 elements, aligned.
+
+    The place is a multiple of their number.
+    """
     for root in roots:
         if isinstance(root, WideStore):
             width = len(root.values)
@@ -129,7 +136,7 @@ def check_vectors_whole(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
-    """Indices that are values have an integer or float type that holds them; loads are of a space that there is."""
+    """Indices as values are not bools; loads are of an existing space."""
     for node in post_order(roots):
         if isinstance(node, IndexNode) and node.dtype is DType.BOOL:
             yield f"index {node.index.text} as a bool"

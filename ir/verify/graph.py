@@ -1,4 +1,4 @@
-"""The verifier of graph IR: a list of named checks, each stating one invariant.
+"""Verifier of graph IR: named checks, each of one invariant.
 
 A check yields every violation it finds; `verify_graph` runs all of them and reports everything at once. Types are
 compared with the declarations through an inference function that the caller gives, so that this module knows no
@@ -34,7 +34,10 @@ def check_limits(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
-    """Every name can be written to a file: it holds no half of a surrogate pair."""
+    """Every name can be written to a file.
+
+    It holds no half of a surrogate pair.
+    """
     names = (graph.name, *graph.types, *(name for node in graph.nodes for name in (node.name, node.op, node.origin)))
     for name in names:
         if any("\ud800" <= c <= "\udfff" for c in name):
@@ -42,7 +45,10 @@ def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
 
 
 def type_problem(type_: TensorType) -> str:
-    """Return what makes a type illegal (rank, a negative extent, too many elements), or an empty text."""
+    """Return the fault of an illegal type, or an empty text.
+
+    Faults are the rank, a negative extent, and too many elements.
+    """
     if len(type_.shape) > MAX_RANK:
         return f"expected at most {MAX_RANK} axes, found {len(type_.shape)}"
     if any(extent < 0 for extent in type_.shape):
@@ -53,7 +59,10 @@ def type_problem(type_: TensorType) -> str:
 
 
 def check_types_legal(graph: Graph) -> Iterator[VerifyError]:
-    """Every type has at most 8 axes, no negative extents and fewer than 2^31 elements."""
+    """Every type has valid rank, extents and size.
+
+    At most 8 axes, no negative extents and fewer than 2^31 elements.
+    """
     for value, type_ in graph.types.items():
         if problem := type_problem(type_):
             yield VerifyError(f"value {quote(value)}: {problem}")
@@ -69,7 +78,10 @@ def check_node_names_unique(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_values_defined_once(graph: Graph) -> Iterator[VerifyError]:
-    """Every value has one definition: an input, a constant or an output of one node."""
+    """Every value has one definition.
+
+    It is an input, a constant or an output of one node.
+    """
     sources: dict[str, list[str]] = {}
     for value in graph.inputs:
         sources.setdefault(value, []).append("the graph's inputs")
@@ -91,7 +103,7 @@ def check_nodes_have_outputs(graph: Graph) -> Iterator[VerifyError]:
 
 
 def find_cycle(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes of one cycle in the order of data flow, or nothing where there is none."""
+    """Return the nodes of one cycle in data-flow order, or nothing."""
     producer = {value: node for node in nodes for value in node.outputs}
     done: set[int] = set()
     for root in nodes:
@@ -132,8 +144,9 @@ def check_no_cycles(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_values_defined_before_use(graph: Graph) -> Iterator[VerifyError]:
-    """A node reads only inputs, constants and values of nodes before it (a cycle, which no order mends, is another
-    check's).
+    """A node reads only inputs, constants and values of nodes before it.
+
+    A cycle, which no order mends, belongs to another check.
     """
     later = {value for node in graph.nodes for value in node.outputs}
     cyclic = bool(find_cycle(graph.nodes))
@@ -159,8 +172,9 @@ def check_outputs_defined(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_values_typed(graph: Graph, unknown: Container[str] = ()) -> Iterator[VerifyError]:
-    """Every defined value has a type, and every typed value is defined; `unknown` values lack one because of another
-    fault.
+    """Every defined value has a type, and every typed value a definition.
+
+    `unknown` values lack one because of another fault.
     """
     defined = dict.fromkeys(
         (*graph.inputs, *graph.constants, *(value for node in graph.nodes for value in node.outputs))
@@ -174,7 +188,7 @@ def check_values_typed(graph: Graph, unknown: Container[str] = ()) -> Iterator[V
 
 
 def check_constants_typed(graph: Graph) -> Iterator[VerifyError]:
-    """The array of a constant has the element type and shape of the constant's type."""
+    """The array of a constant has the constant's element type and shape."""
     for value, array in graph.constants.items():
         type_ = graph.types.get(value)
         if type_ is not None and (dtype_of_numpy(array.dtype) != type_.dtype or array.shape != type_.shape):
@@ -183,7 +197,7 @@ def check_constants_typed(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_state(graph: Graph) -> Iterator[VerifyError]:
-    """Every tensor of state has an input and an output of its own.
+    """Every state tensor has an input and output of its own.
 
     Both have the type of its initial value.
     """
@@ -201,7 +215,7 @@ def check_state(graph: Graph) -> Iterator[VerifyError]:
 
 
 def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[VerifyError]:
-    """Every node's outputs have the types that the declaration of its operation derives from the inputs."""
+    """Every node's outputs have the types derived from its declaration."""
     for node in graph.nodes:
         operands = [None if v is None else graph.types.get(v) for v in node.inputs]
         untyped = any(v is not None and t is None for v, t in zip(node.inputs, operands, strict=True))
@@ -216,7 +230,7 @@ def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[Veri
 
 
 def compare_types(node: Node, expected: Sequence[TensorType], types: Mapping[str, TensorType]) -> Iterator[VerifyError]:
-    """Yield the disagreements between the derived types of a node's outputs and the recorded ones."""
+    """Yield the differences between derived and recorded types of a node."""
     where = f"node {quote(node.name)} ({node.op})"
     if len(expected) != len(node.outputs):
         yield VerifyError(f"{where}: expected {len(expected)} outputs, found {len(node.outputs)}", node.span)
@@ -248,10 +262,10 @@ CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
 
 
 def violations(graph: Graph, infer: Infer | None = None) -> Iterable[VerifyError]:
-    """Yield every broken invariant of a graph; types are compared with the declarations where `infer` is given.
+    """Yield every broken invariant of a graph.
 
-    What disagrees with its declaration comes first: an operation that is none leaves its results, and all that depend
-    on them, without types, and of those nothing is said.
+    Types are compared with the declarations where `infer` is given. Violations of declarations come first: an unknown
+    operation leaves its results, and all that depend on them, without types, and these are not reported.
     """
     wrong = [] if infer is None else list(check_types_follow_declarations(graph, infer))
     yield from wrong
@@ -280,6 +294,6 @@ def _fits(node: Node, graph: Graph, infer: Infer) -> bool:
 
 
 def verify_graph(graph: Graph, infer: Infer | None = None) -> Graph:
-    """Return the graph if every invariant holds, else raise all violations at once."""
+    """Return a valid graph, else raise all violations at once."""
     raise_all(list(violations(graph, infer)))
     return graph

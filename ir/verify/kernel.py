@@ -1,8 +1,8 @@
-"""The verifier of kernels, over blocks and over threads: a list of named checks, each stating one invariant.
+"""Verifier of kernels, over blocks and over threads.
 
-A check yields every violation it finds; `verify_kernel` runs all of them, on the data-flow graph of each phase too, and
-reports everything at once. Races in shared memory are found by walking the phases, which is another matter:
-`check_barriers`.
+It is a list of named checks, each stating one invariant. A check yields every violation it finds; `verify_kernel` runs
+all of them, on the data-flow graph of each phase too, and reports everything at once. Races in shared memory are found
+by walking the phases, which is another matter: `check_barriers`.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def check_nothing_read_is_written(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
-    """Loads are of what the kernel reads, of its constants, or of shared buffers, stores to what it writes, or to
-    shared buffers.
+    """Accesses are of the kernel's tensors, constants, tables or shared buffers.
 
-    What an index reads is a tensor that the kernel reads, or a table.
+    Loads are of read tensors, constants and shared buffers, stores of written tensors and shared buffers. An index
+    reads a read tensor, or a table.
     """
     shared = {b.name for b in kernel.shared}
     loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
@@ -107,12 +107,14 @@ def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
-    """Every variable is one of the launch, of a definition before it, of a loop around it, or of the phase itself; what
-    a loop ends at is a definition.
+    """Every variable is bound.
+
+    It belongs to the launch, to a definition before it, to a loop around it, or to the phase itself; the end of a loop
+    is a definition.
     """
     known = {Var("blk", kernel.blocks), Var("tid", kernel.threads)}
     for define in kernel.defines:
-        yield from _loose(f"definition of {define.var.name}", define.value, known)
+        yield from _unbound(f"definition of {define.var.name}", define.value, known)
         known.add(define.var)
     ends = {loop.until for loop in loops(kernel.items) if loop.until is not None}
     for end in sorted(v.name for v in ends - known):
@@ -122,14 +124,14 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
         outside = {*known, *place.loops}
         own = outside | {*phase.unrolled}
         for guard in phase.when:
-            yield from _loose(place.words, guard.index, outside)
+            yield from _unbound(place.words, guard.index, outside)
         for share in phase.shares:
             for index in (share.value, share.register, *(g.index for g in share.valid)):
-                yield from _loose(place.words, index, own)
+                yield from _unbound(place.words, index, own)
         own |= {s.var for s in phase.shares} | _axes_of(phase)
         for node in post_order(phase.roots):
             for index in own_indices(node):
-                yield from _loose(place.words, index, own | _bound_by(node))
+                yield from _unbound(place.words, index, own | _bound_by(node))
 
 
 def _bound_by(node: DfgNode) -> set[Var]:
@@ -141,7 +143,7 @@ def _bound_by(node: DfgNode) -> set[Var]:
 
 
 def _axes_of(phase: Phase) -> set[Var]:
-    """Return what accumulations and windows of a phase range over."""
+    """Return the variables that accumulations and windows of a phase range over."""
     found: set[Var] = set()
     for node in post_order(phase.roots):
         found |= (
@@ -150,14 +152,15 @@ def _axes_of(phase: Phase) -> set[Var]:
     return found
 
 
-def _loose(where: str, index: Index, known: set[Var]) -> Iterator[VerifyError]:
+def _unbound(where: str, index: Index, known: set[Var]) -> Iterator[VerifyError]:
     if names := sorted(v.name for v in variables(index) - known if v.extent > 1):
         yield VerifyError(f"{where}: nothing binds {', '.join(names)} in {index.text}")
 
 
 def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
-    """Registers of reductions and of operands are set before anything adds to them or reads them, in the order of the
-    phases.
+    """Registers are set before they are added to or read.
+
+    This holds for reductions and operands, in the order of the phases.
     """
     ready: set[str] = set()
     for phase in phases(kernel.items):
@@ -172,8 +175,10 @@ def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_registers_read(kernel: Kernel) -> Iterator[VerifyError]:
-    """What a phase keeps in registers is read before another phase sets them, in the order of the phases: two phases
-    that keep something for later under one name leave what the second kept to both readers.
+    """Registers are read before another phase sets them again.
+
+    This holds in the order of the phases: of two phases that write one name for later readers, both readers would see
+    the second value.
     """
     unread: dict[str, Phase] = {}
     for phase in phases(kernel.items):
@@ -191,7 +196,7 @@ def check_registers_read(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
-    """The data-flow graph of each phase keeps the invariants of its own level."""
+    """The data-flow graph of each phase satisfies its own checks."""
     for phase in phases(kernel.items):
         for check in DFG_CHECKS:
             for problem in check(phase.roots):
@@ -199,7 +204,7 @@ def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
-    """Nothing is left of how threads share a block: no shares, and registers are numbered as a thread holds them."""
+    """A kernel over threads has no shares, and valid register numbers."""
     shapes: dict[str, tuple[int, ...]] = {}
     for phase in phases(kernel.items):
         if phase.shares:
@@ -218,7 +223,7 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
 
 Check: TypeAlias = Callable[[Kernel], Iterator[VerifyError]]
 
-#: What holds for kernels over blocks and over threads.
+#: Checks of kernels over blocks and over threads.
 CHECKS: tuple[Check, ...] = (
     check_launch_possible,
     check_nothing_read_is_written,
@@ -229,10 +234,10 @@ CHECKS: tuple[Check, ...] = (
     check_registers_read,
     check_graphs,
 )
-#: What besides holds once each thread's share is cut out.
+#: Checks of kernels over threads.
 THREAD_CHECKS: tuple[Check, ...] = (*CHECKS, check_threads_alone)
 
 
 def kernel_violations(kernel: Kernel, threads: bool = False) -> list[VerifyError]:
-    """Return every broken invariant of a kernel over blocks, or of one over threads."""
+    """Return every broken invariant of a kernel over blocks or threads."""
     return [error for check in (THREAD_CHECKS if threads else CHECKS) for error in check(kernel)]

@@ -1,4 +1,4 @@
-"""The verifier of index IR: a list of named checks on programs, each stating one invariant.
+"""Verifier of index IR: named checks on programs, each of one invariant.
 
 A check yields every violation it finds; `verify_program` runs all of them and reports everything at once.
 """
@@ -45,8 +45,9 @@ def check_given_tensors_not_written(program: Program) -> Iterator[VerifyError]:
 
 
 def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError]:
-    """No statement reads the tensor that it writes, neither as a value nor in an index: its elements have no order but
-    that of a step.
+    """No statement reads the tensor that it writes.
+
+    This holds for values and for indices: its elements have no order but that of a step.
     """
     for number, statement in enumerate(program.statements):
         if statement.target in statement.tensors_read and statement.step is None:
@@ -56,8 +57,10 @@ def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError
 
 
 def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]:
-    """Every read is of an input, of a table, or of a tensor that earlier statements wrote, and that no later one
-    writes; for what a recurrence itself writes see `check_turns_in_order`.
+    """Every read is of a tensor that is complete.
+
+    It is an input, a table, or a tensor that earlier statements wrote and no later one writes; for tensors that a
+    recurrence itself writes see `check_turns_in_order`.
     """
     writers: dict[str, list[int]] = {}
     for number, statement in enumerate(program.statements):
@@ -65,26 +68,26 @@ def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]
     ends = _ends(program)
     given = {*program.inputs, *program.constants}
     for number, statement in enumerate(program.statements):
-        for element in _looked_at(statement):
+        for element in _elements_read(statement):
             if element.tensor in given or element.tensor == statement.target:
                 continue
             last = ends[number] if statement.step is not None else number
             others = writers.get(element.tensor, [])
-            late = (n for n in others if n >= last and _may_meet(program.statements[n].write, element.indices))
-            if others and next(late, None) is None:
+            later = (n for n in others if n >= last and _may_overlap(program.statements[n].write, element.indices))
+            if others and next(later, None) is None:
                 continue
             why = "before it is written" if others else "that nothing writes"
             yield VerifyError(f"{_words(number, statement)} reads {quote(element.tensor)} {why}", statement.span)
 
 
-def _looked_at(statement: Statement) -> list[AddressedElement]:
+def _elements_read(statement: Statement) -> list[AddressedElement]:
     """Return the elements that a statement reads; of several in the same rows one."""
     found = {(e.tensor, e.indices[:1]): e for e in elements(statement.body)}
     return list(found.values())
 
 
-def _may_meet(written: tuple[Index, ...], read: tuple[Index, ...]) -> bool:
-    """Whether the rows that are written and those that are read have some in common."""
+def _may_overlap(written: tuple[Index, ...], read: tuple[Index, ...]) -> bool:
+    """Return whether written and read rows overlap."""
     if not written or not read:
         return True
     (low, high), (first, last) = written[0].bounds(), read[0].bounds()
@@ -92,7 +95,7 @@ def _may_meet(written: tuple[Index, ...], read: tuple[Index, ...]) -> bool:
 
 
 def _ends(program: Program) -> list[int]:
-    """Return for each statement the number behind the last one of its recurrence."""
+    """Return for each statement the number after the last one of its recurrence."""
     found: list[int] = []
     for _, run in runs(program.statements):
         found += [len(found) + len(run)] * len(run)
@@ -100,7 +103,10 @@ def _ends(program: Program) -> list[int]:
 
 
 def check_steps_are_axes(program: Program) -> Iterator[VerifyError]:
-    """The step of a statement is one of its axes, and one recurrence has a step of its own."""
+    """A step is an axis of its statement.
+
+    One recurrence has a step of its own.
+    """
     seen: set[Var] = set()
     for step, run in runs(program.statements):
         if step is not None and step in seen:
@@ -112,8 +118,10 @@ def check_steps_are_axes(program: Program) -> Iterator[VerifyError]:
 
 
 def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
-    """What a turn of a recurrence reads of what the recurrence writes, an earlier turn wrote, or an earlier statement
-    of the same turn; the first turns may read what was written before.
+    """A step of a recurrence reads only elements that are written.
+
+    They are written at an earlier step, or by an earlier statement of the same step; the first steps may read elements
+    written before the recurrence.
     """
     number = 0
     for step, run in runs(program.statements):
@@ -131,7 +139,7 @@ def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
 
 
 def _in_order(source: Statement, indices: tuple[Index, ...], step: Var, before: bool) -> bool:
-    """Whether an element that a turn reads is written by an earlier one, by the same one `before`, or by none."""
+    """Return whether an element read at a step is written at an earlier one, at the same one `before`, or never."""
     for written, index in zip(source.write, indices, strict=True):
         try:
             (factor, at), (others, place) = pace(written, step), pace(index, step)
@@ -147,7 +155,10 @@ def _in_order(source: Statement, indices: tuple[Index, ...], step: Var, before: 
 
 
 def check_results_written_once(program: Program) -> Iterator[VerifyError]:
-    """Every element of a result or an intermediate is written once: writes are injective, and their numbers add up."""
+    """Every element of a result or an intermediate is written once.
+
+    Writes are injective, and their numbers add up.
+    """
     written: Counter[str] = Counter()
     for statement in program.statements:
         if not statement.into:
@@ -162,8 +173,9 @@ def check_results_written_once(program: Program) -> Iterator[VerifyError]:
 
 
 def check_writes_injective(program: Program) -> Iterator[VerifyError]:
-    """Every write is in bounds, and takes different values of the axes to different elements, unless what arrives at
-    one is combined; only then data may say where.
+    """Every write is in bounds and injective, or combines its values.
+
+    Only combined values may have their place in data.
     """
     for number, statement in enumerate(program.statements):
         type_ = program.tensors.get(statement.target)
@@ -182,7 +194,10 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
 
 
 def check_variables_bound(program: Program) -> Iterator[VerifyError]:
-    """A body mentions the statement's own variables, a write its axes, and no name means two of them."""
+    """A body mentions its statement's variables, a write its axes.
+
+    No name means two of them.
+    """
     for number, statement in enumerate(program.statements):
         own = (*statement.axes, *statement.reduce)
         loose = {v for v in expr_variables(statement.body) - set(own) if v.extent > 1}
@@ -196,8 +211,9 @@ def check_variables_bound(program: Program) -> Iterator[VerifyError]:
 
 
 def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
-    """A statement has reduced axes exactly where it has a combiner, which is one of the table; what arrives is combined
-    by a reduction of values, and is none itself.
+    """A statement has reduced axes exactly where it has a known combiner.
+
+    Arriving values are combined by a reduction of values, and are no reduction themselves.
     """
     for number, statement in enumerate(program.statements):
         if bool(statement.reduce) != (statement.combine is not None):
@@ -213,8 +229,9 @@ def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
 
 
 def check_values_typed(program: Program) -> Iterator[VerifyError]:
-    """A body has the element type of its target (an integer for positions), and no function mixes the types of its
-    operands.
+    """A body has the element type of its target.
+
+    Positions are integers, and no function mixes the types of its operands.
     """
     for number, statement in enumerate(program.statements):
         if any(t not in program.tensors for t in (statement.target, *statement.tensors_read)):
@@ -234,7 +251,10 @@ def check_values_typed(program: Program) -> Iterator[VerifyError]:
 
 
 def mixed_types(expr: Expr, tensors: Mapping[str, TensorType]) -> Iterator[str]:
-    """Yield what is wrong with the operands of the functions in an expression: their number, or types that differ."""
+    """Yield faulty operands of functions in an expression.
+
+    Faults are their number, or types that differ.
+    """
     types: dict[int, DType] = {}
     for node in distinct(expr):
         if not isinstance(node, Call):
@@ -251,7 +271,10 @@ def mixed_types(expr: Expr, tensors: Mapping[str, TensorType]) -> Iterator[str]:
 
 
 def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:
-    """Every element that is read exists: the ranges of variables prove it, or a guard of the read says it."""
+    """Every element that is read exists.
+
+    The ranges of variables prove it, or a guard of the read.
+    """
     for number, statement in enumerate(program.statements):
         if any(v.extent == 0 for v in (*statement.axes, *statement.reduce)):
             continue
@@ -263,7 +286,10 @@ def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:
 
 
 def misplaced(where: str, type_: TensorType, element: AddressedElement) -> Iterator[VerifyError]:
-    """Yield what is wrong with the place of an element: the number of its indices, or one that may leave its axis."""
+    """Yield the faults of an element's place.
+
+    Faults are the number of its indices, or an index that may leave its axis.
+    """
     if len(element.indices) != len(type_.shape):
         yield VerifyError(f"{where}: expected {len(type_.shape)} indices, found {len(element.indices)}")
         return
@@ -274,7 +300,7 @@ def misplaced(where: str, type_: TensorType, element: AddressedElement) -> Itera
 
 Check: TypeAlias = Callable[[Program], Iterator[VerifyError]]
 
-#: What holds for any statements over typed tensors, those of one kernel included.
+#: Checks of any statements over typed tensors, those of one kernel included.
 STATEMENT_CHECKS: tuple[Check, ...] = (
     check_tensors_typed,
     check_given_tensors_not_written,
@@ -288,11 +314,11 @@ STATEMENT_CHECKS: tuple[Check, ...] = (
     check_values_typed,
     check_reads_in_bounds,
 )
-#: What besides holds for a whole program.
+#: Checks of a whole program.
 CHECKS: tuple[Check, ...] = (*STATEMENT_CHECKS, check_results_written_once)
 
 
 def verify_program(program: Program) -> Program:
-    """Return the program if every invariant holds, else raise a `VerifyError` for each violation at once."""
+    """Return a valid program, else raise a `VerifyError` for each violation."""
     raise_all([error for check in CHECKS for error in check(program)])
     return program

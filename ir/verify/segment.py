@@ -1,4 +1,4 @@
-"""The verifier of fused groups in normal form: a list of named checks, each stating one invariant.
+"""Verifier of fusion groups in normal form: named checks of invariants.
 
 A check yields every violation it finds; `verify_group` runs all of them and reports everything at once.
 """
@@ -47,10 +47,10 @@ def check_tensors_typed(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
-    """Every read is of an input, of a table, of a reduction before it in its segment, or of what an earlier segment put
-    in shared memory.
+    """Every read has a source.
 
-    So nothing reads what it writes. What an index reads lies in global memory.
+    Sources are inputs, tables, earlier reductions of the segment, and shared tensors of earlier segments. So no part
+    reads its own result. Tensors in indices lie in global memory.
     """
     given = {*group.inputs, *group.constants}
     for number, segment in enumerate(group.segments):
@@ -61,7 +61,7 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
             where = f"segment {number}, {quote(_name(part))}"
             for tensor in (t for t in tensors_read(part.body) if t not in known):
                 yield VerifyError(f"{where} reads {quote(tensor)}, which nothing before it computes")
-            written = [i for index in _written(part) for i in indirects(index)]
+            written = [i for index in _write_indices(part) for i in indirects(index)]
             for indirect in (i for i in (*expr_indirects(part.body), *written) if i.tensor not in given):
                 yield VerifyError(f"{where}: an index reads {quote(indirect.tensor)}, which is not in global memory")
             if isinstance(part, Reduction):
@@ -69,18 +69,22 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_writes_have_places(group: FusedGroup) -> Iterator[VerifyError]:
-    """Outputs of segments are outputs of the group or shared, all of these are written, and none is given besides."""
+    """Outputs of segments are outputs of the group or shared.
+
+    All of these are written, and none is an input too.
+    """
     written = {o.tensor for s in group.segments for o in s.outputs}
     wanted = {*group.outputs, *group.shared}
     for tensor in sorted(written ^ wanted):
-        yield VerifyError(f"{quote(tensor)} is {'written for nobody' if tensor in written else 'never written'}")
+        yield VerifyError(f"{quote(tensor)} is {'written for no reader' if tensor in written else 'never written'}")
     for tensor in sorted(wanted & {*group.inputs, *group.constants}):
         yield VerifyError(f"{quote(tensor)} is both read and written")
 
 
 def check_values_read_in_place(group: FusedGroup) -> Iterator[VerifyError]:
-    """The value of a reduction is read by the instance that computed it: at the segment's axes, and, of a value along
-    the row, at the row's own axis, without guards.
+    """A reduction's value is read by its own instance, without guards.
+
+    It is read at the segment's axes, and a value along the row at the row's own axis.
     """
     for where, segment, part in _parts(group):
         own = {r.name: r for r in segment.reductions}
@@ -92,11 +96,14 @@ def check_values_read_in_place(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_variables_bound(group: FusedGroup) -> Iterator[VerifyError]:
-    """A body mentions the parallel axes and its own row, a write as much, and no name means two variables of a part."""
+    """Bodies and writes mention the parallel axes and their own row.
+
+    No name means two variables of a part.
+    """
     for where, segment, part in _parts(group):
         own = {*segment.axes, *_rows(part)}
         used = set(expr_variables(part.body))
-        for index in _written(part):
+        for index in _write_indices(part):
             used |= variables(index)
         if loose := {v.name for v in used - own if v.extent > 1}:
             yield VerifyError(f"{where}: nothing binds {', '.join(sorted(loose))}")
@@ -104,12 +111,15 @@ def check_variables_bound(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: two variables share a name")
 
 
-def _written(part: Part) -> Iterable[Index]:
+def _write_indices(part: Part) -> Iterable[Index]:
     return (*part.write, *(g.index for g in part.guards)) if isinstance(part, Output) else ()
 
 
 def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
-    """A reduction repeats a function of two values, over at least one axis; so does what is combined in memory."""
+    """A reduction repeats a function of two values over some axis.
+
+    So does a combination in memory.
+    """
     for where, _, part in _parts(group):
         if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
@@ -124,7 +134,10 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
-    """A body has the element type of what it defines, or is held in its accumulator; no function mixes types."""
+    """A body has its target's element type, or its accumulator's.
+
+    No function mixes types.
+    """
     for where, _, part in _parts(group):
         if any(t not in group.tensors for t in (_name(part), *tensors_read(part.body))):
             continue
@@ -132,17 +145,17 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
         if isinstance(part, Reduction) and part.along in ORDERS:
-            found = DType.I64  # a place in the row, whatever stands there
+            found = DType.I64  # a place in the row, for values of any type
         held = isinstance(part, Reduction) and found.accumulator is wanted
         if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
 
 
 def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
-    """Different instances and rows write different elements, unless what arrives at one is combined, and all of these
-    exist where the guards of the output hold.
+    """Different instances and rows write different elements, or combine them.
 
-    A write through a reshape is taken apart by divisions; its flat address tells what it is.
+    All of these elements exist where the guards of the output hold. A write through a reshape consists of divisions;
+    its flat address shows its injectivity.
     """
     for where, segment, part in _parts(group):
         if not isinstance(part, Output) or part.tensor not in group.tensors:
@@ -157,8 +170,9 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
 
 
 def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
-    """Every element that is read exists: the ranges of variables prove it, or the guards of the read, or those of its
-    output.
+    """Every element that is read exists.
+
+    The ranges of variables prove it, or the guards of the read, or those of its output.
     """
     for where, segment, part in _parts(group):
         own = {r.name for r in segment.reductions}
@@ -185,6 +199,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def verify_group(group: FusedGroup) -> FusedGroup:
-    """Return the group if every invariant holds, else raise a `VerifyError` for each violation at once."""
+    """Return a valid group, else raise a `VerifyError` for each violation."""
     raise_all([error for check in CHECKS for error in check(group)])
     return group

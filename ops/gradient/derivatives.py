@@ -7,6 +7,9 @@ Conventions, chosen so that exactly one operand gets the gradient:
 * `floormod` and `fmod` are differentiated between their jumps;
 * conditions and integers have no gradient: nothing flows through comparisons, `select`'s test, or a conversion to an
   integer.
+
+A derivative is written in a form that neither cancels nor overflows on the way: `(1 - y) * (1 + y)`, not `1 - y * y`,
+whose rounding a large factor would bring to light.
 """
 
 from __future__ import annotations
@@ -183,6 +186,28 @@ def _square(x: Expr) -> Expr:
     return _call("mul", x, x)
 
 
+def _without_square(x: Expr, dtype: DType) -> Expr:
+    """Return `1 - x * x` as a product: both factors are exact near their zeros."""
+    return _call("mul", _minus(1, x, dtype), _plus(1, x, dtype))
+
+
+def _from_result_or(
+    stored: Callable[[Expr, DType], Expr], computed: Callable[[Expr, DType], Expr]
+) -> Callable[[Expr, Expr, DType], Expr]:
+    """Return a derivative that is read off a stored result; of one that is not stored, it is found from the operand.
+
+    A result that is nearly constant has few digits left of the difference that the derivative is.
+    """
+    return lambda x, y, t: stored(y, t) if isinstance(y, Read) else computed(x, t)
+
+
+def _squared_secant(x: Expr, dtype: DType) -> Expr:
+    """Return `1 / cosh(x) ** 2` as `(2 / (1 + e)) ** 2 * e` for `e = exp(-2 * |x|)`, which is at most 1."""
+    decay = _call("exp", _call("mul", literal(-2, dtype), _call("abs", x)))
+    half = _call("div", literal(2, dtype), _plus(1, decay, dtype))
+    return _call("mul", _call("mul", half, half), decay)
+
+
 def _power(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
     base, exponent = args
     if isinstance(exponent, Const):
@@ -221,16 +246,18 @@ def _remainder(fn: str) -> Rule:
 
 def _angle(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
     y, x = args
-    square = _call("add", _square(x), _square(y))
-    return _times(seed, _divide(x, square)), negate(_times(seed, _divide(y, square)))
+    radius = _call("hypot", x, y)  # its square may overflow, or be 0 where it is not
+    return tuple(_divide(_times(seed, _divide(part, radius)), radius) for part in (x, negate(y)))
 
 
 def _length(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
     return _times(seed, _divide(args[0], y)), _times(seed, _divide(args[1], y))
 
 
-def _shares(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:
-    return tuple(_times(seed, _call("exp", _call("sub", arg, y))) for arg in args)
+def _shares(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    """The share of `a` in `logaddexp(a, b)` is `1 / (1 + exp(b - a))`: of the result, digits have been rounded off."""
+    a, b = args
+    return tuple(_divide(seed, _plus(1, _call("exp", _call("sub", y, x)), dtype)) for x, y in ((a, b), (b, a)))
 
 
 def _signed(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
@@ -266,7 +293,7 @@ RULES: Mapping[str, Rule] = {
     "fmod": _remainder("trunc"),
     "abs": _unary(lambda x, y, t: _call("sign", x)),
     "exp": _unary(lambda x, y, t: y),
-    "expm1": _unary(lambda x, y, t: _plus(1, y, t)),
+    "expm1": _unary(_from_result_or(lambda y, t: _plus(1, y, t), lambda x, t: _call("exp", x))),
     "log": _quotient(lambda x, y, t: x),
     "log1p": _quotient(lambda x, y, t: _plus(1, x, t)),
     "sqrt": _quotient(lambda x, y, t: multiply(literal(2, t), y)),
@@ -274,15 +301,15 @@ RULES: Mapping[str, Rule] = {
     "sin": _unary(lambda x, y, t: _call("cos", x)),
     "cos": _unary(lambda x, y, t: negate(_call("sin", x))),
     "tan": _unary(lambda x, y, t: _plus(1, _square(y), t)),
-    "asin": _unary(lambda x, y, t: _call("rsqrt", _minus(1, _square(x), t))),
-    "acos": _unary(lambda x, y, t: negate(_call("rsqrt", _minus(1, _square(x), t)))),
+    "asin": _unary(lambda x, y, t: _call("rsqrt", _without_square(x, t))),
+    "acos": _unary(lambda x, y, t: negate(_call("rsqrt", _without_square(x, t)))),
     "atan": _quotient(lambda x, y, t: _plus(1, _square(x), t)),
     "sinh": _unary(lambda x, y, t: _call("cosh", x)),
     "cosh": _unary(lambda x, y, t: _call("sinh", x)),
-    "tanh": _unary(lambda x, y, t: _minus(1, _square(y), t)),
-    "asinh": _unary(lambda x, y, t: _call("rsqrt", _plus(1, _square(x), t))),
-    "acosh": _unary(lambda x, y, t: _call("rsqrt", _plus(-1, _square(x), t))),
-    "atanh": _quotient(lambda x, y, t: _minus(1, _square(x), t)),
+    "tanh": _unary(_from_result_or(_without_square, _squared_secant)),
+    "asinh": _quotient(lambda x, y, t: _call("hypot", literal(1, t), x)),
+    "acosh": _unary(lambda x, y, t: _call("mul", *(_call("rsqrt", _plus(n, x, t)) for n in (-1, 1)))),
+    "atanh": _quotient(lambda x, y, t: _without_square(x, t)),
     "erf": _unary(lambda x, y, t: multiply(literal(2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
     "erfc": _unary(lambda x, y, t: multiply(literal(-2 / math.sqrt(math.pi), t), _call("exp", negate(_square(x))))),
     "atan2": _angle,

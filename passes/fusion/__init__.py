@@ -1,4 +1,4 @@
-"""Graph to groups: statements cut into units, views, legality, normal form, Algorithm 1."""
+"""Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
 from .cutting import copied
 from .fold_tables import Folding, noted_foldings, remember_foldings

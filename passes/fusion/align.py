@@ -1,8 +1,8 @@
-"""Alignment: the axes of every statement of a group as functions of the group's parallel axes.
+"""Alignment: axes of a group's statements as functions of the parallel axes.
 
 Starting from one statement, the root, the access maps of reads are solved along each edge, in both directions: a
-consumer's axes follow from what it reads, a producer's from where it is read; what this does not reach is looked for
-through statements that are inlined. Free axes of a consumer become *row* axes, which the lanes of an instance share.
+consumer's axes follow from its reads, a producer's from the reads of it. Statements that no edge reaches are searched
+for through inlined statements. Free axes of a consumer become *row* axes, which the lanes of an instance share.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]
 
 @frozen
 class Places:
-    """Parallel axes, and for each statement (by position) its axes in terms of them and of row variables.
+    """Parallel axes and the placement of statements.
 
-    `reductions` finds the statement and the values of a reduced tensor. Row variables of equal extents are shared.
+    `of` has for each statement, by position, its axes in terms of them and of row variables. `reductions` finds the
+    statement and the values of a reduced tensor. Row variables of equal extents are shared.
     """
 
     axes: tuple[Var, ...]
@@ -48,11 +49,11 @@ class Places:
 
 
 def check_counts(statements: Sequence[Statement], live: Sequence[str]) -> None:
-    """Raise `FusionError` where numbers of elements alone say that statements have no instances in common: there are as
-    many as a reduction has results, and an output has one element for each, or a row.
+    """Raise `FusionError` where element counts exclude a common instance space.
 
-    Of the merges that a partition looks at, a third come to nothing for this, and to solve maps for that takes long.
-    Where statements are yet to be rewritten into others, of rows and places, it is not told.
+    There are as many instances as a reduction has results, and an output has one element for each, or a row. This early
+    check rejects a third of the merges that a partition considers, without solving access maps. Statements along a row
+    and their places are not checked: they are rewritten later.
     """
     wanted, needed = set(live), list[Statement]()
     for statement in reversed(statements):
@@ -66,37 +67,42 @@ def check_counts(statements: Sequence[Statement], live: Sequence[str]) -> None:
     sums = [n for n, s in enumerate(needed) if s.combine and any(r.extent > 1 for r in s.reduce)]
     outputs = [n for n, s in enumerate(needed) if s.target in live]
     instances = counts[sums[0]] if sums else max((counts[n] for n in outputs), default=1)
-    apart = [n for n in sums if counts[n] != instances] or [n for n in outputs if not _is_shared(counts[n], instances)]
-    if apart:
-        raise _unmatched(needed[apart[0]])
+    separate = [n for n in sums if counts[n] != instances] or [
+        n for n in outputs if not _is_shared(counts[n], instances)
+    ]
+    if separate:
+        raise _unmatched_elements(needed[separate[0]])
 
 
 def _is_shared(elements: int, instances: int) -> bool:
-    """Whether each instance may have equally many elements: an output without elements has no instances."""
+    """Return whether each instance may have equally many elements: an output without elements has no instances."""
     return elements % instances == 0 and elements > 0 if instances else elements == 0
 
 
-def _unmatched(statement: Statement) -> FusionError:
+def _unmatched_elements(statement: Statement) -> FusionError:
     return FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
 
 
 def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
-    """Return where each statement stands; statements that are only inlined elsewhere may have no place."""
+    """Return the placement of each statement.
+
+    Statements that are only inlined elsewhere may have no place.
+    """
     wanted = [n for n, s in enumerate(statements) if s.combine or s.target in live]
     reductions = [n for n in wanted if statements[n].combine]
     root = reductions[-1] if reductions else max(wanted, key=lambda n: (prod(a.extent for a in statements[n].axes), -n))
     axes, start = _root_axes(statements[root])
     known: dict[int, Mapping[Var, Index]] = {root: start}
     search = _Search(statements, axes, known, tuple(_edges(statements)))
-    search.spread([root])
+    search.propagate([root])
     if not known.keys() >= set(wanted):
         search = evolve(search, edges=(*search.edges, *_inlined_edges(statements, wanted)))
-        search.spread(list(known))
+        search.propagate(list(known))
     for number in wanted:
         if number not in known:
             values = _by_reads(number, statements, known, axes)
             known[number] = _by_shape(statements[number], axes) if values is None else values
-            search.spread([number])
+            search.propagate([number])
     of = tuple(known.get(n, {}) for n in range(len(statements)))
     return Places(axes, of, {statements[n].target: (statements[n], of[n]) for n in reductions})
 
@@ -112,8 +118,8 @@ def _root_axes(statement: Statement) -> tuple[tuple[Var, ...], Mapping[Var, Inde
 def _by_reads(
     number: int, statements: Sequence[Statement], known: Mapping[int, Mapping[Var, Index]], axes: Sequence[Var]
 ) -> Mapping[Var, Index] | None:
-    """Return where a reduction stands that no edge connects to the others but reads what one of them reads, so that an
-    instance of both reads the same elements; None where there is no such place.
+    """Return the axes of a reduction that no edge connects to the others but that reads a tensor of one of them, so
+    that an instance of both reads the same elements; else None.
     """
     own = statements[number]
     kept, onto = [a for a in own.axes if a.extent > 1], [p for p in axes if p.extent > 1]
@@ -134,29 +140,29 @@ def _by_reads(
 def _by_shape(statement: Statement, axes: Sequence[Var]) -> Mapping[Var, Index]:
     """Pair axes of equal extents, in order, for a statement that no edge connects to the others.
 
-    A tensor may be stored in another order of its dims than the others, and axes run as it lies.
+    A tensor may be stored in another order of its dims than the others, and axes run in memory order.
     """
     own = sorted((a for a in statement.axes if a.extent > 1), key=lambda axis: axis.extent)
     group = sorted((p for p in axes if p.extent > 1), key=lambda axis: axis.extent)
     if [a.extent for a in own] != [p.extent for p in group]:
-        raise _unmatched(statement)
+        raise _unmatched_elements(statement)
     return {**{a: as_index(0) for a in statement.axes}, **{a: as_index(p) for a, p in zip(own, group, strict=True)}}
 
 
 def _edges(statements: Sequence[Statement]) -> Iterator[Edge]:
-    """Yield what statements read of what one other alone writes."""
+    """Yield the reads of tensors that exactly one other statement writes."""
     producers: dict[str, list[int]] = {}
     for number, statement in enumerate(statements):
         producers.setdefault(statement.target, []).append(number)
     for consumer, statement in enumerate(statements):
         for read in statement.reads:
             if len(found := producers.get(read.tensor, [])) == 1:
-                # Of a value along a row, the instance is what counts: its place in the row comes last.
+                # For a value along a row only the instance matters: its place in the row comes last.
                 yield found[0], consumer, read.indices[: len(statements[found[0]].write)]
 
 
 def _inlined_edges(statements: Sequence[Statement], wanted: Collection[int]) -> Iterator[Edge]:
-    """Yield what statements read of `wanted` ones when the pointwise statements in between are inlined."""
+    """Yield the reads of `wanted` statements after the pointwise statements in between are inlined."""
     reads: list[dict[Edge, None]] = [{} for _ in statements]
     for producer, consumer, indices in _edges(statements):
         first = statements[producer]
@@ -183,8 +189,8 @@ class _Search:
     edges: tuple[Edge, ...]
     fresh: list[Var] = field(factory=list)
 
-    def spread(self, queue: list[int]) -> None:
-        """Place all that the placed statements of a queue lead to."""
+    def propagate(self, queue: list[int]) -> None:
+        """Place all statements that the placed ones of a queue lead to."""
         while queue:
             here = queue.pop(0)
             for producer, consumer, indices in self.edges:

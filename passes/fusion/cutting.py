@@ -1,4 +1,4 @@
-"""Cutting a program into units: runs of statements, each as long as one kernel can compute."""
+"""Cuts a program into kernel units, each as long as possible."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from ...ir import Program, Read, Segment, Statement, TensorType, indirects, is_c
 from .loops import LONGEST_RUN
 from .normalise import Illegal, normalise
 
-#: Few results of long reductions: such a reduction fills no machine unless it is split.
+#: Most results and least terms of a narrow reduction: it fills no machine unless it is split.
 FEW, LONG = 64, 1 << 14
-#: Elements of the rows that statements share which a block can keep: longer ones are read again by each statement.
+#: Most elements of a row that a block keeps for several statements: each statement reads longer ones again.
 KEPT = 1 << 16
 
 
 def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
-    """Return where the program's units end: each is as long as has a normal form; one statement always has one.
+    """Return the ends of the program's units.
 
-    Parts of tensors `elsewhere` are written by others too.
+    Each unit is as long as it has a normal form; one statement always has one. Parts of tensors `elsewhere` are written
+    by other statements too.
     """
     statements = program.statements
     last_reads = last_reads_of(statements)
@@ -34,8 +35,8 @@ def cut(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
 
 
 def _join_end(statements: Sequence[Statement], start: int) -> int:
-    """Return where the copies into the tensor that the first statement writes end: a concatenation is one unit, however
-    long.
+    """Return the end of the copies into the tensor that the first statement writes: a concatenation of any length is
+    one unit.
     """
     end = start
     while end < len(statements) and copied(statements[end]) and statements[end].target == statements[start].target:
@@ -44,8 +45,8 @@ def _join_end(statements: Sequence[Statement], start: int) -> int:
 
 
 def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int], elsewhere: Collection[str]) -> bool:
-    """Whether a run of statements is one kernel and all that writes its tensors;
-    copies stay apart, they may be views.
+    """Return whether a run of statements is one kernel and contains all writes of its tensors. Copies stay separate,
+    they may be views.
     """
     run = program.statements[start:end]
     if len(run) > 1 and (any(s.into for s in run) or _is_narrow(run)):
@@ -65,8 +66,8 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
 
 
 def _spreads(segment: Segment) -> bool:
-    """Whether a product's results are written several times, or among zeros: lanes that share it would do that, as they
-    would write a row, where threads that stage operands compute it several times as fast.
+    """Return whether a contraction's results are written several times, or among zeros: lanes that share it would write
+    them as a row, where threads that stage operands compute it several times as fast.
     """
     own = {r.name for r in segment.reductions}
     wide = [o for o in segment.outputs if o.extra]
@@ -76,9 +77,9 @@ def _spreads(segment: Segment) -> bool:
 
 
 def _is_narrow(run: Sequence[Statement]) -> bool:
-    """Whether a long reduction is apart from something else that takes as long: where few instances would hold it, or
-    their rows are too long to be kept. Apart from each other reductions can be split, and the rest has as many threads
-    as it has elements.
+    """Return whether a run fuses a long reduction with another statement of similar work, although few instances hold
+    it or their rows are too long to keep. Separate reductions can be split, and other statements have as many threads
+    as elements.
     """
     work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
     if sum(places * terms >= LONG for places, terms in work) < 2:
@@ -90,20 +91,23 @@ def _is_narrow(run: Sequence[Statement]) -> bool:
 
 
 def _rows(statement: Statement) -> set[str]:
-    """Return the tensors of which a reduction reads other elements for each of its terms."""
+    """Return the tensors that a reduction reads at other elements for each of its terms."""
     reduced = set(statement.reduce)
     return {r.tensor for r in statement.reads if any(reduced & variables(i) for i in r.indices)}
 
 
 def _is_part(copy: Statement, tensors: Mapping[str, TensorType]) -> bool:
-    """Whether a copy takes a part of a tensor, or repeats it."""
+    """Return whether a copy takes a part of a tensor, or repeats it."""
     return any(tensors[r.tensor].size != tensors[copy.target].size for r in copy.reads)
 
 
 def left_by(
     run: Sequence[Statement], end: int, last_reads: Mapping[str, int], outputs: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return what a run that ends before statement `end` leaves in memory: results, and what later statements read."""
+    """Return the tensors that a run of statements leaves in memory.
+
+    The run ends ahead of statement `end`. The tensors are outputs, or later statements read them.
+    """
     return tuple(t for t in dict.fromkeys(s.target for s in run) if t in outputs or last_reads.get(t, 0) >= end)
 
 
@@ -118,7 +122,7 @@ def read_by(statements: Iterable[Statement]) -> dict[str, None]:
 
 
 def copied(statement: Statement) -> Read | None:
-    """Return what a pure copy reads, None for any other statement."""
+    """Return the read of a pure copy, None for any other statement."""
     body = statement.body
     if (
         not statement.is_pointwise

@@ -1,15 +1,15 @@
-"""Lookups in known tables that say nothing an index could not: they become that index.
+"""Gather-to-slice: lookups at evenly stepping indices become affine indices.
 
-Where a tensor is indexed by integers that are known when it is compiled, and these step evenly along each dim of their
+Where a tensor is indexed by integers that are known at compile time, and these step evenly along each dim of their
 table, the element that is read is an affine function of the axes, so that it fuses and moves as slices do:
 
     y[i, j] = x[t[i, j]]  with  t = [[0, 1, 2], [2, 3, 4]]   ->   y[i, j] = x[2*i + j]
 
 Windows, diagonals and strided picks are often written so. Negative integers count from the end, as in any lookup; a
-table with an integer out of range stays what it is.
+table with an integer out of range stays.
 
-Integers that were only moved are looked up where they came from: several of them side by side, as points are given,
-need no tensor of their own.
+Integers that were only moved are looked up in the source of the copy: several of them side by side, as coordinates of
+points, need no tensor of their own.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ...ir import (
 )
 from .solve import solve
 
-#: Copies that together write a tensor, with what each reads.
+#: Copies that together write a tensor, with the read of each.
 Copies: TypeAlias = Mapping[str, Sequence[tuple[Statement, Read]]]
-#: What stands for a primary with new parts; None where it keeps its kind.
+#: Replacement of a primary with new parts; None where it keeps its kind.
 Lookup: TypeAlias = Callable[[Primary, tuple[Index, ...]], "Index | None"]
 
 
@@ -51,7 +51,10 @@ def tensors_looked_up(statement: Statement) -> set[str]:
 
 
 def fold_lookups(program: Program, tables: Mapping[str, Array]) -> Program:
-    """Return a program that means the same, given what is known of the elements of some tensors."""
+    """Return a program with lookups in known tables as indices.
+
+    Its meaning stays the same.
+    """
 
     def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         if not isinstance(primary, Indirect) or primary.tensor not in tables:
@@ -60,21 +63,21 @@ def fold_lookups(program: Program, tables: Mapping[str, Array]) -> Program:
 
     if not tables:
         return program
-    return evolve(program, statements=tuple(_looking_up(s, lookup) for s in program.statements))
+    return evolve(program, statements=tuple(_replace_lookups(s, lookup) for s in program.statements))
 
 
 def past_copies(statement: Statement, copies: Copies) -> Statement:
-    """Return a statement that looks up integers where copies have them from."""
+    """Return a statement that looks up integers at the sources of copies."""
 
     def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         known = isinstance(primary, Indirect) and primary.tensor in copies
         return _source(primary, parts, copies) if known and isinstance(primary, Indirect) else None
 
-    return _looking_up(statement, lookup)
+    return _replace_lookups(statement, lookup)
 
 
-def _looking_up(statement: Statement, lookup: Lookup) -> Statement:
-    """Return a statement with something else in the place of its lookups."""
+def _replace_lookups(statement: Statement, lookup: Lookup) -> Statement:
+    """Return a statement with its lookups replaced."""
 
     def move(index: Index) -> Index:
         return map_primaries(index, lookup) if indirects(index) else index
@@ -103,7 +106,7 @@ def _affine(lookup: Indirect, places: Sequence[Index], table: Array) -> Index | 
 
 
 def _source(lookup: Indirect, places: tuple[Index, ...], copies: Copies) -> Index | None:
-    """Return a lookup in what was copied to some places, None where it is not certain which copy that was."""
+    """Return a lookup in the source of a copied table, None where it is not certain which copy wrote the element."""
     for copy, read in copies[lookup.tensor]:
         found = solve(list(zip(copy.write, places, strict=True)), copy.axes)
         if found is None or found.free or not all(guard.always for guard in found.guards):

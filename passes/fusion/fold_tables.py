@@ -1,13 +1,12 @@
-"""Folding of constant tables: transforms whose matrices are known become scalar graphs (Winograd, DFT, fixed filters).
+"""Folding of constant tables: transforms with known matrices become scalar expressions.
 
-Two steps, both on the index level, so that every later stage counts and schedules what is really computed:
+Examples are Winograd, DFT and fixed filters. Two steps work on the index level, so that every later stage counts and
+schedules the remaining computation:
 
 * `unroll_tables` turns a sum over axes that index a table into a sum of terms. The statement becomes pointwise and
-  fuses like any other.
-* `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one thread computes all
-  their values, as
-  outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1 disappear. An axis that only decides
-  through its residue (`h % 2`) keeps its quotient parallel.
+fuses like any other. * `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one
+thread computes all their values, as outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1
+disappear. An axis that only decides through its residue (`h % 2`) keeps its quotient parallel.
 
     v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]
         ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
@@ -65,13 +64,13 @@ Pairs: TypeAlias = tuple[tuple[str, T], ...]
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers
 #: spill.
 MAX_TERMS, MAX_OUTPUTS = 64, 96
-#: Most elements that a thread reads for it: it holds all of them at a time.
+#: Most elements that a thread reads: it holds all of them at a time.
 MAX_READS = 128
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
-#: Most segments of which is remembered what they are with their tables folded into them.
-MOST = 512
-#: A segment with what its group knows of tensors, constants and shared memory; and what is made of it.
+#: Most segments whose foldings are cached.
+MAX_CACHED_SEGMENTS = 512
+#: A segment with its group's tensors, constants and shared tensors; and the folded segment.
 Unfolded: TypeAlias = tuple[Segment, Pairs[TensorType], Pairs[tuple[float, ...]], tuple[str, ...]]
 Folding: TypeAlias = tuple[Unfolded, Segment]
 
@@ -80,13 +79,13 @@ Folding: TypeAlias = tuple[Unfolded, Segment]
 
 
 def unroll_tables(program: Program) -> Program:
-    """Return the program with sums over axes that index constant tables written out."""
+    """Return the program with sums over axes of constant tables unrolled."""
     if not program.constants:
         return program
-    return evolve(program, statements=tuple(_unrolled(s, program) for s in program.statements))
+    return evolve(program, statements=tuple(_unroll_statement(s, program) for s in program.statements))
 
 
-def _unrolled(statement: Statement, program: Program) -> Statement:
+def _unroll_statement(statement: Statement, program: Program) -> Statement:
     if statement.combine != "sum":
         return statement
     used = {
@@ -109,7 +108,7 @@ def _unrolled(statement: Statement, program: Program) -> Statement:
 
 
 def fold_tables(group: FusedGroup) -> FusedGroup:
-    """Return the group with the tables folded into it where that is possible; it computes the same."""
+    """Return an equal group with tables folded into it where possible."""
     if not group.constants:
         return group
     tensors, constants = tuple(group.tensors.items()), tuple(group.constants.items())
@@ -121,25 +120,25 @@ def fold_tables(group: FusedGroup) -> FusedGroup:
 
 @define
 class _Foldings:
-    """What was folded last: one unit is brought into normal form many times, to cut it out, alone, with every
-    neighbour. Somebody may listen to what is new.
+    """Cache of the latest foldings: one unit is normalised many times, alone and with every neighbour. Listeners
+    receive new ones.
     """
 
     known: dict[Unfolded, Segment] = field(factory=dict)
     listeners: list[list[Folding]] = field(factory=list)
 
     def of(self, unfolded: Unfolded) -> Segment:
-        """Return a segment with its tables folded into it, itself where that is not possible."""
+        """Return a segment with its tables folded into it where possible."""
         if (found := self.known.get(unfolded)) is None:
-            found = _folded(*unfolded)
+            found = _fold_segment(*unfolded)
             self.keep(unfolded, found)
             for noted in self.listeners:
                 noted.append((unfolded, found))
         return found
 
     def keep(self, unfolded: Unfolded, folded: Segment) -> None:
-        """Remember what was folded, here or elsewhere."""
-        if len(self.known) >= MOST:
+        """Store a folding of this process or another."""
+        if len(self.known) >= MAX_CACHED_SEGMENTS:
             self.known.clear()
         self.known[unfolded] = folded
 
@@ -149,7 +148,7 @@ _KEPT = _Foldings()
 
 @contextmanager
 def noted_foldings() -> Iterator[Sequence[Folding]]:
-    """Give what is folded for the first time in a block, so that another process need not do it again."""
+    """Collect the new foldings of a block, for other processes."""
     noted: list[Folding] = []
     _KEPT.listeners.append(noted)
     try:
@@ -159,18 +158,18 @@ def noted_foldings() -> Iterator[Sequence[Folding]]:
 
 
 def remember_foldings(foldings: Iterable[Folding]) -> None:
-    """Remember what was folded elsewhere."""
+    """Store foldings of another process."""
     for unfolded, folded in foldings:
         _KEPT.keep(unfolded, folded)
 
 
-def _folded(
+def _fold_segment(
     segment: Segment,
     tensors: Pairs[TensorType],
     constants: Pairs[tuple[float, ...]],
     shared: tuple[str, ...],
 ) -> Segment:
-    """Expand a pointwise segment over what indexes its tables, each axis as (quotient, residue)."""
+    """Expand a pointwise segment over the axes that index its tables, each axis as (quotient, residue)."""
     group = FusedGroup((segment,), dict(tensors), (), (), shared, dict(constants))
     if segment.reductions or any(o.extra or o.tensor in group.shared for o in segment.outputs):
         return segment
@@ -207,8 +206,8 @@ def _output(output: Output, values: Mapping[Var, IndexLike], inside: tuple[Guard
 class _Expander:
     """Expressions at points of the axes that index tables: elements of tables are numbers, decided cases are chosen.
 
-    Reads get the guards of the element that is computed, so that none is out of range. What does not depend on all of a
-    point is made once for all points that agree.
+    Reads get the guards of the element that is computed, so that none is out of range. Subexpressions that do not
+    depend on all of a point are made once for all points that agree.
     """
 
     group: FusedGroup
@@ -264,9 +263,7 @@ def _within(index: Index, extent: int) -> bool:
 
 
 def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
-    """Return for each axis that indexes a table how many values of it a thread computes,
-    None where these are too many.
-    """
+    """Return the values of each axis of a table that a thread computes, None where these are too many."""
     found: dict[Var, int] = {}
     for output in segment.outputs:
         for read in reads(output.body):

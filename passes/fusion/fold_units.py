@@ -1,14 +1,16 @@
-"""Computes units that depend on no input, with the float64 reference, rounding once to the declared type.
+"""Constant-folds units that depend on no input.
+
+The float64 reference computes them, and rounds once to the declared type.
 
     %node.w: f32[5] = exp(...) of indices alone          ->     const %node.w: f32[5] = [...]
     %y: f32[64] = sum of %x * %node.w                           %y: f32[64] = sum of %x * %node.w
 
-`fold-constants` does this for whole nodes; here it is done for what a declaration computes inside, from its indices,
-its tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
+`fold-constants` does this for whole nodes; this pass does it for statements within a declaration, from its indices, its
+tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
 left too, as they may be views.
 
-Units that nothing needs are left out: a node is kept whole where one of its results is read, and what it computes
-besides may be many units, which would ask for what they read to be written in memory.
+Unused units are dropped: a node stays whole if one of its results is read, and its other results may be many units,
+whose operands would have to be written to memory.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ _ELEMENTS, _STEPS = 1 << 22, 1 << 24
 
 
 def fold_units(programs: Programs) -> Programs:
-    """Return the programs with what depends on no input as constants of their graph."""
+    """Return the programs with units that depend on no input as constants."""
     graph = programs.graph
     writers = Counter(tensor for unit in programs.units for tensor in unit.writes)
     constants = dict(graph.constants)
     kept: list[Unit] = []
     for unit in programs.units:
-        # What a loop writes over is no constant, though it begins as one.
+        # A tensor that a loop overwrites is no constant, though it begins as one.
         kept_back = {*graph.outputs, *programs.slices}
         alone = all(writers[tensor] == 1 and tensor not in kept_back for tensor in unit.writes)
         if alone and _is_fixed(unit, constants) and _is_small(unit, programs):
@@ -68,7 +70,10 @@ def _values(unit: Unit, programs: Programs, constants: dict[str, Array]) -> dict
 
 
 def drop_unused(programs: Programs) -> Programs:
-    """Return programs without units of which nobody reads a result; loops, and what parts of are read, stay."""
+    """Return programs without units whose results have no readers.
+
+    Loops stay, and so do tensors with slices.
+    """
     needed = {*programs.graph.outputs, *(part.whole for part in programs.slices.values())}
     kept: list[Unit] = []
     for unit in reversed(programs.units):

@@ -1,7 +1,7 @@
-"""Groups: sets of units that become one kernel, and the workshop that forms them.
+"""Fusion groups: sets of units that become one kernel, and their builder.
 
-A group's normal form is kept over canonical tensor names `t0`, `t1`, ... so that equal groups (same statements, types,
-liveness) have equal forms: they are brought into normal form once, evaluated once, and share one kernel.
+A group's normal form is over canonical tensor names `t0`, `t1`, ... so that equal groups (same statements, types,
+liveness) have equal forms: they are normalised once, evaluated once, and share one kernel.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Group:
 
     @property
     def level(self) -> Literal["single", "register", "shared"]:
-        """How its units are fused."""
+        """Level of fusion of its units."""
         if len(self.parts) > 1:
             return "shared"
         return "register" if len(self.parts[0]) > 1 else "single"
@@ -83,26 +83,28 @@ class Group:
         return tuple(self.tensors[t] for t in self.form.outputs)
 
     def storages(self, views: Views) -> dict[str, Storage]:
-        """Return where the canonical tensors live; buffers carry canonical names too, so that equal layouts compare
-        equal.
+        """Return the storage of the canonical tensors.
+
+        Buffers carry canonical names too, so that equal layouts compare equal.
 
         A kernel is handed pointers to its tensors, so of an offset, and of those that a loop adds, it needs to know
         only the alignment.
         """
         found = {t: views.storage(self.tensors[t]) for t in (*self.form.inputs, *self.form.outputs)}
         buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys(s.buffer for s in found.values()))}
-        return {t: Storage(buffers[s.buffer], _aligned(s), s.strides) for t, s in found.items()}
+        return {t: Storage(buffers[s.buffer], _align_offset(s), s.strides) for t, s in found.items()}
 
 
-def _aligned(storage: Storage) -> int:
-    """Return an offset that is aligned as every one is that a storage has: its own, and those of later turns."""
+def _align_offset(storage: Storage) -> int:
+    """Return an offset with the common alignment of all offsets of a storage, also of later iterations."""
     offsets = storage.offset | abs(storage.by)
     return offsets % _WIDEST and offsets & -offsets
 
 
 class FormKey:
-    """What equal normal forms have in common: one object as long as somebody has it, in every process of its own, so
-    that comparing keys takes no time.
+    """Interned key of equal normal forms.
+
+    There is one object for each form in use, in every process of its own, so that comparing keys takes no time.
     """
 
     __slots__ = ("__weakref__", "parts")
@@ -111,11 +113,11 @@ class FormKey:
         self.parts = parts
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how another process finds its own."""
+        """Return the parts from which another process finds its own key."""
         return _key_of, (self.parts,)
 
 
-#: Normal forms that are in use, by their keys, and these by what they are made of: equal ones are one object.
+#: Normal forms in use, by their keys, and keys by their parts: equal ones are one object.
 _SAME: WeakValueDictionary[Hashable, FusedGroup] = WeakValueDictionary()
 _KEYS: WeakValueDictionary[tuple[object, ...], FormKey] = WeakValueDictionary()
 
@@ -125,8 +127,9 @@ def _key_of(parts: tuple[object, ...]) -> FormKey:
 
 
 def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
-    """Name the tensors `t0`, `t1`, ... by their role and order, so that equal groups are equal; also return the new
-    names.
+    """Return a group over names `t0`, `t1`, ..., and the new names.
+
+    Tensors are named by their role and order, so that equal groups become equal.
     """
     order = dict.fromkeys((*group.inputs, *group.constants, *group.shared, *group.outputs))
     names = {tensor: f"t{n}" for n, tensor in enumerate(order)}
@@ -134,7 +137,7 @@ def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
 
 
 def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
-    """Replace the names of tensors, and of those values of reductions that `names` has."""
+    """Rename tensors, and those values of reductions that `names` has."""
 
     def rename(segment: Segment) -> Segment:
         reductions = tuple(
@@ -160,8 +163,10 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
 
 
 def form_key(form: FusedGroup) -> Hashable:
-    """Return a value that is equal for equal normal forms; forms over canonical names are equal for groups that compute
-    the same. It is found once of each form: everything that is remembered of groups is asked for by it.
+    """Return a value that is equal for equal normal forms.
+
+    Forms over canonical names are equal for groups that compute the same. The key is computed once for each form: it
+    indexes everything that is cached for groups.
     """
     if "key" in form.memo:
         return form.memo["key"]
@@ -178,8 +183,9 @@ def form_key(form: FusedGroup) -> Hashable:
 
 
 def form_text(form: FusedGroup) -> str:
-    """Return a normal form as text. It is printed once of each form, as it is read again and again: in keys, in
-    questions, in records.
+    """Return a normal form as text.
+
+    The text is cached for each form, as keys, worker requests and records need it.
     """
     if "text" not in form.memo:
         form.memo["text"] = print_ir(form)
@@ -187,7 +193,7 @@ def form_text(form: FusedGroup) -> str:
 
 
 def in_math(form: FusedGroup, math: str) -> FusedGroup:
-    """Return a group whose sums of products of f32 are computed in a math mode."""
+    """Return a group whose contractions of f32 use a math mode."""
     if not math:
         return form
     segments = (evolve(s, reductions=tuple(_in_math(r, s, form, math) for r in s.reductions)) for s in form.segments)
@@ -202,10 +208,10 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
 
 @define
 class Forms:
-    """Normal forms by structure, which workshops of one policy share: plans of one graph that compete with each other
-    have most of their groups in common.
+    """Normal forms by structure, shared by builders of one policy.
 
-    `patterns` numbers structures of units, `statements` are theirs over some names, and `normal` are the normal forms.
+    Competing plans of one graph have most of their groups in common. `patterns` numbers structures of units,
+    `statements` are theirs over some names, and `normal` are the normal forms.
     """
 
     patterns: dict[object, int] = field(factory=dict)
@@ -214,7 +220,10 @@ class Forms:
 
 
 class Workshop:
-    """Forms groups of units of one graph; every answer is kept by structure, in `forms` that others may have filled."""
+    """Builds fusion groups from units of one graph.
+
+    Every answer is cached by structure, in `forms` that others may have filled.
+    """
 
     def __init__(self, views: Views, policy: Policy, forms: Forms | None = None) -> None:
         self.views = views
@@ -237,7 +246,7 @@ class Workshop:
         self._losing: dict[str, bool] = {}
 
     def turn(self, unit: str) -> Workshop:
-        """Return a workshop for one turn of a loop.
+        """Return a builder for one iteration of a loop.
 
         Raises `PassError` where a unit is no loop.
         """
@@ -249,7 +258,7 @@ class Workshop:
             self._turns[unit] = Workshop(views, self.policy, self.forms)
         return self._turns[unit]
 
-    # ---- questions
+    # ---- queries
 
     def single(self, unit: str) -> Group:
         """Return the group of one unit.
@@ -267,17 +276,18 @@ class Workshop:
         return found
 
     def used(self, unit: str) -> bool:
-        """Whether anything that a unit writes is read or an output."""
+        """Return whether a result of a unit is read or an output."""
         return any(self._needed(t, {unit}) for t in self.units[unit].writes)
 
     def fuse(self, first: Group, second: Group) -> Group | Illegal:
-        """Return two groups as one kernel, `second` being a consumer of `first`: register level, in the segment that
-        reads it, else shared-memory level.
+        """Return two groups as one kernel, `second` being a consumer of `first`.
+
+        Register level is preferred, in the segment that reads it, else shared-memory level.
         """
         if min(len(first.parts), len(second.parts)) > 1:
             return Illegal("two kernels of several segments are none of three")
         place = self._reading(first, second)
-        together = self._sorted((*first.parts[-1], *second.parts[place]))
+        together = self._program_order((*first.parts[-1], *second.parts[place]))
         register = (*first.parts[:-1], *second.parts[:place], together, *second.parts[place + 1 :])
         found = self._form(register, self.policy)
         if isinstance(found, Group) or not self.policy.shared or len(first.parts) + len(second.parts) > 2:
@@ -288,9 +298,10 @@ class Workshop:
         return Illegal(f"register level: {found.reason}; shared-memory level: {shared.reason}")
 
     def outline(self, members: Sequence[Group]) -> FusedGroup | None:
-        """Return what a merge of groups reads and writes at least, without what it computes, which takes long to find;
-        nothing where that may be less than what they read apart: some of several pieces, of rows and of tables may turn
-        out not to be needed.
+        """Return the least reads and writes of a merge of groups.
+
+        The computation is left out, as its form takes long to find. Nothing is returned where the merge may read less
+        than the groups: some reads of several pieces, of rows and of tables may turn out not to be needed.
         """
         units = {name for group in members for name in group.units}
         made = {t for name in units for t in self.units[name].writes}
@@ -306,17 +317,17 @@ class Workshop:
         return FusedGroup((), {t: self.types[t] for t in (*inputs, *outputs)}, tuple(inputs), tuple(outputs))
 
     def _loses_reads(self, unit: str) -> bool:
-        """Whether part of what a unit reads may not be needed where it is merged with others."""
+        """Return whether some reads of a unit may become unnecessary in a merge."""
         if unit not in self._losing:
             statements, source = self.units[unit].statements, self._view_units
             pieces = len({s.target for s in statements}) < len(statements)
-            behind = any(t in source and self._loses_reads(source[t].name) for t in self.units[unit].reads)
+            shown = any(t in source and self._loses_reads(source[t].name) for t in self.units[unit].reads)
             own = any(s.along is not None or not self.tables.keys().isdisjoint(s.tensors_read) for s in statements)
-            self._losing[unit] = pieces or own or behind
+            self._losing[unit] = pieces or own or shown
         return self._losing[unit]
 
     def _reading(self, first: Group, second: Group) -> int:
-        """Return which segment of a group is the first to read what another group writes; the first where none does."""
+        """Return the first segment of a group that reads results of another group; the first one where none does."""
         if len(second.parts) == 1:
             return 0
         made = {t for name in first.units for t in self.units[name].writes}
@@ -324,22 +335,25 @@ class Workshop:
         return next((n for n, part in enumerate(reads) if not made.isdisjoint(part)), 0)
 
     def is_view(self, unit: str) -> bool:
-        """Whether a unit is a free copy, which groups take in where they need it."""
+        """Return whether a unit is a free copy, included on demand."""
         return self.units[unit].free and self.units[unit].writes[0] in self.views.sources
 
     def sources(self, tensor: str) -> str:
-        """Return the tensor that a view, or a view of a view, shows; itself where it is none."""
+        """Return the tensor that a view, directly or indirectly, shows.
+
+        Other tensors are their own source.
+        """
         while tensor in self.views.sources:
             tensor = self.views.sources[tensor]
         return tensor
 
-    # ---- forming
+    # ---- construction
 
     def form(self, parts: tuple[tuple[str, ...], ...]) -> Group | Illegal:
         """Return the group whose segments have these units, in this order."""
         return self._form(parts, self.policy if len(parts) > 1 or len(parts[0]) > 1 else None)
 
-    def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
+    def _program_order(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda n: self.order[n]))
 
     def _form(self, parts: tuple[tuple[str, ...], ...], policy: Policy | None) -> Group | Illegal:
@@ -389,7 +403,7 @@ class Workshop:
         names = {tensor: f"t{n}" for tensor, n in numbers.items()}
         tensors = {names[t]: self.types[t] for t in numbers}
         tables = {names[t]: self.tables[t] for t in numbers if t in self.tables}
-        halves = [[s for u in units for s in self._renamed(u, names)] for units in members]
+        halves = [[s for u in units for s in self._pattern_statements(u, names)] for units in members]
         kept = [[names[t] for t in each] for each in live]
         if not any(kept):
             return Illegal("nothing that it computes is used")
@@ -406,7 +420,7 @@ class Workshop:
         named, canonical = canonical_names(in_math(form, self.policy.math))
         return _SAME.setdefault(form_key(named), named), canonical
 
-    def _renamed(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
+    def _pattern_statements(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
         """Return a unit's statements over names of tensors, made once for units of one structure."""
         own = tuple(names[t] for t in unit.tensors)
         key = self._pattern(unit), own
@@ -427,13 +441,13 @@ class Workshop:
         return self._pattern_of[unit.name]
 
     def _pieces(self, names: Sequence[str]) -> str | None:
-        """Return a tensor of which the units write a piece and that they also read or write otherwise."""
+        """Return a tensor that the units write a piece of and also read or write otherwise."""
         units = [self.units[n] for n in names]
         touched = [t for u in units for t in dict.fromkeys((*(self.sources(r) for r in u.reads), *u.writes))]
         return next((t for u in units for t in u.writes if len(self._producers[t]) > 1 and touched.count(t) > 1), None)
 
     def _with_views(self, part: Sequence[str], group: set[str]) -> list[Unit]:
-        """Return a part's units and the free copies through which they read what the group computes, in order."""
+        """Return a part's units and the free copies through which they read results of the group, in order."""
         made = {t for name in group for t in self.units[name].writes}
         chosen = {name: self.units[name] for name in part}
         pending = list(chosen.values())
@@ -443,7 +457,7 @@ class Workshop:
                 if view is not None and view.name not in chosen and self.sources(tensor) in made:
                     chosen[view.name] = view
                     pending.append(view)
-        return [chosen[name] for name in self._sorted(tuple(chosen))]
+        return [chosen[name] for name in self._program_order(tuple(chosen))]
 
     def _live(self, units: Sequence[Unit], inside: set[str], later: Sequence[Sequence[Unit]]) -> tuple[str, ...]:
         """Return the tensors of a part that are needed outside of it: by other groups, or by a later part."""

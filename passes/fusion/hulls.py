@@ -1,9 +1,9 @@
-"""Groups that are worth a kernel together though no two of them are: a product, rows of its results, a product of
-those.
+"""Convex merge candidates: a contraction, row operations and a second contraction.
 
-Each merge of two of them leaves in memory what the third reads, so that a path of merges that each gain stops in front
-of them. What a partition considers besides pairs are therefore *hulls*: a product, another one that its results lead to
-through statements over rows, and all that is between.
+They are worth a kernel together though no two of them are. Each merge of two leaves in memory the operands of the
+third, so that a path of merges that each gain never reaches them. A partition therefore considers, besides pairs,
+convex sets: a contraction, another one that its results lead to through statements over rows, and all groups between
+them.
 
     product -> maximum and sum -> weights, product   =>   one group of three segments
 """
@@ -22,51 +22,51 @@ from .legality import multiplies as tiled
 from .normalise import Illegal
 from .partitioner import Owners, Paths
 
-#: Most groups between two products: rows, their weights, and what is computed of either element by element.
-BETWEEN = 4
+#: Most groups between two contractions: rows, their weights, and elementwise results of either.
+MAX_GROUPS_BETWEEN = 4
 
 
 class Edges(Protocol):
-    """Which groups of a graph read what others leave, as a partition knows it."""
+    """Protocol of the edges between groups that a partition knows."""
 
     @property
     def workshop(self) -> Workshop:
-        """What forms groups."""
+        """The builder of groups."""
         ...
 
     @property
     def sources(self) -> Mapping[str, frozenset[str]]:
-        """The units that write what a unit reads."""
+        """The units that write the operands of a unit."""
         ...
 
     def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
-        """Return the groups that read what a group writes."""
+        """Return the groups that read results of a group."""
         ...
 
     def paths(self, owner: Owners) -> Paths[Group | str]:
-        """Return what each group leads to."""
+        """Return the reachability of groups."""
         ...
 
 
 def hulls(edges: Edges, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
-    """Yield what begins with one of some groups that are products, in the graph's order."""
+    """Yield the candidates that begin with some groups, in graph order."""
     order = edges.workshop.order
     for first in groups:
         if not multiplies(first):
             continue
-        between, ends = _behind(edges, first, owner)
+        between, ends = _following_groups(edges, first, owner)
         for last in sorted(ends, key=lambda g: order[g.units[0]]):
-            inside = [g for g in between if last in _reached(edges, g, between, owner)]
-            # What lies in shared memory nobody else reads; sums of rows others may find in memory.
+            inside = [g for g in between if last in _reachable_groups(edges, g, between, owner)]
+            # Tensors in shared memory have no other readers; sums of rows may be in memory for others.
             closed = (g for g in (first, *inside) if g is first or not g.form.segments[0].reductions)
             if inside and all(edges.successors(g, owner) <= {*inside, last} for g in closed):
                 yield (first, *sorted(inside, key=lambda g: order[g.units[0]]), last)
 
 
 def leading_to(edges: Edges, group: Group, owner: Owners) -> list[Group]:
-    """Return a group and those that it may be in a hull with that begins with one of them."""
+    """Return a group and the groups whose candidates may contain it."""
     found, level = {group: None}, [group]
-    for _ in range(BETWEEN + 1):
+    for _ in range(MAX_GROUPS_BETWEEN + 1):
         before = [owner[s] for g in level for u in g.units for s in edges.sources[u]]
         level = [g for g in dict.fromkeys(before) if isinstance(g, Group) and g not in found]
         found.update(dict.fromkeys(level))
@@ -75,7 +75,7 @@ def leading_to(edges: Edges, group: Group, owner: Owners) -> list[Group]:
 
 
 def joined(workshop: Workshop, hull: tuple[Group, ...]) -> Group | Illegal:
-    """Return a hull as one group of three segments."""
+    """Return a candidate as one group of three segments."""
     first, last = hull[0], hull[-1]
     if any(len(g.parts) > 1 or g.repeat is not None for g in hull):
         return Illegal("a kernel has at most three segments")
@@ -83,20 +83,20 @@ def joined(workshop: Workshop, hull: tuple[Group, ...]) -> Group | Illegal:
     products = [u for u in last.units if not workshop.is_view(u) and multiplies(workshop.single(u))]
     if len(products) != 1:
         return Illegal("the last group is no single product")
-    early = _in_front(workshop, last, products[0], made)
+    early = _leading_units(workshop, last, products[0], made)
     rows = (*(u for g in hull[1:-1] for u in g.units), *early)
     parts = first.units, rows, tuple(u for u in last.units if u not in early)
     return workshop.form(tuple(tuple(sorted(part, key=lambda u: workshop.order[u])) for part in parts))
 
 
 def multiplies(group: Group) -> bool:
-    """Whether a group is one segment whose threads have tiles of a product's results."""
+    """Return whether a group is one segment computed by register tiles."""
     return len(group.form.segments) == 1 and _multiplies(form_key(group.form), _Asked(group.form.segments[0]))
 
 
 @frozen
 class _Asked:
-    """A segment that is no part of what says whether the answer is known, which its form's key does at once."""
+    """A segment that does not take part in comparisons of cache keys: the key of its form decides."""
 
     segment: Segment = field(eq=False)
 
@@ -106,38 +106,40 @@ def _multiplies(key: Hashable, asked: _Asked) -> bool:
     return tiled(asked.segment)
 
 
-def _in_front(workshop: Workshop, group: Group, product: str, made: set[str]) -> tuple[str, ...]:
-    """Return the units of a group that its product reads and that compute of what is `made` in front of it."""
+def _leading_units(builder: Workshop, group: Group, product: str, made: set[str]) -> tuple[str, ...]:
+    """Return the units of a group that its contraction reads and that read tensors in `made`."""
     early: list[str] = []
     known = set(made)
-    for name in sorted(group.units, key=lambda u: workshop.order[u]):
+    for name in sorted(group.units, key=lambda u: builder.order[u]):
         if name == product:
             break
-        unit = workshop.units[name]
-        if any(workshop.sources(t) in known for t in unit.reads):
+        unit = builder.units[name]
+        if any(builder.sources(t) in known for t in unit.reads):
             early.append(name)
             known.update(unit.writes)
     return tuple(early)
 
 
-def _behind(edges: Edges, first: Group, owner: Owners) -> tuple[dict[Group, None], dict[Group, None]]:
-    """Return the groups without products that a group leads to through others of them, and the products behind."""
+def _following_groups(edges: Edges, first: Group, owner: Owners) -> tuple[dict[Group, None], dict[Group, None]]:
+    """Return the groups without contractions that a group leads to through others of them, and the contractions that
+    follow.
+    """
     between: dict[Group, None] = {}
     ends: dict[Group, None] = {}
     level: list[Group] = [first]
-    for _ in range(BETWEEN):
+    for _ in range(MAX_GROUPS_BETWEEN):
         following = [g for each in level for g in edges.successors(each, owner) if isinstance(g, Group)]
         fresh = [g for g in dict.fromkeys(following) if g not in between]
         ends.update(dict.fromkeys(g for g in fresh if multiplies(g)))
         level = [g for g in fresh if not multiplies(g)]
         between.update(dict.fromkeys(level))
-        if len(between) > BETWEEN:
+        if len(between) > MAX_GROUPS_BETWEEN:
             break
     return between, ends
 
 
-def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: Owners) -> set[Group | str]:
-    """Return the groups that read what one leaves, directly or through others of some."""
+def _reachable_groups(edges: Edges, group: Group, among: Iterable[Group], owner: Owners) -> set[Group | str]:
+    """Return the groups that read results of one, directly or through others of `among`."""
     inside, found, pending = {*among}, set[Group | str](), [group]
     while pending:
         for vertex in edges.successors(pending.pop(), owner) - found:
@@ -148,5 +150,5 @@ def _reached(edges: Edges, group: Group, among: Iterable[Group], owner: Owners) 
 
 
 def convex(edges: Edges, hull: set[Group], owner: Owners) -> bool:
-    """Whether no path leaves some groups and comes back."""
+    """Return whether no path leaves some groups and comes back."""
     return not edges.paths(owner).lead_to({v for g in hull for v in edges.successors(g, owner) - hull}, hull)

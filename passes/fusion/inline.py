@@ -1,8 +1,8 @@
 """Inlining: a pointwise statement disappears into the statements that read its tensor.
 
 A guarded read `guard ? t[f] : fill` of `t[i] = body(i)` becomes `select(InRange(guard), body(f), fill)` with the guard
-on every read of the body, so that no element is touched out of range; the select is dropped where the body yields the
-fill by itself:
+on every read of the body, so that no element is touched out of range; the select is dropped where the body itself
+yields the fill:
 
     sum x[h + r - 1] if 0 <= h + r - 1 < H else 0  with  x = relu(a * y)
         ->   sum relu(a' * y')    (a', y' guarded, fill 0)
@@ -50,7 +50,10 @@ MAX_NODES = 4000
 
 
 class FusionError(Exception):
-    """Raised inside normalisation where statements cannot share a kernel; the message is the reason, a sentence."""
+    """Error of normalisation: statements cannot share a kernel.
+
+    The message is the reason, a sentence.
+    """
 
 
 def constant(value: float, dtype: DType) -> Const:
@@ -61,7 +64,10 @@ def constant(value: float, dtype: DType) -> Const:
 def apply_guards(
     expr: Expr, guards: Sequence[Guard], fill: float, tensors: Mapping[str, TensorType], held: frozenset[str]
 ) -> Expr:
-    """Return `guards ? expr : fill`, guarding every read below; `held` are values in registers, which need no guard."""
+    """Return `guards ? expr : fill`, guarding every read below.
+
+    `held` are values in registers, which need no guard.
+    """
     live = tuple(g for g in guards if not g.always)
     if not live:
         return expr
@@ -98,7 +104,7 @@ def _guard_reads(
 
 
 def _outside_value(expr: Expr, held: frozenset[str], tensors: Mapping[str, TensorType]) -> float | int | bool | None:
-    """Return what the expression yields where all its guards fail, None where that is not one number."""
+    """Return the value of an expression where all its guards fail, None where that is not one number."""
     if not all(_is_known_outside(node, held) for node in distinct(expr)):
         return None
     value: float | int | bool = _Outside(tensors).value(expr).item()
@@ -106,7 +112,7 @@ def _outside_value(expr: Expr, held: frozenset[str], tensors: Mapping[str, Tenso
 
 
 def _is_known_outside(node: Expr, held: frozenset[str]) -> bool:
-    """Whether a node has one value where all guards fail, if its operands have."""
+    """Return whether a node has one value where all guards fail, if its operands have."""
     if isinstance(node, Read):
         return bool(node.guards) and node.tensor not in held
     return not isinstance(node, (IndexValue, InRange))
@@ -123,11 +129,11 @@ class _Outside(Evaluation):
         return as_held(read.fill, self.dtype(self.tensors[read.tensor].dtype))
 
     def axis(self, var: Var) -> Values:
-        """Return nothing: outside there are no places (`_is_known_outside`)."""
+        """Return nothing: there are no places outside (`_is_known_outside`)."""
         raise AssertionError(f"{var.name} has no value outside")
 
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
-        """Return nothing: what is read is the fill."""
+        """Return nothing: a read yields its fill."""
         raise AssertionError(f"no element of {tensor} is read outside")
 
 
@@ -149,7 +155,7 @@ def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
 
 
 class Inliner:
-    """Pointwise definitions of tensors, each held with its own producers already inlined.
+    """Pointwise definitions of tensors, with their own producers inlined.
 
     A tensor that several statements write in pieces is defined by cases.
     """
@@ -176,7 +182,7 @@ class Inliner:
         self._check_places(expr_indirects(expr))
 
     def check_write(self, indices: Sequence[Index]) -> None:
-        """Raise `FusionError` where something is written at places that the same segment computes."""
+        """Raise `FusionError` for writes at places that the same segment computes."""
         self._check_places(i for index in indices for i in indirects(index))
 
     def _check_places(self, places: Iterable[Indirect]) -> None:
@@ -213,25 +219,25 @@ def _chained(cases: Sequence[_Case]) -> Expr:
 
 
 def _is_row(cases: Sequence[_Case]) -> bool:
-    """Whether cases are neighbouring ranges of one index, as the parts of a concatenation are."""
-    single = [_settled(guards[0]) for guards, _ in cases if len(guards) == 1]
+    """Return whether cases are neighbouring ranges of one index, as the parts of a concatenation are."""
+    single = [_normalise_guard(guards[0]) for guards, _ in cases if len(guards) == 1]
     if len(single) < len(cases):
         return False
     return all(a.index == b.index and a.high == b.low for a, b in pairwise(single))
 
 
-def _settled(guard: Guard) -> Guard:
+def _normalise_guard(guard: Guard) -> Guard:
     """Return a guard whose index has no constant."""
     shift = guard.index.const
     return Guard(guard.index - shift, guard.low - shift, guard.high - shift)
 
 
 def _halved(cases: Sequence[_Case]) -> Expr:
-    """Return the value of the case whose range an index lies in, found by halving: a chain would be as deep as long."""
+    """Return the value of the case whose range contains an index, by binary search: a chain would be too deep."""
     if len(cases) == 1:
         return cases[0][1]
     middle = len(cases) // 2
-    first, last = _settled(cases[0][0][0]), _settled(cases[middle - 1][0][0])
+    first, last = _normalise_guard(cases[0][0][0]), _normalise_guard(cases[middle - 1][0][0])
     here = InRange((Guard(first.index, first.low, last.high),))
     return Call("select", (here, _halved(cases[:middle]), _halved(cases[middle:])))
 
@@ -242,7 +248,7 @@ def _never(guard: Guard) -> bool:
 
 
 def tree_size(expr: Expr) -> int:
-    """Return the number of nodes of the tree, counting shared parts as often as they occur."""
+    """Return the number of nodes of the tree, shared parts counted repeatedly."""
     sizes: dict[int, int] = {}
     pending = [expr]
     while pending:
@@ -258,10 +264,10 @@ def tree_size(expr: Expr) -> int:
 def split_argument_reduction(
     statement: Statement, value: str, tensors: Mapping[str, TensorType]
 ) -> tuple[Statement, Statement]:
-    """Rewrite an argmax (argmin) statement as a max (min) named `value` and the least position that attains it.
+    """Rewrite an argmax (argmin) as a max (min) and a least position.
 
-    A position that is never attained does not occur: the largest is the sentinel. Where the extremum is NaN, a NaN
-    attains it.
+    The extremum is called `value`. A position that is never attained does not occur: the largest is the sentinel. Where
+    the extremum is NaN, a NaN attains it.
     """
     dtype = tensors[statement.target].dtype
     flat, step = Index(0), 1

@@ -1,4 +1,4 @@
-"""What a fused group in normal form means: an evaluator over NumPy arrays, in float64, for tests and for `--verify`."""
+"""NumPy interpreter of normal forms in float64, for tests and `--verify`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from ...ir import (
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
-    """Return the group's outputs; `arrays` has its inputs. Elements that the group does not write (parts of a
-    concatenation) are NaN.
+    """Return the group's outputs.
+
+    `arrays` has its inputs. Elements that the group does not write (parts of a concatenation) are NaN.
     """
     memory: dict[str, Values] = {name: _wide(np.asarray(value)) for name, value in arrays.items()}
     for name, table in group.constants.items():
@@ -75,13 +76,13 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
 
 
 def along_row(reduction: Reduction, values: Values) -> Values:
-    """Return a value for each element of rows, which lie along the last dim."""
+    """Return a value for each element of rows along the last dim."""
     if reduction.along in ORDERS:
         return _in_order(values, ORDERS[reduction.along])
     later, without = ALONG[reduction.along]
     combiner = COMBINERS[reduction.combine]
     row = values[..., ::-1] if later else values
-    with np.errstate(invalid="ignore"):  # of a NaN some functions warn
+    with np.errstate(invalid="ignore"):  # some functions warn for a NaN
         found = combiner.function.numpy.accumulate(row, axis=-1, dtype=values.dtype)  # type: ignore[attr-defined]
     if without:
         none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)
@@ -98,7 +99,10 @@ def _in_order(values: Values, rises: bool) -> Values:
 
 
 class Points(Evaluation):
-    """All points of a few axes at once; every expression becomes an array that broadcasts over them."""
+    """All points of a few axes at once.
+
+    Every expression becomes an array that broadcasts over them.
+    """
 
     def __init__(self, axes: Sequence[Var], memory: Mapping[str, Values], held: Container[str] = ()) -> None:
         self.memory, self.held = memory, held
@@ -111,7 +115,7 @@ class Points(Evaluation):
         return self.axes[var]
 
     def element(self, tensor: str, indices: tuple[Index, ...], inside: Values | None = None) -> Values:
-        """Return the elements of a tensor at indices, anything where not `inside`."""
+        """Return the elements at indices, any value where not `inside`."""
         array = self.memory[tensor]
         places = [self.index(i) for i in indices]
         if inside is not None:

@@ -1,19 +1,18 @@
-"""Which statements may share a kernel, and how: register level or shared-memory level (DeepCuts section 4.4), both from
-access maps.
+"""Legality of fusion at register and shared-memory level (DeepCuts, section 4.4).
 
-*Register level* asks for one normal form of all statements (`passes.fusion.normalise`): each consumer instance reads
-what its own thread produced or a reduction that its lanes hold. It covers simple after complex (epilogues) and simple
-before complex (prologues). *Shared-memory level* is for complex after complex: the second segment reduces over a box of
-the first one's result, the box fits shared memory, or comes in parts of the axis that is added up along, and blocks
-recompute what their boxes overlap. Each of the two may be several products over one tile. A *chain* is a product, rows
-of its results, and a product of those:
+Both follow from access maps. *Register level* asks for one normal form of all statements (`passes.fusion.normalise`):
+each consumer instance reads results of its own thread or a reduction that its lanes hold. It covers simple after
+complex (epilogues) and simple before complex (prologues). *Shared-memory level* is for complex after complex: the
+second segment reduces over a box of the first one's result, the box fits shared memory, or comes in parts of the
+reduced axis, and blocks recompute the overlaps of their boxes. Each of the two may be several products over one tile. A
+*chain* is a product, rows of its results, and a product of those:
 
     p[i, j] = sum_c q[i, c] * k[j, c];   m[i] = max_j p[i, j];   w[i, j] = exp(p[i, j] - m[i]);   t[i] = sum_j w[i, j]
     y[i, f] = (sum_j w[i, j] * v[j, f]) / t[i]
       ->  segment (i, j): p, shared     segment (i), lanes along j: w, t, shared     segment (i, f): y
 
-Each of the three has its own distribution over threads: tiles of registers, lanes that hold rows, tiles of registers.
-What a block needs of each are the rows of its own instances. A `Policy` says what is legal but never wanted.
+Each of the three has its own distribution over threads: tiles of registers, lanes that hold rows, tiles of registers. A
+block needs the rows of its own instances of each. A `Policy` excludes fusion that is legal but never wanted.
 """
 
 from __future__ import annotations
@@ -58,15 +57,15 @@ from .solve import solve
 
 @frozen
 class Policy:
-    """What fusion does not do although it could.
+    """Limits of fusion beyond legality.
 
-    `recompute` limits the issue slots of an expression that a reduction evaluates several times per element of what it
-    reads; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers, and
-    `together` those of a segment that passes on what several of them make, or makes several results of that;
+    `recompute` limits the issue slots of an expression that a reduction evaluates several times per element of its
+    operands; `contractions` the contractions of one segment, as each keeps a tile of accumulators in registers, and
+    `together` those of a segment that passes on results of several of them, or makes several results of these;
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
-    `shared_bytes` is what one block may allocate; `chains` switches kernels of three segments on, which gain nothing
-    where the threads of a block run one after another. `math` is the math mode of sums of products of f32 (`ir.atoms`),
-    empty for products and sums in f32 itself.
+    `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
+    nothing where the threads of a block run one after another. `math` is the math mode of contractions of f32
+    (`ir.atoms`), empty for products and sums in f32 itself.
     """
 
     recompute: int = 16
@@ -86,11 +85,14 @@ def register_level(
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy | None,
 ) -> FusedGroup | Illegal:
-    """Return the statements as one segment; no policy for what has to be a kernel anyway."""
+    """Return the statements as one segment.
+
+    Without a `policy` the statements have to be one kernel anyway.
+    """
     group = normalise(statements, tensors, live, tables)
     if isinstance(group, Illegal) or policy is None:
         return group
-    return _unwanted(group, policy) or group
+    return _policy_reason(group, policy) or group
 
 
 def shared_level(
@@ -101,11 +103,12 @@ def shared_level(
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy,
 ) -> FusedGroup | Illegal:
-    """Return two segments that share tensors of one shape through shared memory; `live` are the tensors that each half
-    leaves behind.
+    """Return two segments that share tensors of one shape through shared memory.
+
+    `live` are the tensors that each half writes for others.
     """
     passed, sums = live[0], sum(s.combine is not None for s in first)
-    if not passed or not sums or len(passed) > sums:  # told before forms are looked for, which takes long
+    if not passed or not sums or len(passed) > sums:  # checked ahead of forms, which take long to find
         return Illegal("the first half is not one reduced tensor")
     outside = () if any(s.combine for s in second) else (r.tensor for s in second for r in s.reads)
     if read := [t for t in outside if t in passed]:
@@ -139,7 +142,7 @@ def shared_level(
     return next((Illegal(reason) for reason in reasons if reason), found)
 
 
-# ---- a product, rows of its results, a product of those
+# ---- chained contractions
 
 
 def chain_level(
@@ -150,10 +153,11 @@ def chain_level(
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy,
 ) -> FusedGroup | Illegal:
-    """Return three segments that pass rows on through shared memory; `live` are the tensors that each part leaves,
-    `kept` those of rows that others need, too, and find in memory.
+    """Return three segments that pass rows on through shared memory.
+
+    `live` are the tensors that each part leaves, `kept` those of rows that others need, too, and find in memory.
     """
-    parts, tensors, live = _kept_apart(parts, tensors, live, kept)
+    parts, tensors, live = _copy_kept_rows(parts, tensors, live, kept)
     if reason := _statement_reason(parts, tensors, live, policy):
         return Illegal(reason)
     known, segments = dict(tensors), []
@@ -193,13 +197,13 @@ def chain_level(
     )
 
 
-def _kept_apart(
+def _copy_kept_rows(
     parts: Sequence[Sequence[Statement]],
     tensors: Mapping[str, TensorType],
     live: Sequence[Sequence[str]],
     kept: Sequence[str],
 ) -> tuple[list[Sequence[Statement]], Mapping[str, TensorType], list[Sequence[str]]]:
-    """Return the parts of a chain in which the last one reads copies of what is also kept in memory."""
+    """Return the parts of a chain in which the last one reads copies of the tensors that are also kept in memory."""
     types, every, left = dict(tensors), list(parts), list(live)
     for tensor in (t for t in kept if any(t in s.tensors_read for s in parts[2])):
         name, shape = unused_name(f"{tensor}.passed", types), tensors[tensor].shape
@@ -218,12 +222,12 @@ def _statement_reason(
     live: Sequence[Sequence[str]],
     policy: Policy,
 ) -> str:
-    """Return what statements alone say against it: told before normal forms are looked for, which takes long."""
+    """Return the reason against a chain that follows from statements alone: forms take long to find."""
     if len(live[0]) != 1 or not any(s.combine for s in parts[0]):
         return "the first part is not one reduced tensor"
     rows = [s for s in parts[1] if s.combine]
     if not rows or not any(s.combine for s in parts[2]):
-        return "what is between two products are no rows, or nothing is reduced behind them"
+        return "what is between two products are no rows, or nothing is reduced after them"
     if all(sum(v.extent > 1 for v in s.reduce) > 1 for s in rows):
         return "rows of several axes are between two products"
     longest = max(prod(v.extent for v in s.reduce) for s in rows)
@@ -231,25 +235,25 @@ def _statement_reason(
     if nbytes > policy.shared_bytes:
         return f"a row has {nbytes} bytes, shared memory {policy.shared_bytes}"
     if any(live[0][0] in s.tensors_read for s in parts[2]):
-        return f"{live[0][0]} is also read behind its rows"
+        return f"{live[0][0]} is also read after its rows"
     return ""
 
 
 def multiplies(segment: Segment) -> bool:
-    """Whether threads have tiles of a product's results in a segment."""
+    """Return whether threads compute register tiles of a contraction in a segment."""
     own = tuple(r.name for r in segment.reductions)
     return any(is_tiled(r, segment.axes, own) for r in segment.reductions)
 
 
 def _product_reason(segment: Segment) -> str:
-    """Return why a segment is none that tiles of registers compute."""
+    """Return the reason why register tiles cannot compute a segment."""
     if not multiplies(segment) or segment.holds_rows or len(segment.outputs) != 1:
         return "the first part is no product"
     return ""
 
 
 def _rows_reason(segment: Segment, tensor: str) -> str:
-    """Return why lanes cannot hold the rows of a tensor that the segment before leaves, and pass theirs on."""
+    """Return the reason why lanes cannot hold the rows of a tensor of the previous segment, and pass theirs on."""
     if multiplies(segment) or segment.holds_rows or any(o.guards or o.into for o in segment.outputs):
         return "what is between two products are no rows"
     if len({r.reduce for r in segment.reductions}) != 1:
@@ -272,7 +276,7 @@ def _rows_reason(segment: Segment, tensor: str) -> str:
 
 
 def _row_by_row(indices: Sequence[Index], axes: Sequence[Var], row: Sequence[Var]) -> bool:
-    """Whether each index is an axis, the row or 0, and each axis of several elements is one of them, once."""
+    """Return whether each index is an axis, the row or 0, and each axis of several elements is one of them, once."""
     plain = [i for i in indices if i.terms]
     wanted = [as_index(v) for v in (*axes, *row) if v.extent > 1]
     every = {as_index(v) for v in (*axes, *row)}
@@ -282,9 +286,9 @@ def _row_by_row(indices: Sequence[Index], axes: Sequence[Var], row: Sequence[Var
 
 
 def _reader_reason(segment: Segment, tensor: str, passed: Sequence[str]) -> str:
-    """Return why a segment cannot read what rows leave from shared memory."""
+    """Return the reason why a segment cannot read its operand from the rows in shared memory."""
     if not multiplies(segment) or segment.holds_rows:
-        return "no product is behind the rows"
+        return "no product is after the rows"
     reduced = frozenset(v for r in segment.reductions for v in r.reduce)
     for name in passed:
         found = {r.indices for body in segment.expressions for r in reads(body) if r.tensor == name}
@@ -297,13 +301,13 @@ def _reader_reason(segment: Segment, tensor: str, passed: Sequence[str]) -> str:
             return f"{name} is not read row by row"
     if any(i.tensor in passed for body in segment.expressions for i in expr_indirects(body)):
         return "what rows leave is what other tensors are indexed with"
-    return "" if any(expr_variables(b) & reduced for b in segment.expressions) else "nothing is reduced behind the rows"
+    return "" if any(expr_variables(b) & reduced for b in segment.expressions) else "nothing is reduced after the rows"
 
 
-# ---- what is legal but unwanted
+# ---- legal but unwanted
 
 
-def _unwanted(group: FusedGroup, policy: Policy) -> Illegal | None:
+def _policy_reason(group: FusedGroup, policy: Policy) -> Illegal | None:
     (segment,) = group.segments
     own = tuple(r.name for r in segment.reductions)
     tiled = [r for r in segment.reductions if is_tiled(r, segment.axes, own)]
@@ -336,7 +340,10 @@ def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Map
 
 
 def issue_slots(*bodies: Expr) -> int:
-    """Return the issue slots of the scalar operations of expressions, shared parts counted once."""
+    """Return the issue slots of the scalar operations of expressions.
+
+    Shared parts are counted once.
+    """
     found: dict[Expr, int] = {}
 
     def visit(node: Expr) -> None:
@@ -355,8 +362,8 @@ def issue_slots(*bodies: Expr) -> int:
 
 
 def _box_reason(group: FusedGroup, tensor: str, policy: Policy, in_parts: bool) -> str:
-    """Return why the second segment cannot read its operand from shared memory, "" where it can; one that comes in
-    parts may have any size.
+    """Return the reason why the second segment cannot read its operand from shared memory, "" where it can; an operand
+    in parts may have any size.
     """
     (segment,) = group.segments
     if any(r.tensor == tensor for o in segment.outputs for r in reads(o.body)):
@@ -378,15 +385,18 @@ def _box_reason(group: FusedGroup, tensor: str, policy: Policy, in_parts: bool) 
 
 
 def box_extent(index: Index, tiles: Mapping[Var, int]) -> int:
-    """Return how many neighbouring values an affine index spans when each variable covers a tile (1 where none is
-    given).
+    """Return how many neighbouring values an affine index spans.
+
+    Each variable covers a tile, 1 where none is given.
     """
     return 1 + sum(abs(factor) * (tiles.get(atom, 1) - 1) for atom, factor in index.terms if isinstance(atom, Var))
 
 
 def axis_per_dim(segment: Segment, type_: TensorType) -> Segment | Illegal:
-    """Return a segment over the dims of the tensors of one type that it writes, at one place, an axis for each, of
-    extent 1 too; parts of a dim, such as the heads of a group and the groups, are divided again.
+    """Return a segment with an axis for each dim of its results.
+
+    The dims are those of the written tensors of `type_`, at one place, with extent 1 too. Merged dims, such as heads
+    and their groups, are divided again.
     """
     output = segment.outputs[0]
     if any(o.extra for o in segment.outputs):

@@ -1,12 +1,12 @@
-"""Recurrences of a program as loops over parts of tensors: what one turn computes, and where its tensors live.
+"""Recurrences as loops: programs of iterations and storage of their tensors.
 
-The statements of a turn are written over slices that move with the step (`ir.recurrence`), so they are a program like
-any other, and one set of kernels serves all turns. Of the tensors that the loop writes
+The statements of an iteration are written over slices that move with the step (`ir.recurrence`), so they are a program
+like any other, and one set of kernels serves all iterations. Of the tensors that the loop writes
 
-* some live within a turn: nothing else reads them, so each is as large as one turn's part;
-* some carry a state from one turn to later ones and are read elsewhere by row number alone, before the loop their first
-  rows, after it their last: as many rows as a turn touches are kept, and used in rotation;
-* all others are there as a whole.
+* some live within an iteration: nothing else reads them, so each is as large as one iteration's part; * some carry a
+state from one iteration to later ones and are read elsewhere by row number alone, ahead of the loop their first rows,
+after it their last: as many rows as an iteration touches are kept, and used in rotation; * all others are stored as a
+whole.
 
     h[0, n] = 0;      m[t, n] = r * h[t, n], h[t + 1, n] = tanh(m[t, n]) step t < 400;     y[n] = h[400, n]
       ->   %h[0][n] = 0
@@ -43,8 +43,10 @@ from ...ops.language import unused_name
 
 @frozen
 class Turn:
-    """One turn of a loop: a program over slices. Its outputs are the slices that later turns or others read; `reads`
-    and `writes` are the tensors around the loop that it needs and leaves.
+    """One iteration of a loop: a program over slices.
+
+    Its outputs are the slices that later iterations or others read; `reads` and `writes` are the tensors around the
+    loop that it needs and leaves.
     """
 
     step: Var
@@ -53,7 +55,7 @@ class Turn:
     writes: tuple[str, ...]
 
 
-#: Statements that one unit may have: declarations rarely have as many, turns that are taken together may.
+#: Most statements of one unit: declarations rarely have as many, unrolled iterations may.
 LONGEST_RUN = 24
 
 Item: TypeAlias = tuple[Statement, ...] | Turn
@@ -63,8 +65,8 @@ Item: TypeAlias = tuple[Statement, ...] | Turn
 class Sliced:
     """A program as runs of statements and loops, in order.
 
-    `tensors` has the slices too, `slices` what each is part of, and `rotating` the rows that are kept of tensors of
-    which only some are needed at a time.
+    `tensors` has the slices too, `slices` the tensor and part of each, and `rotating` the number of stored rows of
+    tensors that need only some of them at a time.
     """
 
     items: tuple[Item, ...]
@@ -74,16 +76,21 @@ class Sliced:
 
 
 def slice_loops(program: Program) -> Sliced:
-    """Return a program with its recurrences as loops; one without any is a single run."""
+    """Return a program with its recurrences as loops.
+
+    One without any is a single run.
+    """
     if all(s.step is None for s in program.statements):
         return Sliced((program.statements,), program.tensors)
     return _Slicing(take_turns_together(program)).run()
 
 
 def take_turns_together(program: Program) -> Program:
-    """Return a program whose loops without reductions go on by several turns at a time: as one kernel may compute them.
+    """Return a program with its loops without reductions unrolled.
 
-    h[t + 1] = f(h[t]) step t < 6    ->    h[2*u + 1] = f(h[2*u]), h[2*u + 2] = f(h[2*u + 1]) step u < 3
+    One kernel may then compute several iterations.
+
+        h[t + 1] = f(h[t]) step t < 6    ->    h[2*u + 1] = f(h[2*u]), h[2*u + 2] = f(h[2*u + 1]) step u < 3
     """
     statements = [s for step, run in runs(program.statements) for s in _together(step, run)]
     return evolve(program, statements=tuple(statements))
@@ -103,7 +110,7 @@ def _together(step: Var | None, run: Sequence[Statement]) -> Sequence[Statement]
 
 
 def _width(turns: int, most: int) -> int:
-    """Return how many turns are taken together: with none left over if that costs little, and not with a single one."""
+    """Return the unroll factor: one without remainder if that costs little, and no remainder of one iteration."""
     widths = [n for n in range(min(most, turns // 2), 1, -1) if turns % n != 1]
     even = [n for n in widths if turns % n == 0 and 2 * n >= most]
     return next(iter((*even, *widths)), 1)
@@ -133,22 +140,22 @@ class _Loop:
 
     @property
     def written(self) -> dict[str, None]:
-        """The slices that a turn writes."""
+        """The slices that an iteration writes."""
         return dict.fromkeys(s.target for s in self.statements)
 
     @property
     def read(self) -> dict[str, None]:
-        """The slices that a turn reads."""
+        """The slices that an iteration reads."""
         return dict.fromkeys(t for s in self.statements for t in s.tensors_read)
 
     def parts(self, whole: str) -> list[Slice]:
-        """Return the slices of a tensor that a turn touches."""
+        """Return the slices of a tensor that an iteration touches."""
         return [part for part in self.slices.values() if part.whole == whole]
 
 
 @frozen
 class _Touch:
-    """An access outside of loops: in which run, of which row (None for several), and whether it writes."""
+    """An access outside of loops: its run, its row (None for several), and whether it writes."""
 
     place: int
     row: int | None
@@ -207,14 +214,14 @@ class _Slicing:
             self._enter({name: row_slice(whole, row, self.program.tensors[whole])})
         return name
 
-    # ---- where tensors live
+    # ---- storage of tensors
 
     def _others(self, whole: str, loop: _Loop) -> bool:
-        """Whether another loop touches a tensor."""
+        """Return whether another loop touches a tensor."""
         return any(part.whole == whole for other in self.loops if other is not loop for part in other.slices.values())
 
-    def _kept(self, loop: _Loop) -> tuple[str, ...]:
-        """Return the slices that a turn writes and that something else reads: another turn, or what is outside."""
+    def _outliving_slices(self, loop: _Loop) -> tuple[str, ...]:
+        """Return the slices that an iteration writes and that another iteration or a statement outside reads."""
         return tuple(name for name in loop.written if self._outlives(loop, name))
 
     def _outlives(self, loop: _Loop, name: str) -> bool:
@@ -228,10 +235,12 @@ class _Slicing:
         return used or any(_crosses(loop.slices[name], loop.slices[t]) for t in loop.read if t in loop.slices)
 
     def _rotating(self, loop: _Loop) -> Iterator[tuple[str, int]]:
-        """Yield the tensors that carry a state and that are read elsewhere by row number, with the rows that a turn
-        touches.
+        """Yield the tensors that carry a state and that are read elsewhere by row number, with the rows that an
+        iteration touches.
         """
-        for whole in dict.fromkeys(loop.slices[name].whole for name in self._kept(loop) if name in loop.slices):
+        for whole in dict.fromkeys(
+            loop.slices[name].whole for name in self._outliving_slices(loop) if name in loop.slices
+        ):
             rows = _rows(loop.parts(whole), self.program.tensors[whole])
             pace = rows[2] if rows else 1
             still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
@@ -239,7 +248,7 @@ class _Slicing:
                 continue
             low, count, _ = rows
             last = low + (loop.step.extent - 1) * pace + count
-            # What is read in front of the loop must not be written over, whenever its reader comes to run.
+            # The loop must not overwrite rows that are read ahead of it, whenever their reader runs.
             fits = (
                 one.row is not None and (low <= one.row < low + count and one.written)
                 if one.place < loop.place
@@ -250,13 +259,13 @@ class _Slicing:
             if all(fits) and kept < self.program.tensors[whole].shape[0]:
                 yield whole, kept
 
-    # ---- what a turn is
+    # ---- iterations
 
     def _turn(self, loop: _Loop, rotating: Mapping[str, int]) -> Turn:
         read = dict.fromkeys(t for s in loop.statements for t in s.tensors_read)
         tables = {t: rows for t, rows in self.program.constants.items() if t in read}
         inputs = tuple(t for t in read if t not in loop.written and t not in tables)
-        kept = self._kept(loop)
+        kept = self._outliving_slices(loop)
         types = {t: self.tensors[t] for t in (*read, *loop.written)}
         program = Program(types, inputs, kept, loop.statements, tables)
         earlier = {s.target for run in self.runs[: loop.place] for s in run}
@@ -266,7 +275,7 @@ class _Slicing:
         return Turn(loop.step, program, tuple(t for t in reads if t not in own), tuple(writes))
 
     def _around(self, name: str, loop: _Loop, rotating: Mapping[str, int], before: bool) -> tuple[str, ...]:
-        """Return the tensors around the loop that a slice belongs to, before the loop or behind it."""
+        """Return the tensors around the loop that a slice belongs to, ahead of the loop or after it."""
         if name not in loop.slices:
             return (name,)
         whole = loop.slices[name].whole
@@ -277,7 +286,7 @@ class _Slicing:
 
 
 def _crosses(written: Slice, read: Slice) -> bool:
-    """Whether what a turn writes may be what another one reads."""
+    """Return whether one iteration may write an element that another one reads."""
     if written.whole != read.whole or written == read:
         return False
     pairs = list(zip(written.starts, read.starts, written.extents, read.extents, strict=True))
@@ -290,14 +299,14 @@ def _crosses(written: Slice, read: Slice) -> bool:
 
 
 def _may_be(part: Slice, row: int) -> bool:
-    """Whether a row is in a part at some turn."""
+    """Return whether a row is in a part at some iteration."""
     start = part.starts[0]
     return len(start.terms) != 1 or part.extents[0] is not None or (row - start.const) % start.terms[0][1] == 0
 
 
 def _rows(parts: Sequence[Slice], type_: TensorType) -> tuple[int, int, int] | None:
-    """Return the first row that the first turn touches, how many each turn does, and by how many the turns go on, where
-    these take whole rows; else None.
+    """Return the first row that the first iteration touches, the rows of each iteration, and the step between
+    iterations, where these take whole rows; else None.
     """
     paces = {factor for part in parts for _, factor in part.starts[0].terms}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Normal form: a list of statements becomes one register-level segment, or a sentence that says why it cannot.
+"""Normal form: statements become one register-level segment, or a reason against it.
 
 Every element of the group is computed by an *instance*, a value of the parallel axes P of the last reduction (of the
 largest output where there is none). The access maps are solved from statement to statement, in both directions, for
@@ -56,13 +56,16 @@ from .orders import Order, order_of
 from .scans import running_of
 from .solve import is_bijection, solve
 
-#: Integers up to this are numbers of f32.
-_COUNTED = 1 << 24
+#: Largest integer up to which f32 represents all integers.
+_MAX_EXACT_INTEGER = 1 << 24
 
 
 @frozen
 class Illegal:
-    """The answer of legality checks that say no, with the reason as a sentence."""
+    """Negative answer of a legality check.
+
+    The reason is a sentence.
+    """
 
     reason: str
 
@@ -73,8 +76,9 @@ def normalise(
     live: Sequence[str],
     constants: Mapping[str, tuple[float, ...]] | None = None,
 ) -> FusedGroup | Illegal:
-    """Return the normal form of statements whose tensors `live` are wanted in memory, or why they cannot be one
-    segment.
+    """Return the normal form of statements, or why they have none.
+
+    `live` tensors are written to memory.
     """
     try:
         return fold_tables(_Normaliser(dict(tensors), tuple(live), dict(constants or {})).run(statements))
@@ -94,14 +98,14 @@ class _Normaliser:
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         check_counts(statements, self.live)
         plain = self._prepare(statements)
-        needed = self._needed(plain)
+        needed = self._needed_statements(plain)
         self._check_places(needed)
         places = align(needed, self.live)
         held = frozenset(s.target for s in needed if s.combine)
         inliner = Inliner(self.tensors, held)
         reductions: list[Reduction] = []
         outputs: list[Output] = []
-        registers: dict[str, Expr] = {}  # what a read of a reduced tensor becomes
+        registers: dict[str, Expr] = {}  # replacement of reads of a reduced tensor
         for number, statement in enumerate(needed):
             values = places.of[number]
             if statement.combine:
@@ -113,10 +117,12 @@ class _Normaliser:
                 outputs.append(self._output(statement, values, inliner, places, registers))
         return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
 
-    # ---- statements before alignment
+    # ---- statements ahead of alignment
 
     def _check_places(self, statements: Sequence[Statement]) -> None:
-        """Raise where what one statement writes says where values of another arrive: other threads' are needed."""
+        """Raise where results of one statement are indices of a scatter of another one: other threads' values are
+        needed.
+        """
         written = {statement.target for statement in statements}
         for statement in statements:
             for place in (i.tensor for index in statement.write for i in indirects(index)):
@@ -124,16 +130,16 @@ class _Normaliser:
                     raise FusionError(f"{place} says where values of {statement.target} arrive")
 
     def _prepare(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Rename axes apart, split argmax and argmin, and turn reductions over one element into plain statements."""
+        """Rename axes, split argmax and argmin, and turn reductions over one element into plain statements."""
         result: list[Statement] = []
         for number, statement in enumerate(_join_pieces(statements, self.live, self.tensors)):
-            fresh = _renamed_apart(statement, number)
+            fresh = _rename_axes(statement, number)
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
             if fresh.along is not None and (row := self._row(fresh, statements[:number])) is not None:
                 result.extend(row)
                 continue
-            fresh = self._widened(fresh)
+            fresh = self._extend_along_row(fresh)
             if combiner and not fresh.reduce:
                 body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
@@ -148,8 +154,8 @@ class _Normaliser:
         return result
 
     def _row(self, statement: Statement, before: Sequence[Statement]) -> tuple[Statement, Statement] | None:
-        """Return a statement whose values along a row are found together as a reduction that has a value for each
-        element of its row, and what reads them; None where what ranks are of is not computed here.
+        """Return a statement with values along a row as a reduction with a value for each element of its row, and the
+        statement that reads it; None where the operand of ranks is not computed here.
         """
         along = order_of(statement, before, self.tensors) or running_of(statement)
         if along is None or along.axis != statement.along:
@@ -164,9 +170,9 @@ class _Normaliser:
         place = (*instance, as_index(along.axis))
         return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
 
-    def _widened(self, statement: Statement) -> Statement:
-        """Return a pointwise statement that reads the first values along a row, or one, over all of them; what there
-        was will be written.
+    def _extend_along_row(self, statement: Statement) -> Statement:
+        """Return a pointwise statement that reads the first values along a row, or one, over all of them; elements past
+        the original ones are not written.
         """
         for read in statement.reads if statement.is_pointwise else ():
             extent = self.rows.get(read.tensor, 0)
@@ -178,7 +184,7 @@ class _Normaliser:
                 wide = Var(f"{statement.target}.row", extent)
                 self.limits[statement.target] = wide, place.const, place.const + 1
                 here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
-                return evolve(statement, axes=(*statement.axes, wide), body=_replaced(statement.body, read, here))
+                return evolve(statement, axes=(*statement.axes, wide), body=_replace_expr(statement.body, read, here))
             if axis is not None and axis.extent < extent:
                 wide = Var(axis.name, extent)
                 moved = {axis: as_index(wide)}
@@ -193,7 +199,7 @@ class _Normaliser:
                 )
         return statement
 
-    def _needed(self, statements: Sequence[Statement]) -> list[Statement]:
+    def _needed_statements(self, statements: Sequence[Statement]) -> list[Statement]:
         """Return the statements that the live tensors depend on."""
         wanted = set(self.live)
         kept: list[Statement] = []
@@ -221,19 +227,19 @@ class _Normaliser:
         reductions: list[Reduction],
         registers: dict[str, Expr],
     ) -> None:
-        """Add a statement's reduction, unless there is one like it: argmax beside max of the same rows shares it."""
+        """Add a statement's reduction, unless an equal one exists: argmax beside max of the same rows shares it."""
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
-        if (condition := self._counted(body, statement)) is not None:
+        if (condition := self._count_condition(body, statement)) is not None:
             body, accumulator = Cast(DType.F32, condition), DType.F32
         elif (place := self._place(body, statement)) is not None:
             body, accumulator = place, DType.I32
         found = Reduction("", rows, str(statement.combine), body, along=self.along.get(statement.target, ""))
-        name = next((r.name for r in reductions if self._alike(r, found, accumulator)), "")
+        name = next((r.name for r in reductions if self._is_same_reduction(r, found, accumulator)), "")
         if not name:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
             held = (*places.axes, *(rows if found.along else ()))
@@ -243,18 +249,18 @@ class _Normaliser:
         value = Cast(dtype, value) if accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
 
-    def _counted(self, body: Expr, statement: Statement) -> Expr | None:
-        """Return the condition that a sum of integers counts, where f32 has all numbers up to its terms: GPUs compare
-        and add integers in one pipe, at half the rate, and add floats in another.
+    def _count_condition(self, body: Expr, statement: Statement) -> Expr | None:
+        """Return the condition that a sum of integers counts, where f32 represents all results: GPUs compare and add
+        integers in one pipe, at half the rate, and add floats in another.
         """
         whole = self.tensors[statement.target].dtype.is_int and statement.combine == "sum"
-        if not whole or prod(r.extent for r in statement.reduce) > _COUNTED or not isinstance(body, Cast):
+        if not whole or prod(r.extent for r in statement.reduce) > _MAX_EXACT_INTEGER or not isinstance(body, Cast):
             return None
         return body.arg if dtype_of(body.arg, self.tensors) is DType.BOOL else None
 
     def _place(self, body: Expr, statement: Statement) -> Expr | None:
-        """Return what the least or greatest of places of 64 bits is found of in 32, which take half the instructions,
-        where 32 hold them all.
+        """Return the operand of an argument reduction in 32 bits where these suffice: 64 bits take twice the
+        instructions.
         """
         if self.tensors[statement.target].dtype is not DType.I64 or statement.combine not in ("min", "max"):
             return None
@@ -268,8 +274,8 @@ class _Normaliser:
             return None
         return Call("select", (condition, IndexValue(place.index, DType.I32), Const(other.value, DType.I32)))
 
-    def _alike(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
-        """Whether a reduction computes what another does, in the same type."""
+    def _is_same_reduction(self, known: Reduction, other: Reduction, accumulator: DType) -> bool:
+        """Return whether two reductions compute the same values in the same type."""
         kinds = known.combine == other.combine and known.along == other.along
         if not kinds or self.tensors[known.name].dtype is not accumulator:
             return False
@@ -311,15 +317,13 @@ class _Normaliser:
         )
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
-        """Replace reads of reduced tensors by the instance's own value;
-        raise where another instance's would be needed.
-        """
+        """Replace reads of reduced tensors by the instance's own value; raise where another's would be needed."""
 
         def leaf(node: Expr) -> Expr:
             if not isinstance(node, Read) or node.tensor not in registers:
                 return node
             statement, values = places.reductions[node.tensor]
-            instance = node.indices[: len(statement.write)]  # behind it stands the place along a row
+            instance = node.indices[: len(statement.write)]  # the place along a row follows
             solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
             same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
             if node.tensor in self.along:
@@ -344,12 +348,12 @@ class _Normaliser:
 
 
 @lru_cache(maxsize=1 << 13)
-def _renamed_apart(statement: Statement, number: int) -> Statement:
-    """Return a statement with axes of its own; where groups of one structure are formed it is asked for again."""
+def _rename_axes(statement: Statement, number: int) -> Statement:
+    """Return a statement with axes of its own; cached, as groups of one structure need it repeatedly."""
     return rename_axes(statement, f"s{number}_")
 
 
-def _replaced(body: Expr, old: Read, new: Read) -> Expr:
+def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
     return rebuild(body, lambda node: new if node == old else node)
 
 

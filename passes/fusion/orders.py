@@ -1,16 +1,16 @@
-"""Orders of rows: what compares all pairs of a row's elements is done by sorting the row.
+"""Sorts: comparisons of all pairs of a row become a sort.
 
-A declaration says what a sorted row is by comparing: the rank of an element is how many stand before it, and the
-element of rank c is the one that has it. That takes n * n steps, twice:
+A declaration defines a sorted row by comparisons: the rank of an element is the number of elements that precede it, and
+the element of rank c is the one with this rank. That takes n * n steps, twice:
 
     near[i] = sum[j < n] (1 if before(x[j], x[i], j, i) else 0)
     first[c] = sum[j < n] (j if near[j] == c else 0)
       ->   order[c] = sum[j < n] (j if near[j] == c else 0)    along c
            first[c] = order[c]
 
-A statement is marked (`Statement.along`) where `before` is one of the total orders of `ORDERS`, which is asked by
-trying all that can be: `before` may compare the two elements and their places, and nothing else. A kernel then holds
-the row and sorts it, and `near` is not needed any more.
+A statement is marked (`Statement.along`) where `before` is one of the total orders of `ORDERS`. The pass decides that
+by trying all cases: `before` may compare the two elements and their places, and nothing else. A kernel then holds the
+row and sorts it, and `near` is not needed any more.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from ...ir import (
 from ...ops.language import unused_name
 from .inline import FusionError, Inliner
 
-#: Shorter rows are compared pair by pair; longer ones are more than the lanes of a block hold.
-SHORTEST, LONGEST = 16, 4096
+#: Shortest row worth a sort, and longest row that the lanes of a block hold.
+MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 4096
 #: Most bytes of an element that is sorted: with its place it is one number.
-WIDEST_KEY = 4
+MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "and", "or", "not", "select"))
 _PAIRS = [(a, b) for a in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan) for b in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan)]
@@ -58,8 +58,10 @@ _PAIRS = [(a, b) for a in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan) for b in (-1.0,
 
 @frozen
 class Order:
-    """A statement as the order of a row: element c of its result along `axis` is the place of the c-th of all values,
-    which lie along `term`, in an order of `ORDERS`.
+    """A statement as the order of a row.
+
+    Element c of its result along `axis` is the place of the c-th of all values, which lie along `term`, in an order of
+    `ORDERS`.
     """
 
     axis: Var
@@ -74,15 +76,18 @@ class Order:
 
 
 def mark_orders(program: Program) -> Program:
-    """Return a program that means the same, in which what finds elements by their rank is marked."""
-    writer = _Writer(program, dict(program.tensors))
-    statements = tuple(new for s in program.statements for new in writer.marked(s))
+    """Return an equal program with statements marked that find elements by rank."""
+    writer = _OrderRewriter(program, dict(program.tensors))
+    statements = tuple(new for s in program.statements for new in writer.mark(s))
     return evolve(program, tensors=writer.tensors, statements=statements) if writer.found else program
 
 
 def order_of(statement: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Order | None:
-    """Return a statement as the order of a row, which those `before` it define; None where it is none."""
-    found = _selected(statement)
+    """Return a statement as the order of a row, if possible.
+
+    The statements `before` define its operands.
+    """
+    found = _match_selection(statement)
     if found is None or found.axis is None or found.axis.extent != found.term.extent:
         return None
     if found.value != as_index(found.term):
@@ -92,7 +97,7 @@ def order_of(statement: Statement, before: Sequence[Statement], tensors: Mapping
 
 @frozen
 class _Selected:
-    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result, or always the same."""
+    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result, or constant."""
 
     place: Index
     term: Var
@@ -101,11 +106,11 @@ class _Selected:
 
     @property
     def axis(self) -> Var | None:
-        """The axis that the place is."""
+        """The axis of the place."""
         return next((v for v in variables(self.place) if isinstance(v, Var)), None)
 
 
-def _selected(statement: Statement) -> _Selected | None:
+def _match_selection(statement: Statement) -> _Selected | None:
     body = statement.body
     if statement.combine != "sum" or len(statement.reduce) != 1 or statement.step is not None or statement.into:
         return None
@@ -127,31 +132,35 @@ def _selected(statement: Statement) -> _Selected | None:
 
 
 def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Order | None:
-    """Return the order that the ranks are of: how many elements of the same row stand before each."""
+    """Return the order that ranks count by: the elements of the same row that precede each one."""
     counts = [s for s in before if s.target == found.ranks.tensor]
     if len(counts) != 1 or counts[0].combine != "sum" or len(counts[0].reduce) != 1:
         return None
     (count,) = counts
     (other,) = count.reduce
-    if not _writes_axes(count) or other.extent != found.term.extent or not SHORTEST < other.extent <= LONGEST:
+    if (
+        not _writes_axes(count)
+        or other.extent != found.term.extent
+        or not MIN_SORTED_ROW < other.extent <= MAX_SORTED_ROW
+    ):
         return None
-    body = _inlined(count, before, tensors)
+    body = _inlined_body(count, before, tensors)
     if body is None:
         return None
     fresh = Var(f"{found.term.name}_other", other.extent)
     written = dict(zip(count.write, found.ranks.indices, strict=True))
     places = {axis: written[as_index(axis)] for axis in count.axes}
     body = substitute_expr(body, {**places, other: as_index(fresh)})
-    return _compared(body, found, fresh, tensors)
+    return _comparison_order(body, found, fresh, tensors)
 
 
 def _writes_axes(statement: Statement) -> bool:
-    """Whether each element is named by the axes themselves, in order, but for dims of extent 1."""
+    """Return whether the axes index each element, in order, ignoring dims of extent 1."""
     return [w for w in statement.write if not w.is_const] == [as_index(a) for a in statement.axes]
 
 
-def _inlined(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
-    """Return a statement's body over what no pointwise statement before it defines."""
+def _inlined_body(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
+    """Return a statement's body with all earlier pointwise statements inlined."""
     needed: list[Statement] = []
     wanted = {*count.tensors_read}
     for statement in reversed(before):
@@ -167,8 +176,8 @@ def _inlined(count: Statement, before: Sequence[Statement], tensors: Mapping[str
         return None
 
 
-def _compared(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, TensorType]) -> Order | None:
-    """Return the order in which a body counts 1 for an element at `other` that stands before the one at the term."""
+def _comparison_order(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, TensorType]) -> Order | None:
+    """Return the order in which a body counts 1 for an element at `other` that precedes the one at the term."""
     if not isinstance(body, Call) or body.fn != "select" or not all(isinstance(a, Const) for a in body.args[1:]):
         return None
     condition, one, none = body.args
@@ -179,7 +188,7 @@ def _compared(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, Te
         return None
     theirs = substitute_expr(own, {found.term: as_index(other)})
     assert isinstance(theirs, Read), "another element of the same tensor"
-    if set(both) != {own, theirs} or tensors[own.tensor].dtype.size > WIDEST_KEY or _looks_up(own):
+    if set(both) != {own, theirs} or tensors[own.tensor].dtype.size > MAX_KEY_BYTES or _looks_up(own):
         return None
     table = _Comparison(own, theirs, found.term, other)
     for name, rises in ORDERS.items():
@@ -193,8 +202,8 @@ def _looks_up(read: Read) -> bool:
 
 
 def _cases(extent: int) -> Iterator[tuple[float, float, int]]:
-    """Yield what an element, another one, and the distance from the first to the second may be; an interval of
-    distances that holds the ends and neighbours of a range holds all of it.
+    """Yield the cases of two elements and of the distance between them; an interval of distances that holds the ends
+    and neighbours of a range represents all of it.
     """
     for distance in (1 - extent, -1, 0, 1, extent - 1):
         yield from ((a, b, distance) for a, b in _PAIRS if distance or _same(a, b))
@@ -205,7 +214,7 @@ def _same(a: float, b: float) -> bool:
 
 
 def _stands_before(other: float, own: float, distance: int, rises: bool) -> bool:
-    """Whether another element stands before one: NaN is greatest, of equals the first comes first."""
+    """Return whether another element precedes one: NaN is greatest, of equals the first comes first."""
     left, right = ((number != number, 0.0 if number != number else number) for number in (other, own))
     if left == right:
         return distance < 0
@@ -214,7 +223,7 @@ def _stands_before(other: float, own: float, distance: int, rises: bool) -> bool
 
 @frozen
 class _Comparison:
-    """A condition on two elements of a row, evaluated for numbers in their place; None where it asks for more."""
+    """A condition on two elements of a row, evaluated for numbers; None where it depends on more."""
 
     own: Read
     theirs: Read
@@ -235,7 +244,7 @@ class _Comparison:
         return None if None in operands else FUNCTIONS[expr.fn].numpy(*operands)
 
     def _inside(self, guard: Guard, distance: int) -> bool | None:
-        """Whether a guard on the distance holds; None where it asks for something else."""
+        """Return whether a guard on the distance holds; None where it is on something else."""
         factors = dict(guard.index.terms)
         if set(factors) != {self.term, self.other} or factors[self.term] + factors[self.other] != 0:
             return None
@@ -245,16 +254,16 @@ class _Comparison:
 
 
 @define
-class _Writer:
-    """Writes statements; `tensors` grows by the orders."""
+class _OrderRewriter:
+    """Rewrites statements; `tensors` grows by the orders."""
 
     program: Program
     tensors: dict[str, TensorType]
     found: bool = False
 
-    def marked(self, statement: Statement) -> Iterator[Statement]:
-        """Yield what takes a statement's place: the order of a whole row, and the statement as it reads that."""
-        found = _selected(statement)
+    def mark(self, statement: Statement) -> Iterator[Statement]:
+        """Yield the replacement of a statement: an order, and its reader."""
+        found = _match_selection(statement)
         before = self.program.statements[: self.program.statements.index(statement)]
         if found is None or _order(found, before, self.program.tensors) is None:
             yield statement
@@ -271,10 +280,10 @@ class _Writer:
         places = tuple(map(as_index, axes))
         yield evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
         here = Read(name, (*places[:-1], found.place))
-        yield evolve(statement, body=_placed(found, here), reduce=(), combine=None)
+        yield evolve(statement, body=_place_value(found, here), reduce=(), combine=None)
 
 
-def _placed(found: _Selected, place: Read) -> Expr:
+def _place_value(found: _Selected, place: Read) -> Expr:
     """Return the value of a place that is found in an order."""
     factor = found.value.coefficient(found.term)
     rest = found.value - as_index(found.term) * factor

@@ -1,16 +1,16 @@
-"""Partition of a graph into groups: Algorithm 1 of DeepCuts on graphs with branches.
+"""Partitions graphs with branches by Algorithm 1 of DeepCuts.
 
 A partition is a set of groups whose quotient graph has no cycle (a merged set stays convex: no path leaves it and comes
 back). Consecutive groups X -> Y are merged where the merge is legal and the partition gets faster. `algorithm_1` is the
 paper's text: it keeps every partition that beats the one it was derived from, which is exponential where merges are
 independent. The time of a partition is the sum of its groups', so merges in different places do not interact, and
-`improve` follows one path through the same set R: always the merge that gains most. What is kept of the guarantee: the
-result is a member of R, so never slower than the partition it started from, and no single merge improves it. What is
-given up: partitions that only another order of merges reaches; graphs of few units get `algorithm_1` itself.
+`improve` follows one path through the same set R: always the merge that gains most. One guarantee remains: the result
+is a member of R, so never slower than the partition it started from, and no single merge improves it. Partitions that
+only another order of merges reaches are lost; graphs of few units get `algorithm_1` itself.
 
-Two partitions agree on most units. What is left falls into *places*: sets of units, as small as they can be, that
-groups of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so at
-each place the groups that are faster there may stand, whatever stands elsewhere (`settle`).
+Two partitions agree on most units. The other units fall into *places*: sets of units, as small as possible, that groups
+of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so each place
+may take the faster groups independently (`settle`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .normalise import Illegal
 from .partitioner import Owners, Partitioner
 from .siblings import sibling_pairs
 
-#: How often it is told which groups a path will come to, each time after those before are known.
+#: Rounds of asynchronous cost evaluation, each for the groups that a path needs next.
 LOOKS = 8
-#: Up to this many units, and partitions in R, Algorithm 1 runs as it is written.
+#: Most units, and partitions in R, for which Algorithm 1 runs in its exact form.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
 
 #: Whether the second of two covers of the same units is known to be faster than the first.
@@ -42,7 +42,7 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     """Return the groups of a graph in execution order.
 
     `no-fusion` keeps one kernel per unit, `fusion` merges wherever the register level allows, `mixed` where it is
-    faster. The turn of a loop is a partition of its own.
+    faster. The iteration of a loop is a partition of its own.
     """
     groups = partitioner.singletons()
     if mode == "fusion":
@@ -52,15 +52,18 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
 
 
-def with_parts(groups: Sequence[Group], workshop: Workshop) -> list[FusedGroup]:
-    """Return what the choice of groups rests on: each of them, and of those that were merged what they were made of."""
+def with_parts(groups: Sequence[Group], builder: Workshop) -> list[FusedGroup]:
+    """Return groups with the groups that they were merged from.
+
+    The choice of groups depends on the costs of all of these.
+    """
     merged = [g for g in groups if len(g.units) > 1 and g.repeat is None]
-    parts = [workshop.single(u) for g in merged for u in g.units if not workshop.units[u].free]
+    parts = [builder.single(u) for g in merged for u in g.units if not builder.units[u].free]
     return [group.form for group in (*groups, *parts)]
 
 
 def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list[Group]:
-    """Return a group, or those of one turn of a loop."""
+    """Return a group, or those of one iteration of a loop."""
     if isinstance(vertex, Group):
         return [vertex]
     if kept := [group for group in partitioner.kept if group.repeat == vertex]:
@@ -82,12 +85,15 @@ def _fastest(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 
 
 def _seconds(partitioner: Partitioner, groups: Iterable[Group]) -> float:
-    """Return what groups take together but for those of which that is not known, which no merge takes a part of."""
+    """Return the seconds of all groups with known costs; no merge contains the others."""
     return sum(seconds for group in groups if not isnan(seconds := partitioner.cost(group)))
 
 
 def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[frozenset[Group]] | None:
-    """Return the set R of the paper's Algorithm 1, in order of discovery; None where it outgrows its limit."""
+    """Return the paper's set R in order of discovery.
+
+    None where it outgrows its limit.
+    """
     found = {frozenset(initial): None}
     unmarked = [frozenset(initial)]
     while unmarked:
@@ -95,7 +101,10 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
         owner = partitioner.owners(current)
         pairs = (*neighbours(partitioner, current, owner), *siblings(partitioner, current, owner))
         merges = ((pair, partitioner.merge(*pair, owner)) for pair in pairs)
-        rows = ((hull, joined(partitioner.workshop, hull)) for hull in _hulls(partitioner, current, owner))
+        rows = (
+            (candidate, joined(partitioner.workshop, candidate))
+            for candidate in _merge_candidates(partitioner, current, owner)
+        )
         for members, merged in (*merges, *rows):
             if isinstance(merged, Illegal) or not _gain(partitioner, members, merged) > 0:
                 continue
@@ -111,24 +120,26 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
 
 
 def improve(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
-    """Return the end of the path of best merges through Algorithm 1's set R: of groups that an edge connects, then of
-    siblings and what these lead to, so that having siblings never costs anything.
+    """Return the end of the best merges through Algorithm 1's set.
+
+    Groups that an edge connects are merged first, then siblings and the merges that these enable, so that siblings
+    never make a partition slower.
     """
-    groups = _improved(partitioner, initial, neighbours(partitioner, initial, partitioner.owners(initial)), False)
-    return _improved(partitioner, groups, siblings(partitioner, groups, partitioner.owners(groups)), True)
+    groups = _best_path(partitioner, initial, neighbours(partitioner, initial, partitioner.owners(initial)), False)
+    return _best_path(partitioner, groups, siblings(partitioner, groups, partitioner.owners(groups)), True)
 
 
-def _improved(
+def _best_path(
     partitioner: Partitioner, initial: Sequence[Group], first_pairs: Iterable[tuple[Group, Group]], beside: bool
 ) -> list[Group]:
-    """Return the end of the path of best merges that begins with some pairs; with those of siblings on the way, if
+    """Return the end of the path of best merges that begins with some pairs; siblings on the way are merged, if
     `beside`.
     """
     path = _Path(partitioner, dict.fromkeys(initial), partitioner.owners(initial), beside)
-    several = [*first_pairs, *_hulls(partitioner, initial, path.owner)]
+    several = [*first_pairs, *_merge_candidates(partitioner, initial, path.owner)]
     partitioner.foresee([group.form for members in several for group in members])
     path.consider(several)
-    partitioner.foresee(_formed(path))  # nearly all of them are looked at
+    partitioner.foresee(_candidate_groups(path))  # nearly all of them are compared
     if partitioner.known is not None:
         _look_ahead(path.copy(), partitioner.known)
     path.follow()
@@ -138,10 +149,9 @@ def _improved(
 
 @define
 class _Path:
-    """A path of best merges: the groups so far, who owns units, and the merges that may come next. A merge stands where
-    the most that it may save has it, until somebody looked at what it saves. Of most that come up behind others one of
-    the groups is gone before they are looked at: whether they are legal is asked only then, where there is no need to
-    know it for that most.
+    """A path of best merges: the groups so far, the owners of units, and a queue of merges. The queue orders a merge by
+    an upper bound of its gain, until the gain is known. Most merges that are queued late lose one of their groups
+    early, so their legality is decided only on demand, where the bound does not need it.
     """
 
     partitioner: Partitioner
@@ -152,11 +162,11 @@ class _Path:
     ties: int = 0
 
     def copy(self) -> _Path:
-        """Return a path that goes on from here by itself."""
+        """Return an independent copy of the path."""
         return evolve(self, groups=dict(self.groups), owner=self.owner.copy(), queue=list(self.queue))
 
     def consider(self, several: Iterable[tuple[Group, ...]], late: bool = False) -> None:
-        """Queue those of some merges that are legal, or may be, which is found `late`."""
+        """Queue merges that are legal, or may be, which is decided `late`."""
         for members in several:
             if self.partitioner.over():
                 break
@@ -178,7 +188,10 @@ class _Path:
         heapq.heappush(self.queue, (-max(0.0, most), tie, False, members, merged))
 
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True) -> None:
-        """Make merges, always the one that saves most, to the end; those are left whose costs are not `known`."""
+        """Make merges, always the one that saves most, to the end.
+
+        Those are left whose costs are not `known`.
+        """
         unknown = []
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
@@ -188,7 +201,7 @@ class _Path:
                 if not self.partitioner.over():
                     self._form(members, tie)
                 continue
-            if not exact:  # what it gains is looked at only now: of most merges, one of the groups is gone before
+            if not exact:  # the gain is needed only now: most merges lose one of their groups early
                 if not known(merged.form):
                     unknown.append(place)
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
@@ -203,12 +216,14 @@ class _Path:
         self.groups[merged] = None
         self.owner.join(merged, self.partitioner.sources)
         self.consider(self.partitioner.neighbours(merged, self.owner, self.beside), late=True)
-        self.consider(_hulls(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner), late=True)
+        self.consider(
+            _merge_candidates(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner), late=True
+        )
 
 
 def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
-    """Tell of the groups that a path will come to: it is followed as far as costs are known, what is then left is told
-    of, all at once, and so on. Merges in different places do not interact, so that only few of them come to nothing.
+    """Announce the groups that a path will need: follow it while costs are known, announce all groups that it then
+    needs, and repeat. Merges in different places do not interact, so that few of these groups are unnecessary.
     """
     for _ in range(LOOKS):
         path.follow(known)
@@ -216,34 +231,35 @@ def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
         path.partitioner.likely([group for group in path.groups if group not in pending])
         if not path.queue or path.partitioner.over():
             return
-        path.partitioner.foresee(_formed(path))
+        path.partitioner.foresee(_candidate_groups(path))
         heapq.heapify(path.queue)
 
 
-def _formed(path: _Path) -> list[FusedGroup]:
-    """Return what merges of a queue compute, those first that may save most."""
+def _candidate_groups(path: _Path) -> list[FusedGroup]:
+    """Return the groups of queued merges, those first that may save most."""
     return [merged.form for *_, merged in sorted(path.queue) if merged is not None]
 
 
 def _outline(partitioner: Partitioner, members: tuple[Group, ...]) -> FusedGroup | None:
-    """Return what a merge reads and writes at least, where that tells the most that it may save: what it takes apart
-    was asked before, as the model may judge groups by those that it was asked about first.
+    """Return the least reads and writes of a merge, where they bound its gain. The costs of its groups are asked for
+    first, as the model may judge groups by those that it was asked about first.
     """
     if partitioner.least is None or not all(map(partitioner.has_cost, members)):
         return None
     return partitioner.workshop.outline(members)
 
 
-def _hulls(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
-    """Yield hulls that begin with some groups, in the graph's order; none where the policy is against them."""
+def _merge_candidates(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
+    """Yield convex merge candidates that begin with some groups, in graph order; or none by the policy."""
     if partitioner.workshop.policy.shared and partitioner.workshop.policy.chains:
         order = partitioner.workshop.order
         yield from hulls(partitioner, sorted(groups, key=lambda g: order[g.units[0]]), owner)
 
 
 def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
-    """Return the groups after every merge that the register level allows and a kernel exists for: epilogues first, then
-    prologues.
+    """Return the groups after every merge that the register level allows.
+
+    A kernel has to exist for each. Epilogues are merged first, then prologues.
     """
     groups = dict.fromkeys(initial)
     owner = partitioner.owners(initial)
@@ -268,7 +284,7 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 
 
 def neighbours(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of groups that an edge connects, in the graph's order."""
+    """Yield the pairs of groups that an edge connects, in graph order."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
     for group in ordered:
         found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
@@ -278,24 +294,24 @@ def neighbours(partitioner: Partitioner, groups: Iterable[Group], owner: Owners)
 
 
 def siblings(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of siblings that no edge connects, in the graph's order."""
+    """Yield the pairs of siblings that no edge connects, in graph order."""
     ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
     after = {group: partitioner.successors(group, owner) for group in ordered}
     for first, second in sibling_pairs(ordered, {group: partitioner.kinship(group) for group in ordered}):
-        apart = second not in after[first] and first not in after[second]
-        if apart and not partitioner.is_settled(first, second):
+        separate = second not in after[first] and first not in after[second]
+        if separate and not partitioner.is_settled(first, second):
             yield first, second
 
 
 def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: Owners) -> bool:
-    """Whether no path leaves a pair or a hull and comes back."""
+    """Return whether no path leaves a pair or a candidate and comes back."""
     if len(members) == 2:
         return partitioner.convex(*members, owner)
     return convex(partitioner, {*members}, owner)
 
 
 def _most(partitioner: Partitioner, members: Sequence[Group], form: FusedGroup, merged: Group | None = None) -> float:
-    """Return the seconds that a merge saves at most, by what its form reads and writes."""
+    """Return the seconds that a merge saves at most, by the reads and writes of its form."""
     if partitioner.least is None:
         assert merged is not None, "without a bound it is asked what the group takes"
         return _gain(partitioner, members, merged)
@@ -303,8 +319,8 @@ def _most(partitioner: Partitioner, members: Sequence[Group], form: FusedGroup, 
 
 
 def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> float:
-    """Return the seconds that a merge saves; a group that no kernel computes is worth nothing, and one of which nobody
-    said in time what it takes gains nothing that is known: it is not more than anything.
+    """Return the seconds that a merge saves. A group without a kernel is worth nothing, and a group of unknown cost
+    gains nothing comparable: the result is not more than anything.
     """
     after = partitioner.cost(merged)
     return -inf if after == inf else sum(map(partitioner.cost, members)) - after
@@ -314,8 +330,10 @@ def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> 
 
 
 def settle(partitioner: Partitioner, first: Sequence[Group], found: Sequence[Group], better: Better) -> list[Group]:
-    """Return a partition with those groups of `found` in it that are better than those of `first` at their place, in
-    execution order. Where groups would wait for each other in a circle, all of `found` stands or nothing of it.
+    """Return a partition with the better groups of two at each place.
+
+    Groups of `found` replace those of `first` where they are better. The result is in execution order. Where groups
+    would wait for each other in a circle, it is all of `found` or all of `first`.
     """
     chosen = set(first)
     for before, after in places(first, found):
@@ -344,7 +362,10 @@ def _units(group: Group) -> frozenset[tuple[str | None, str]]:
 
 
 def in_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] | None:
-    """Return groups, those of loops too, in execution order; nothing where they wait for each other in a circle."""
+    """Return groups, those of loops too, in execution order.
+
+    Nothing where they wait for each other in a circle.
+    """
     vertices = partitioner.sorted([group for group in groups if group.repeat is None])
     result: list[Group] = []
     for vertex in vertices or ():

@@ -1,4 +1,4 @@
-"""Merging groups of one graph: what is known of their costs and of who reads from whom, and which merges may be."""
+"""Merges groups of one graph: costs, edges, reachability and possible merges."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .normalise import Illegal
 from .siblings import kinship
 
 V = TypeVar("V")
-#: Seconds that a tensor in memory counts for which there is no room.
-STORED = 1.0
-#: What a group costs of which nobody said in time what it does. No comparison with it holds: it decides nothing.
+#: Seconds that a tensor costs for which memory has no room.
+NO_ROOM_SECONDS = 1.0
+#: Cost of a group whose evaluation did not finish in time. No comparison with it holds: it decides nothing.
 UNKNOWN = nan
 
 
 class GroupEvaluator(Protocol):
-    """`Evaluate` of Algorithm 1 for one subset: what its best kernel takes."""
+    """`Evaluate` of Algorithm 1: the time of a group's best kernel."""
 
     def cost(self, group: FusedGroup) -> float:
-        """Return seconds, infinity where no kernel exists, `UNKNOWN` where nobody says in time."""
+        """Return seconds, infinity without a kernel, `UNKNOWN` without an answer in time."""
         ...
 
 
 @frozen
 class Remembered:
-    """An evaluator that is asked once about equal groups."""
+    """Cached evaluator: asks once about equal groups."""
 
     evaluator: GroupEvaluator
     costs: dict[Hashable, float] = field(factory=dict)
@@ -47,13 +47,14 @@ class Remembered:
 
 @frozen
 class Partitioner:
-    """Merges groups of one graph; costs and merges are remembered. No merge is looked at once it is `over`.
+    """Merges groups of one graph.
 
-    Groups that are `kept` are there from the beginning; none of them is merged with another one.
-    Tensors that are `unwanted` in memory, as that is limited, cost whoever leaves one there more than any kernel takes.
-    `least` says at once, and without much work, what a group takes at least; `foresee` is told of groups whose costs
-    are asked for next, of none at the end, and makes that they are `known`; `likely` is told of groups that no merge
-    which is still looked at is about.
+    Costs and merges are cached. No merge is considered once it is `over`.
+
+    Groups that are `kept` exist from the beginning; none of them is merged with another one. Tensors that are
+    `unwanted` in memory, as that is limited, cost the groups that write them more than any kernel takes. `least`
+    returns a cheap lower bound of a group's time; `foresee` receives the groups whose costs are needed next, none at
+    the end, and makes them `known`; `likely` receives groups that no queued merge contains.
     """
 
     workshop: Workshop
@@ -73,14 +74,14 @@ class Partitioner:
 
     @settled.default
     def _settled(self) -> frozenset[Group]:
-        """Return what is kept, to be found at once."""
+        """Return the kept groups as a set."""
         return frozenset(self.kept)
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that read what it writes, directly or through views.
+        """Map each unit that is no view to its readers, directly or through views.
 
-        Of a tensor that is written in pieces, what stands in front of a piece reads others.
+        Views ahead of a piece of a piecewise tensor read other tensors.
         """
         shop = self.workshop
         producers = shop.views.programs.producers()
@@ -94,7 +95,7 @@ class Partitioner:
 
     @sources.default
     def _sources(self) -> dict[str, frozenset[str]]:
-        """Map each unit that is no view to the units that write what it reads."""
+        """Map each unit that is no view to the units that write its operands."""
         found: dict[str, set[str]] = {name: set() for name in self.readers}
         for name, readers in self.readers.items():
             for reader in readers:
@@ -102,20 +103,24 @@ class Partitioner:
         return {name: frozenset(sources) for name, sources in found.items()}
 
     def cost(self, group: Group) -> float:
-        """Return the seconds of a group; equal groups are evaluated once."""
+        """Return the seconds of a group.
+
+        Equal groups are evaluated once.
+        """
         key = form_key(group.form)
         if key not in self.costs:
             self.costs[key] = self.evaluator.cost(group.form)
         left = self.unwanted.intersection(group.tensors[t] for t in group.form.outputs) if self.unwanted else ()
-        return self.costs[key] + STORED * len(left)
+        return self.costs[key] + NO_ROOM_SECONDS * len(left)
 
     def has_cost(self, group: Group) -> bool:
-        """Whether somebody asked what a group takes."""
+        """Return whether the cost of a group was asked for."""
         return form_key(group.form) in self.costs
 
     def singletons(self) -> list[Group]:
-        """Return the initial partition: what is kept, and a group per unit that needs a kernel; what nothing uses is
-        left out.
+        """Return the initial partition.
+
+        It has the kept groups, and a group per unit that needs a kernel; unused units are left out.
         """
         shop, kept = self.workshop, [group for group in self.kept if group.repeat is None]
         taken = {unit for group in kept for unit in group.units}
@@ -123,17 +128,20 @@ class Partitioner:
         return [*kept, *(shop.single(u) for u in own if shop.used(u))]
 
     def is_settled(self, first: Group, second: Group) -> bool:
-        """Whether two groups are apart because that is known to be best."""
+        """Return whether a known optimum separates two groups."""
         return first in self.settled and second in self.settled
 
     # ---- the quotient graph
 
     def owners(self, groups: Iterable[Group]) -> Owners:
-        """Map every unit to its group; units that need no kernel stand for themselves."""
+        """Map every unit to its group.
+
+        Units that need no kernel stand for themselves.
+        """
         return Owners({**{name: name for name in self.readers}, **{unit: g for g in groups for unit in g.units}})
 
     def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
-        """Return the groups that read what a group writes."""
+        """Return the groups that read results of a group."""
         known = owner.following.get(vertex)
         if known is None:
             units = vertex.units if isinstance(vertex, Group) else (vertex,)
@@ -142,8 +150,9 @@ class Partitioner:
         return known
 
     def neighbours(self, group: Group, owner: Owners, siblings: bool = True) -> list[tuple[Group, Group]]:
-        """Return the pairs of groups that an edge connects, or that are `siblings`, and that a group is one of, in the
-        graph's order.
+        """Return the pairs of groups that contain a group.
+
+        An edge connects them, or they are `siblings`. They are in graph order.
         """
         before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
         after = self.successors(group, owner)
@@ -157,7 +166,7 @@ class Partitioner:
         return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
     def kinship(self, group: Group) -> frozenset[Hashable]:
-        """Return what makes others siblings of a group."""
+        """Return the keys by which groups are siblings of a group."""
         if group not in self.kin:
             self.kin[group] = kinship(group)
         return self.kin[group]
@@ -170,7 +179,10 @@ class Partitioner:
                 yield other
 
     def convex(self, first: Group, second: Group, owner: Owners) -> bool:
-        """Whether no path between two groups passes through a third; an edge may lead from `first` to `second`."""
+        """Return whether no path between two groups passes through a third.
+
+        An edge may lead from `first` to `second`.
+        """
         if not self._direct(first, second, owner):
             return False
         return second in self.successors(first, owner) or (
@@ -178,11 +190,11 @@ class Partitioner:
         )
 
     def _direct(self, first: Group, second: Group, owner: Owners) -> bool:
-        """Whether no path from `first` to `second` passes through a third group."""
+        """Return whether no path from `first` to `second` passes through a third group."""
         return not self.paths(owner).lead_to(self.successors(first, owner) - {second}, (second,))
 
     def paths(self, owner: Owners) -> Paths[Group | str]:
-        """Return what each group leads to."""
+        """Return the reachability of groups."""
         if owner.paths is None:
             owner.paths = Paths.of(owner, lambda vertex: self.successors(vertex, owner))
         return owner.paths
@@ -195,15 +207,19 @@ class Partitioner:
         return merged
 
     def schedule(self, groups: Sequence[Group]) -> list[Group | str]:
-        """Return the groups, and the units that are loops, in an order in which each comes behind what it reads; ties
-        go to the graph's order.
+        """Return groups and units that are loops in execution order.
+
+        Ties go to the graph's order.
         """
         result = self.sorted(groups)
         assert result is not None, "the partition has a cycle"
         return result
 
     def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
-        """Return them in that order, nothing where they wait for each other in a circle."""
+        """Return the groups in that order.
+
+        Nothing where they wait for each other in a circle.
+        """
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
         place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
@@ -227,16 +243,18 @@ class Partitioner:
         return result if sum(isinstance(v, Group) for v in result) == len(groups) else None
 
 
-# ---- who owns what, and which paths there are
+# ---- owners and reachability
 
 
 @define
 class Paths(Generic[V]):
-    """The units, as bits, that each vertex of a partition `has`, and `leads` to, directly or through others.
+    """Reachability between the vertices of a partition.
 
-    A merged set must stay convex: no path leaves it and comes back. That is asked of nearly every merge that is looked
-    at, and a walk through the graph for each took a tenth of what the partition of a training step takes. Two groups
-    that become one lead to what either did, and so does whatever led to one of them.
+    Units are bits: each vertex `has` some, and `leads` to others, directly or indirectly.
+
+    A merged set must stay convex: no path leaves it and comes back. Nearly every considered merge asks for that, and
+    graph walks take a tenth of the partition time of a training step. A merged vertex leads to all that its parts led
+    to, and so do the vertices that led to one of them.
     """
 
     has: dict[V, int]
@@ -244,12 +262,12 @@ class Paths(Generic[V]):
 
     @classmethod
     def of(cls, owner: Mapping[str, V], successors: Callable[[V], Iterable[V]]) -> Paths[V]:
-        """Return the paths of a partition, given who owns each unit and who reads what a vertex writes."""
+        """Return the reachability of a partition, given owners and successors."""
         has: dict[V, int] = {}
         for number, vertex in enumerate(owner.values()):
             has[vertex] = has.get(vertex, 0) | 1 << number
         leads, changed = dict.fromkeys(has, 0), True
-        while changed:  # once from the end to the beginning, and once more, where groups stand in the graph's order
+        while changed:  # two rounds from the end to the beginning suffice for groups in graph order
             changed = False
             for vertex in reversed(has):
                 found = 0
@@ -260,7 +278,7 @@ class Paths(Generic[V]):
         return cls(has, leads)
 
     def join(self, parts: Collection[V], merged: V) -> None:
-        """Let one vertex stand for several."""
+        """Replace several vertices by one."""
         has = leads = 0
         for part in parts:
             has |= self.has.pop(part)
@@ -271,20 +289,22 @@ class Paths(Generic[V]):
         self.has[merged], self.leads[merged] = has, leads
 
     def lead_to(self, vertices: Iterable[V], ends: Iterable[V]) -> bool:
-        """Whether a path leads from one of some vertices to one of others."""
+        """Return whether a path leads from some vertices to others."""
         wanted = 0
         for end in ends:
             wanted |= self.has[end]
         return any(self.leads[vertex] & wanted for vertex in vertices)
 
     def copy(self) -> Paths[V]:
-        """Return the same paths, which change by themselves."""
+        """Return an independent copy."""
         return Paths(dict(self.has), dict(self.leads))
 
 
 class Owners(dict[str, Group | str]):
-    """The group of each unit; units that need no kernel stand for themselves. `following` is what is known of who reads
-    what an owner writes, `paths` what each leads to, once somebody asked.
+    """The group of each unit.
+
+    Units that need no kernel stand for themselves. `following` caches the successors of owners, `paths` the
+    reachability.
     """
 
     def __init__(self, owners: Mapping[str, Group | str]) -> None:
@@ -293,7 +313,10 @@ class Owners(dict[str, Group | str]):
         self.paths: Paths[Group | str] | None = None
 
     def join(self, group: Group, sources: Mapping[str, frozenset[str]]) -> None:
-        """Let a group have its units; `sources` are the units that write what each of them reads."""
+        """Make a group the owner of its units.
+
+        `sources` are the units that write the operands of each of them.
+        """
         for before in {self[source] for unit in group.units for source in sources[unit]}:
             self.following.pop(before, None)
         if self.paths is not None:
@@ -302,7 +325,7 @@ class Owners(dict[str, Group | str]):
         self.following.pop(group, None)
 
     def copy(self) -> Owners:
-        """Return the same owners, which change by themselves."""
+        """Return an independent copy."""
         made = Owners(self)
         made.following = dict(self.following)
         made.paths = self.paths and self.paths.copy()

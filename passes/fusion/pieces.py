@@ -1,9 +1,9 @@
-"""What reads a tensor that is written in pieces, in the same pieces.
+"""Piecewise tensors: elementwise readers are written in the pieces of their operand.
 
 A sum over strides may become a statement for each residue (`residues`), and a gradient of a strided read is one for
 each of its residues. No kernel can compute such a tensor as a whole, so that nothing would be fused with it. Where only
-elementwise statements read it, each at the element that it writes, every piece is a tensor of its own, and what reads
-it is written in pieces, too:
+elementwise statements read it, each at the element that it writes, every piece becomes a tensor of its own, and the
+readers are written in pieces, too:
 
     a[2*t] = sum ...; a[2*t + 1] = sum ...; y[i] = max(a[i], 0)
       ->   a.0[t] = sum ...; y[2*t] = max(a.0[t], 0); a.1[t] = sum ...; y[2*t + 1] = max(a.1[t], 0)
@@ -21,19 +21,19 @@ from .cutting import copied
 from .legality import issue_slots
 from .programs import Programs, Unit
 
-#: Issue slots of the most that is computed in pieces.
-MOST = 64
+#: Most issue slots of a statement that is computed in pieces.
+MAX_ISSUE_SLOTS = 64
 
 
 def follow_pieces(programs: Programs) -> Programs:
-    """Return programs in which what reads a tensor that is written in pieces is written in these, where it can be."""
+    """Return programs in which readers of piecewise tensors are piecewise, where possible."""
     waiting = list(_in_pieces(programs))
     known = programs.producers(), programs.consumers()
     while waiting:
         tensor = waiting.pop()
         if _can_be_followed(tensor, programs, *known):
             waiting += [u.writes[0] for u in known[1][tensor]]
-            programs = _followed(tensor, programs)
+            programs = _split_readers(tensor, programs)
             known = programs.producers(), programs.consumers()
     return programs
 
@@ -52,8 +52,8 @@ def _can_be_followed(
     producers: Mapping[str, Sequence[Unit]],
     consumers: Mapping[str, Sequence[Unit]],
 ) -> bool:
-    """Whether only elementwise statements read a tensor, each at the element that it writes, and no other such tensor:
-    pieces of two need not be the same.
+    """Return whether only elementwise statements read a tensor, each at the element that it writes, and no other
+    piecewise tensor: pieces of two may differ.
     """
     readers = consumers.get(tensor, ())
     kept = {*programs.graph.outputs, *programs.slices}
@@ -68,28 +68,28 @@ def _can_be_followed(
 
 
 def _follows(statement: Statement, tensor: str, programs: Programs) -> bool:
-    """Whether a statement can be written in the pieces of a tensor that it reads."""
+    """Return whether a statement can be written in the pieces of a tensor that it reads."""
     if not statement.is_pointwise or statement.step is not None or copied(statement) is not None:
         return False
     shape = programs.types[tensor].shape
     axes = [a for a, extent in zip(_axes(statement, tensor), shape, strict=True) if extent > 1]
     own = [a for a in statement.axes if a.extent > 1]
-    return None not in axes and set(axes) == set(own) and issue_slots(statement.body) <= MOST
+    return None not in axes and set(axes) == set(own) and issue_slots(statement.body) <= MAX_ISSUE_SLOTS
 
 
 def _axes(statement: Statement, tensor: str) -> Sequence[Var | None]:
-    """Return the axis of a statement that each dim of a tensor is read along, none where it is no axis alone, or reads
+    """Return the axis of a statement that each dim of a tensor is read along, none for other indices or where reads
     differ.
     """
     reads = [r for r in statement.reads if r.tensor == tensor]
     first = reads[0]
     found = [next((a for a in statement.axes if index == as_index(a)), None) for index in first.indices]
-    alike = all(r.indices == first.indices and not r.guards for r in reads)
-    return found if alike and len(set(found)) >= len([a for a in found if a]) else [None] * len(found)
+    matches = all(r.indices == first.indices and not r.guards for r in reads)
+    return found if matches and len(set(found)) >= len([a for a in found if a]) else [None] * len(found)
 
 
-def _followed(tensor: str, programs: Programs) -> Programs:
-    """Return the programs with a tensor for each piece, and what read the whole in these pieces."""
+def _split_readers(tensor: str, programs: Programs) -> Programs:
+    """Return the programs with a tensor for each piece, and the readers of the whole in these pieces."""
     types = dict(programs.types)
     parts: dict[str, tuple[Statement, str]] = {}
     for number, unit in enumerate(programs.producers()[tensor]):
@@ -114,7 +114,7 @@ def _followed(tensor: str, programs: Programs) -> Programs:
 
 
 def _reader(unit: Unit, tensor: str, called: str, piece: Statement, name: str) -> Unit:
-    """Return the part of an elementwise unit that reads one piece of a tensor, as a unit of some name."""
+    """Return the part of an elementwise unit that reads one piece of a tensor, under a new name."""
     (statement,) = unit.statements
     fresh = {axis: Var(f"e{n}", axis.extent) for n, axis in enumerate(piece.axes)}
     places = [substitute(index, fresh) for index in piece.write]

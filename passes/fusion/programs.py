@@ -1,4 +1,4 @@
-"""Programs: every node of a graph as statements over graph values, cut into units that one kernel can compute.
+"""Programs: nodes of a graph as statements, cut into kernel units.
 
 The unit of fusion is the statement, but most operations are one kernel as a whole, so a `Unit` is a run of a node's
 statements: the whole program where it has a normal form, else the longest runs that have one, with the tensors between
@@ -47,7 +47,7 @@ from .scatters import settle_scatters
 
 @frozen
 class Unit:
-    """Statements of one node that are never torn apart.
+    """Statements of one node that stay together.
 
     `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free` units
     need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no statements,
@@ -65,7 +65,7 @@ class Unit:
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """Every tensor of its statements, in order of first occurrence: what a pattern numbers."""
+        """Tensors of its statements in order of first occurrence, numbered by patterns."""
         found: dict[str, None] = {}
         for statement in self.statements:
             found.update(dict.fromkeys((*statement.tensors_read, statement.target)))
@@ -74,7 +74,10 @@ class Unit:
 
 @frozen
 class Repeat:
-    """Units that are computed for each value of `step`, in order; `kept` are the slices that they leave for others."""
+    """Units that are computed for each value of `step`, in order.
+
+    `kept` are the slices that they leave for others.
+    """
 
     step: Var
     units: tuple[Unit, ...]
@@ -83,7 +86,9 @@ class Repeat:
 
 @frozen
 class Programs:
-    """A graph as units in topological order; `types` and `tables` also cover tensors that exist only between units.
+    """A graph as units in topological order.
+
+    `types` and `tables` also cover tensors that exist only between units.
 
     Units of loops are over `slices`, parts of tensors that move with the step; of tensors in `rotating` only so many
     rows are kept (see `loops`). Tensors in `orders` are stored, typed, written and read with their dims in that order
@@ -108,7 +113,7 @@ class Programs:
         return evolve(self, units=repeat.units, graph=evolve(self.graph, outputs=repeat.kept))
 
     def producers(self) -> dict[str, list[Unit]]:
-        """Map each computed tensor to the units that write it, or parts of it."""
+        """Map each computed tensor to the units that write parts of it."""
         found: dict[str, list[Unit]] = {}
         for unit in self.units:
             for tensor in unit.writes:
@@ -125,8 +130,9 @@ class Programs:
 
 
 def build_programs(graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None) -> Programs:
-    """Instantiate every node's declaration and cut the programs into units; graphs of one vocabulary may share what is
-    `known` of their nodes.
+    """Instantiate every node's declaration and cut the programs into units.
+
+    Graphs of one vocabulary may share `known` instances and parts of nodes.
     """
     builder = _Builder(graph, registry, dict(graph.types), cache={} if known is None else known)
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
@@ -134,7 +140,7 @@ def build_programs(graph: Graph, registry: Registry, known: dict[object, Meaning
 
 
 def _past_copies(units: Sequence[Unit]) -> list[Unit]:
-    """Return units that look integers up where copies have them from; what loops write is theirs."""
+    """Return units that look up integers in the sources of copies; tensors that loops write are left out."""
     written: dict[str, list[Statement]] = {}
     for unit in units:
         for statement in unit.statements:
@@ -149,7 +155,7 @@ def _past_copies(units: Sequence[Unit]) -> list[Unit]:
 
 
 def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]]]) -> Unit:
-    """Return a unit that looks integers up where copies have them from."""
+    """Return a unit that looks up integers in the sources of copies."""
     if unit.repeat is not None or not any(t in copies for s in unit.statements for t in tensors_looked_up(s)):
         return unit
     statements = tuple(past_copies(s, copies) for s in unit.statements)
@@ -160,9 +166,7 @@ def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]
 
 
 class _Constants(Mapping[int, Array]):
-    """A node's constant operands; notes whether the declaration looked at them,
-    as then the types alone do not decide.
-    """
+    """A node's constant operands; notes whether the declaration reads them, as then the types alone do not decide."""
 
     def __init__(self, arrays: Mapping[int, Array]) -> None:
         self.arrays = arrays
@@ -217,7 +221,7 @@ def _leaves(item: Item) -> Iterable[str]:
     return item.writes if isinstance(item, Turn) else (s.target for s in item)
 
 
-#: What a node means: its instance, the parts of its program, and what is sliced among them.
+#: Meaning of a node: its instance, the parts of its program, and the sliced program.
 Meaning: TypeAlias = tuple[Instance, tuple[_Part, ...], Sliced]
 
 
@@ -235,7 +239,10 @@ class _Builder:
     cache: dict[object, Meaning] = field(factory=dict)
 
     def units(self, node: Node) -> list[Unit]:
-        """Return a node's units over graph values; intermediates are named after the node and entered in `types`."""
+        """Return a node's units over graph values.
+
+        Intermediates are named after the node and entered in `types`.
+        """
         instance, parts, sliced = self._instance(node)
         pairs = [*zip(instance.inputs, node.inputs, strict=False), *zip(instance.outputs, node.outputs, strict=False)]
         names = {formal: value for formal, value in pairs if formal is not None and value is not None}
@@ -306,7 +313,7 @@ class _Builder:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
-            program = self._folded(instance, known)
+            program = self._fold_lookups(instance, known)
             program = spread_lone_pieces(split_residues(unroll_tables(program)))
             program = settle_scatters(cut_scans(mark_orders(program)))
             sliced = slice_loops(program)
@@ -316,8 +323,8 @@ class _Builder:
             self.cache[key] = found
         return self.cache[key]
 
-    def _folded(self, instance: Instance, known: _Constants) -> Program:
-        """Return a node's program, whose lookups in known tables that step evenly are indices."""
+    def _fold_lookups(self, instance: Instance, known: _Constants) -> Program:
+        """Return a node's program with evenly stepping lookups in known tables as indices."""
         wanted = {t for s in instance.program.statements for t in tensors_looked_up(s)} if known.arrays else set()
         places = {f: n for n, f in enumerate(instance.inputs) if f in wanted and n in known.arrays}
         return fold_lookups(instance.program, {f: known[n] for f, n in places.items()})
@@ -329,7 +336,7 @@ class _Builder:
 
 
 def _start(statement: Statement, type_: TensorType) -> Statement:
-    """Return what must stand in a tensor before anything arrives: the identity, everywhere."""
+    """Return the initial value of a scatter's target: the identity, everywhere."""
     axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
     value = Const(COMBINERS[str(statement.into)].identity(type_.dtype), type_.dtype)
     write = tuple(map(as_index, axes))

@@ -1,12 +1,12 @@
-"""The order of a tensor's dims, rewritten wherever the tensor is read or written.
+"""Rewrites the order of a tensor's dims in all accesses.
 
-A tensor between kernels may lie in memory in any order of its dims. Its statements are written over the order in which
-it lies, so that the last index is the one whose neighbours are neighbours in memory, and all that reads accesses
-(views, fusion, the schedule's space, both models) finds a dense tensor like any other:
+A tensor between kernels may lie in memory in any order of its dims. Its statements are written over its memory order,
+so that the last index is the one whose neighbours are neighbours in memory, and every reader of accesses (views,
+fusion, the schedule's space, both models) finds a dense tensor like any other:
 
     y[n, k, p, q] = relu(x[n, k, p, q])     ->     y[n, p, q, k] = relu(x[n, p, q, k])      x, y in order (0, 2, 3, 1)
 
-`natural` tells how the tensor of the graph lies there: with its own shape, and strides that do not fall.
+`natural` returns the layout of the tensor of the graph: its own shape, and strides that do not fall.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ T = TypeVar("T")
 
 
 def taken(values: Sequence[T], order: Order) -> tuple[T, ...]:
-    """Return what belongs to each dim, in an order of them."""
+    """Return the values of dims in a given order of them."""
     return tuple(values[d] for d in order)
 
 
 def put_back(values: Sequence[T], order: Order) -> tuple[T, ...]:
-    """Return what belongs to each dim of the graph's tensor, given that of the stored one."""
+    """Return the values of the graph's dims, given the stored ones."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True), key=lambda pair: pair[0]))
 
 
 def natural(type_: TensorType, storage: Storage, order: Order) -> tuple[TensorType, Storage]:
-    """Return type and place of a tensor as the graph has it, given those of the stored one."""
+    """Return the graph's type and storage of a tensor.
+
+    They follow from those of the stored tensor.
+    """
     shape, strides = put_back(type_.shape, order), put_back(storage.strides, order)
     return TensorType(type_.dtype, shape), evolve(storage, strides=strides)
 
 
 def reorder(programs: Programs, orders: Mapping[str, Order]) -> Programs:
-    """Return programs in which some tensors are stored in another order; none of them is part of a loop."""
+    """Return programs in which some tensors are stored in another order.
+
+    None of them is part of a loop.
+    """
     types = {t: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in orders.items()}
     programs = evolve(programs, types={**programs.types, **types}, orders={**programs.orders, **orders})
     return evolve(programs, units=tuple(reorder_unit(unit, programs, orders) for unit in programs.units))

@@ -1,22 +1,22 @@
-"""Sums of which a condition leaves one term in several: over those that are left.
+"""Stride residues: sums over every n-th term skip the others.
 
-A transposed convolution asks of each tap whether it lies on a stride, which three of four do not where it is two in
-two directions:
+A transposed convolution tests for each tap whether it lies on a stride; with a stride of two in two directions three of
+four do not:
 
     y[o] = sum[c < C, r < R] x[c, (o + 1 - r) // 2] * w[c, r] if (o + 1 - r) % 2 == 0 else 0
 
-Which taps remain depends on the residue of `o` alone: for `o = 2*t + i` they are `r = 2*q + 1 - i`. Where each residue
-leaves as many taps, and has as many elements, residues are an axis, and what is left is a convolution like any other:
+The remaining taps depend on the residue of `o` alone: for `o = 2*t + i` they are `r = 2*q + 1 - i`. Where each residue
+leaves as many taps, and has as many elements, residues are an axis, and the result is a convolution like any other:
 
     y[2*t + i] = sum[c < C, q < R // 2] x[c, t + i - q] * w[c, 2*q + 1 - i]
 
-Else there is a statement for each residue, over so many terms as it has. These write one tensor in pieces, as gradients
-of strided reads do. Only what is elementwise is fused with them (`pieces`), so only sums are split that also run over
+Else there is a statement for each residue, over its own terms. These write one tensor in pieces, as gradients of
+strided reads do. Only elementwise statements are fused with them (`pieces`), so only sums are split that also run over
 enough other terms to be limited by arithmetic.
 
-Of the gradient of a convolution whose stride is greater than its filters, one such piece is a sum and all others are
-zero. The sum is then a dense tensor of its own, and what spreads it is elementwise: it fuses with what reads the whole,
-and writes whole lines, where pieces would be written by kernels of their own, an element here and there:
+Where the stride of a convolution is greater than its filters, one such piece of its gradient is a sum and all others
+are zero. The sum is then a dense tensor of its own, and an elementwise statement spreads it: it fuses with readers of
+the whole, and writes whole lines, where kernels for pieces would write scattered elements:
 
     dx[2*t] = sum[k] w[k] * dy[k, t];   dx[2*t + 1] = 0
       ->   p[t] = sum[k] w[k] * dy[k, t];   dx[i] = p[i // 2] if i % 2 == 0 else 0
@@ -50,14 +50,14 @@ from ...ir import (
 )
 from ...ops.language import canonicalise, split_axis, unused_name
 
-#: Most statements that one becomes, and fewest terms besides those that conditions thin out.
-MOST_PIECES, LEAST_TERMS = 16, 8
+#: Most statements that one becomes, and fewest terms over axes without conditions.
+MAX_PIECES, MIN_TERMS = 16, 8
 
 
 @frozen
 class _Condition:
-    """`(factor * var + rest) % period == 0` for a reduced variable, which occurs nowhere else in it; without one only
-    the residue of axes decides.
+    """`(factor * var + rest) % period == 0` for a reduced variable, which occurs nowhere else in it; without a variable
+    only the residue of axes decides.
     """
 
     var: Var | None
@@ -67,28 +67,28 @@ class _Condition:
 
 
 def split_residues(program: Program) -> Program:
-    """Return the program with statements for each residue in place of sums that test it."""
+    """Return the program with sums that test residues split by them."""
     pieces = [tuple(_pieces(s, program)) or (s,) for s in program.statements]
     return evolve(program, statements=tuple(s for each in pieces for s in each))
 
 
 def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
-    """Yield what a statement is split into, nothing where it stays."""
+    """Yield the statements that replace one, nothing where it stays."""
     if statement.combine != "sum" or statement.step is not None or statement.into is not None:
         return
-    found = _parted(statement)
+    found = _split_conditions(statement)
     if found is None:
         return
     conditions, other, body, zero = found
     thinned = {c.var for c in conditions}
-    if not conditions or prod(v.extent for v in statement.reduce if v not in thinned) < LEAST_TERMS:
+    if not conditions or prod(v.extent for v in statement.reduce if v not in thinned) < MIN_TERMS:
         return
     periods = {axis: _period(axis, conditions) for axis in statement.axes}
     kept = Call("select", (InRange(tuple(other)), body, zero)) if other else body
     if _is_even(conditions, periods):
-        yield _folded(evolve(statement, body=kept), conditions, periods)
+        yield _fold_residues(evolve(statement, body=kept), conditions, periods)
         return
-    if prod(periods.values()) > MOST_PIECES:
+    if prod(periods.values()) > MAX_PIECES:
         return
     for residues in product(*(range(periods[axis]) for axis in statement.axes)):
         turns = {
@@ -106,17 +106,17 @@ def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
                 write=tuple(substitute(index, dict(moved)) for index in statement.write),
                 body=substitute_expr(kept, moved),
             )
-            yield _thinned(whole, conditions, moved, zero)
+            yield _single_residue(whole, conditions, moved, zero)
 
 
 def _is_even(conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> bool:
-    """Whether every residue of the axes leaves as many terms, and has as many elements."""
+    """Return whether every residue of the axes leaves as many terms, and has as many elements."""
     reduced = all(c.var is not None and c.var.extent % c.period == 0 == gcd(c.factor, c.period) - 1 for c in conditions)
     return reduced and all(axis.extent % period == 0 for axis, period in periods.items())
 
 
-def _folded(statement: Statement, conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> Statement:
-    """Return one statement, with an axis for the residues of each axis, over the terms that are left."""
+def _fold_residues(statement: Statement, conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> Statement:
+    """Return one statement, with an axis for the residues of each axis, over the remaining terms."""
     left: dict[Var, Var] = {}
     reduced: dict[Var, Index] = {}
     for condition in conditions:
@@ -134,7 +134,7 @@ def _folded(statement: Statement, conditions: Sequence[_Condition], periods: Map
 def _first_of_all(condition: _Condition) -> Index:
     """Return the least value of the variable for which a condition holds, for any residue of the axes.
 
-    It is written with a quotient, not as a remainder, so that what is divided by the period later has none of either.
+    It is written with a quotient, not as a remainder, so that a later division by the period leaves neither.
     """
     turn, period = -pow(condition.factor, -1, condition.period), condition.period
     value = Index(condition.rest.const * turn % period)
@@ -143,9 +143,9 @@ def _first_of_all(condition: _Condition) -> Index:
     return value - value // period * period
 
 
-def _parted(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, Const] | None:
-    """Return the conditions on residues that a statement sums under, its other conditions, what is summed up where they
-    hold, and the zero where they do not; none where it is not of that form.
+def _split_conditions(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, Const] | None:
+    """Return the residue conditions of a sum, its other conditions, the term where they hold, and the zero where they
+    do not; none for other forms.
     """
     body = statement.body
     if not (isinstance(body, Call) and body.fn == "select"):
@@ -166,7 +166,7 @@ def _parted(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, 
 
 
 def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
-    """Yield the guards that must all hold, none for what is not one."""
+    """Yield the guards of a conjunction, none for another condition."""
     if isinstance(condition, InRange):
         yield from condition.guards
     elif isinstance(condition, Call) and condition.fn == "and":
@@ -177,7 +177,7 @@ def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
 
 
 def _condition(guard: Guard, statement: Statement) -> _Condition | None:
-    """Return a guard as the condition on a residue that it is."""
+    """Return a guard as a condition on a residue."""
     if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
         return None
     primary, times = guard.index.terms[0]
@@ -195,7 +195,7 @@ def _condition(guard: Guard, statement: Statement) -> _Condition | None:
 
 
 def _period(axis: Var, conditions: Sequence[_Condition]) -> int:
-    """Return after how many steps of an axis all conditions are the same again."""
+    """Return the period of all conditions along an axis."""
     found = 1
     for condition in conditions:
         factor = next((f for p, f in condition.rest.terms if p == axis), 0)
@@ -204,8 +204,10 @@ def _period(axis: Var, conditions: Sequence[_Condition]) -> int:
     return found
 
 
-def _thinned(piece: Statement, conditions: Sequence[_Condition], moved: Mapping[Var, Index], zero: Const) -> Statement:
-    """Return the statement for one residue of each axis over the terms that are left, or zero where none is."""
+def _single_residue(
+    piece: Statement, conditions: Sequence[_Condition], moved: Mapping[Var, Index], zero: Const
+) -> Statement:
+    """Return the statement for one residue of each axis over the remaining terms, or zero where none remains."""
     left = {v: v for v in piece.reduce}
     reduced: dict[Var, Index] = {}
     for condition in conditions:
@@ -221,14 +223,14 @@ def _thinned(piece: Statement, conditions: Sequence[_Condition], moved: Mapping[
 
 
 def _residue(rest: Index, period: int) -> int:
-    """Return what an index leaves when it is divided, which is the same for all values of its variables."""
+    """Return the remainder of an index, which is the same for all values of its variables."""
     assert all(factor % period == 0 for _, factor in rest.terms), f"{rest} has more than one residue of {period}"
     return rest.const % period
 
 
 def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
-    """Return the least value of the variable for which a condition holds, none where there is none, and the step to
-    the next.
+    """Return the least value of the variable for which a condition holds, none where there is none, and the step to the
+    next.
     """
     common = gcd(condition.factor, condition.period)
     step = condition.period // common
@@ -241,7 +243,10 @@ def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
 
 
 def spread_lone_pieces(program: Program) -> Program:
-    """Return the program with the sums of such tensors apart from what spreads them."""
+    """Return the program with lone sums as dense tensors.
+
+    Separate statements spread them.
+    """
     tensors, statements = dict(program.tensors), list(program.statements)
     for target in dict.fromkeys(s.target for s in program.statements):
         pieces = [s for s in program.statements if s.target == target]
@@ -253,14 +258,14 @@ def spread_lone_pieces(program: Program) -> Program:
         tensors[name] = TensorType(type_.dtype, tuple(a.extent for a in found.axes))
         alone = evolve(found, target=name, write=tuple(map(as_index, found.axes)))
         last = statements.index(pieces[-1])
-        statements[last : last + 1] = [pieces[-1], alone, canonicalise(_spread(found, name, type_))]
+        statements[last : last + 1] = [pieces[-1], alone, canonicalise(_spread_statement(found, name, type_))]
         statements = [s for s in statements if s not in pieces]
     return evolve(program, tensors=tensors, statements=tuple(statements))
 
 
 def _lone(pieces: Sequence[Statement]) -> Statement | None:
     """Return the piece that is a long sum, written at multiples of its axes, where all others are zero."""
-    sums = [s for s in pieces if s.combine == "sum" and prod(v.extent for v in s.reduce) >= LEAST_TERMS]
+    sums = [s for s in pieces if s.combine == "sum" and prod(v.extent for v in s.reduce) >= MIN_TERMS]
     others = [s for s in pieces if s not in sums]
     if len(sums) != 1 or not others or any(s.step is not None or s.into is not None for s in pieces):
         return None
@@ -273,15 +278,15 @@ def _lone(pieces: Sequence[Statement]) -> Statement | None:
 
 
 def _place(index: Index) -> tuple[Var | None, int] | None:
-    """Return the variable of an index `n * v + first`, with n; no variable where it is a number."""
+    """Return the variable of an index `n * v + first`, with n; no variable for a constant."""
     if not index.terms:
         return None, 1
     (primary, factor), *rest = index.terms
     return (primary, factor) if isinstance(primary, Var) and factor > 0 and not rest else None
 
 
-def _spread(piece: Statement, name: str, type_: TensorType) -> Statement:
-    """Return the statement that writes a whole tensor from the piece of it that is not zero."""
+def _spread_statement(piece: Statement, name: str, type_: TensorType) -> Statement:
+    """Return the statement that writes a whole tensor from its only piece that is not zero."""
     axes = tuple(Var(f"e{n}", extent) for n, extent in enumerate(type_.shape))
     tests: list[Guard] = []
     values: dict[Var, Index] = {}

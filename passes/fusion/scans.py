@@ -1,18 +1,18 @@
-"""Running sums, and other running reductions, along rows that lanes hold, or by parts.
+"""Prefix scans along rows that lanes hold, or by parts.
 
-A declaration says of each element of a running sum which ones it adds up, so that a row of n elements takes n * n
-steps. Where the elements of a row are neighbours in memory, lanes hold it and compute all of its sums together: such a
-statement is marked (`Statement.along`). A longer row is one of parts of b elements each, of which as many parts as may
-be are held:
+A declaration selects for each element of a prefix scan the terms that it combines, so that a row of n elements takes n
+* n steps. Where the elements of a row are neighbours in memory, lanes hold it and compute all of its results together:
+such a statement is marked (`Statement.along`). A longer row is divided into parts of b elements each, and lanes hold as
+many parts as possible:
 
     y[i] = sum[j < n] (x[j] if i - j >= 0 else 0)
-      ->   of[p] = sum[r < b] x[b*p + r]                                             what each part adds up to
-           before[p] = sum[q < n // b] (of[q] if p - q >= 1 else 0)                  a running sum again, of n / b
+      ->   of[p] = sum[r < b] x[b*p + r]                                             total of each part
+           before[p] = sum[q < n // b] (of[q] if p - q >= 1 else 0)                  a prefix scan again, of n / b
            within[p, i] = sum[r < b] (x[b*p + r] if i - r >= 0 else 0)               along the part
            y[i] = before[i // b] + within[i // b, i % b]
 
-Elsewhere parts are short, and each element adds up its own part by itself. The order in which floats are added up
-changes, and half types are kept in single precision between the statements.
+Elsewhere parts are short, and each element combines its own part. The order in which floats are added changes, and half
+types are kept in single precision between the statements.
 """
 
 from __future__ import annotations
@@ -50,48 +50,48 @@ from ...ir import (
 )
 from ...ops.language import canonicalise, unused_name
 
-#: Rows of up to this many elements stay whole; parts of longer ones have so many elements, more in rows beyond `_LONG`.
-LONGEST, PART, _LONG, _LONG_PART = 64, 16, 4096, 32
-#: Rows of neighbours of so many elements are held by lanes; parts of longer ones have as many elements as this says.
-SHORTEST_ROW, LONGEST_ROW, _ROW_PARTS = 16, 8192, (256, 4096)
-#: Parts of which each kernel that needs it adds up itself what is before its own.
-_FEW_PARTS = 1024
+#: Longest row that stays whole, and elements of a part of longer ones, more for rows beyond the third number.
+LONGEST, PART_ELEMENTS, _LONG_ROW_ELEMENTS, _LONG_ROW_PART = 64, 16, 4096, 32
+#: Least and most elements of rows that lanes hold, and the range of elements of parts of longer ones.
+SHORTEST_ROW, MAX_LANE_ROW, _PART_RANGE = 16, 8192, (256, 4096)
+#: Most parts whose prefix each reading kernel computes itself.
+_MAX_LOCAL_PREFIXES = 1024
 
 
 def cut_scans(program: Program) -> Program:
-    """Return a program that means the same, whose running reductions are marked, or made of parts."""
-    writer = _Writer(dict(program.tensors))
+    """Return an equal program with running reductions marked or in parts."""
+    writer = _ScanRewriter(dict(program.tensors))
     statements = tuple(new for s in program.statements for new in writer.cut(s))
     return evolve(program, tensors=writer.tensors, statements=statements) if writer.found else program
 
 
 @define
-class _Writer:
-    """Writes statements; `tensors` grows by what lies between them."""
+class _ScanRewriter:
+    """Rewrites statements; `tensors` grows by the intermediate ones."""
 
     tensors: dict[str, TensorType]
     found: bool = False
 
     def cut(self, statement: Statement) -> Iterator[Statement]:
-        """Yield what takes a statement's place."""
+        """Yield the replacement of a statement."""
         scan = running_of(statement)
         held = scan is not None and scan.axis.extent > SHORTEST_ROW and _is_row(scan)
         if scan is None or (scan.axis.extent <= LONGEST and not held):
             yield statement
             return
         self.found = True
-        if held and scan.axis.extent <= LONGEST_ROW:
+        if held and scan.axis.extent <= MAX_LANE_ROW:
             yield evolve(statement, along=scan.axis)
             return
         kind = self.tensors[statement.target].dtype.accumulator
-        scan = evolve(scan, value=_converted(scan.value, kind, self.tensors))
+        scan = evolve(scan, value=_convert(scan.value, kind, self.tensors))
         parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part(scan.axis.extent), kind)
         of, before = (self._tensor(scan, name, kind, (Var("", parts.count),)) for name in ("of", "before"))
         yield from self._before(parts, of, before)
-        yield from map(canonicalise, self._held(parts, before) if held else self._result(parts, before))
+        yield from map(canonicalise, self._lane_scan(parts, before) if held else self._result(parts, before))
 
     def _before(self, parts: _Parts, of: str, before: str) -> Iterator[Statement]:
-        """Yield what each part adds up to, and the running reduction of that."""
+        """Yield the total of each part, and the running reduction of the totals."""
         scan, statement = parts.scan, parts.scan.statement
         place, other = (Var(name, parts.count) for name in parts.fresh("p", "q"))
         whole = evolve(statement, target=of, axes=scan.axes(place), write=scan.places(place))
@@ -99,9 +99,9 @@ class _Writer:
         counted = scan.counts(as_index(place), as_index(other), 1)
         body = Call("select", (counted, Read(of, scan.places(other)), parts.none))
         running = evolve(whole, target=before, body=body, reduce=(other,))
-        yield from (running,) if parts.count <= _FEW_PARTS else self.cut(running)
+        yield from (running,) if parts.count <= _MAX_LOCAL_PREFIXES else self.cut(running)
 
-    def _held(self, parts: _Parts, before: str) -> Iterator[Statement]:
+    def _lane_scan(self, parts: _Parts, before: str) -> Iterator[Statement]:
         """Yield the running reduction along each part, and the result."""
         scan, statement = parts.scan, parts.scan.statement
         place, along = (Var(n, e) for n, e in zip(parts.fresh("p", "r"), (parts.count, parts.size), strict=True))
@@ -114,7 +114,7 @@ class _Writer:
         axis = as_index(scan.axis)
         part, rest = axis // parts.size, axis % parts.size
         places = tuple(i for a in statement.axes for i in ((part, rest) if a == scan.axis else (as_index(a),)))
-        yield self._joined(parts, Read(before, scan.places(part)), Read(within, places))
+        yield self._combine(parts, Read(before, scan.places(part)), Read(within, places))
 
     def _result(self, parts: _Parts, before: str) -> Iterator[Statement]:
         """Yield the running reduction within each part, each element for itself, and the result."""
@@ -125,14 +125,14 @@ class _Writer:
         body = Call("select", (counted, parts.element(start * parts.size + parts.term), parts.none))
         places = scan.places(scan.axis)
         yield evolve(statement, target=within, write=places, body=body, reduce=(parts.term,))
-        yield self._joined(parts, Read(before, scan.places(start)), Read(within, places))
+        yield self._combine(parts, Read(before, scan.places(start)), Read(within, places))
 
-    def _joined(self, parts: _Parts, carried: Expr, within: Expr) -> Statement:
-        """Return the result: what is before a part, and what is up to an element of it."""
+    def _combine(self, parts: _Parts, carried: Expr, within: Expr) -> Statement:
+        """Return the result: the totals of earlier parts, combined with the running reduction within the part."""
         statement = parts.scan.statement
         whole = Call(COMBINERS[str(statement.combine)].fn, (carried, within))
         kind = self.tensors[statement.target].dtype
-        return evolve(statement, body=_converted(whole, kind, self.tensors), reduce=(), combine=None)
+        return evolve(statement, body=_convert(whole, kind, self.tensors), reduce=(), combine=None)
 
     def _tensor(self, scan: RunningReduction, part: str, dtype: DType, along: tuple[Var, ...]) -> str:
         name = unused_name(f"{scan.statement.target}.{part}", self.tensors)
@@ -151,7 +151,7 @@ class _Parts:
 
     @property
     def count(self) -> int:
-        """How many parts there are; the last may be shorter."""
+        """Number of parts; the last may be shorter."""
         return -(-self.scan.axis.extent // self.size)
 
     @property
@@ -161,7 +161,7 @@ class _Parts:
 
     @property
     def none(self) -> Const:
-        """What changes no other value."""
+        """Identity of the reduction."""
         return Const(COMBINERS[str(self.scan.statement.combine)].identity(self.kind), self.kind)
 
     def fresh(self, *names: str) -> list[str]:
@@ -170,7 +170,10 @@ class _Parts:
         return [unused_name(name, taken) for name in names]
 
     def element(self, place: Index) -> Expr:
-        """Return a term at a place; beyond the end of the row nothing is read, and nothing counts."""
+        """Return a term at a place.
+
+        Beyond the end of the row nothing is read, and the identity is returned.
+        """
         moved = substitute_expr(self.scan.value, {self.scan.term: place})
         inside = Guard(place, 0, self.scan.term.extent)
         if inside.always:
@@ -183,33 +186,34 @@ class _Parts:
 
 
 def _part(extent: int) -> int:
-    """Return how many elements a part has of which each element adds up its own."""
-    return PART if extent <= _LONG else _LONG_PART
+    """Return the elements of a part whose elements combine it separately."""
+    return PART_ELEMENTS if extent <= _LONG_ROW_ELEMENTS else _LONG_ROW_PART
 
 
 def _row_part(extent: int) -> int:
-    """Return how many elements a part has that lanes hold: parts without rest, about as many as a part has elements."""
-    least, most = _ROW_PARTS
+    """Return the elements of a part that lanes hold: parts without remainder, about as many as a part has elements."""
+    least, most = _PART_RANGE
     aim = min(most, max(least, 2 * isqrt(extent)))
     whole = [size for size in range(least, min(most, extent) + 1) if extent % size == 0]
     return min(whole, key=lambda size: abs(size - aim), default=aim)
 
 
 def _is_row(scan: RunningReduction) -> bool:
-    """Whether neighbours along the axis are neighbours in memory, in what is read and in what is written."""
+    """Return whether neighbours along the axis are neighbours in memory, in operands and result."""
     statement = scan.statement
     last = [(i.indices[-1], scan.term) for i in statement.reads if any(scan.term in variables(n) for n in i.indices)]
     return all(abs(index.coefficient(axis)) == 1 for index, axis in (*last, (statement.write[-1], scan.axis)))
 
 
-def _converted(value: Expr, dtype: DType, tensors: Mapping[str, TensorType]) -> Expr:
+def _convert(value: Expr, dtype: DType, tensors: Mapping[str, TensorType]) -> Expr:
     return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
 
 
 @frozen
 class RunningReduction:
-    """A statement as a running reduction: of `value` over `term`, of which those count that stand at least `skip`
-    places before `axis` (or behind it, where it runs `backwards`).
+    """A statement as a running reduction of `value` over `term`.
+
+    Terms count that are at least `skip` places ahead of `axis` (or after it, where it runs `backwards`).
     """
 
     statement: Statement
@@ -220,11 +224,14 @@ class RunningReduction:
     backwards: bool
 
     def axes(self, along: Var) -> tuple[Var, ...]:
-        """Return the axes of the statement, with another one in the place of that along the row."""
+        """Return the axes of the statement, with another one along the row."""
         return tuple(along if a == self.axis else a for a in self.statement.axes)
 
     def places(self, along: IndexLike) -> tuple[Index, ...]:
-        """Return where an element lies in a tensor over the axes, by its place along the row."""
+        """Return the place of an element in a tensor over the axes.
+
+        It is given by its place along the row.
+        """
         return tuple(as_index(along if a == self.axis else a) for a in self.statement.axes)
 
     def counts(self, place: Index, term: Index, skip: int) -> InRange:
@@ -234,7 +241,7 @@ class RunningReduction:
 
     @property
     def along(self) -> str:
-        """Which elements of the row count for one, as `ALONG` names it."""
+        """Name in `ALONG` of the elements that count for one."""
         return next(name for name, kind in ALONG.items() if kind == (self.backwards, self.skip == 1))
 
 

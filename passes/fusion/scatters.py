@@ -1,10 +1,9 @@
-"""Scatters whose result is the same each time, as atomic operations whose order does not matter.
+"""Deterministic scatters: atomic operations whose order does not change the result.
 
-What arrives at an element arrives in any order on a device. For integers, and for `max` and `min`, that changes
-nothing. Sums of floats round, so they are made of integers: the greatest magnitude that arrives at an element says how
-fine its terms are counted, as multiples of a power of two of which 62 bits hold all terms, and their sum is exact. Its
-error is far below that of single precision; doubles, which have more digits, are counted twice, first coarsely, then
-the rest.
+Updates arrive at an element in any order on a device. For integers, and for `max` and `min`, that changes nothing. Sums
+of floats round, so they are made of integers: the greatest magnitude at an element determines a unit, a power of two,
+so that 62 bits hold all terms as multiples of it, and their sum is exact. Its error is far below that of single
+precision; doubles, which have more digits, are counted twice, first coarsely, then the rest.
 
     scatter sum y[at[j], k] = u[j, k]
       ->  scatter max size[at[j], k] = |u[j, k]|
@@ -12,18 +11,18 @@ the rest.
           scatter sum total[at[j], k] = i64(round(u[j, k] * unit[at[j], k] ** 2))
           y[v, k] = total[v, k] / unit[v, k] ** 2
 
-Where about as many terms arrive as there are elements, each computes its unit, which spares a kernel. What arrives of
-infinities is counted instead, and NaN is in the magnitude already. The work is that of the terms and of the elements,
-not of all pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a batch looked up),
-those at which one arrives are numbered by the last that does, and only they have integers; all others share a row of
-nothing, so that the tensor itself is written once, by what makes numbers of it:
+Where there are about as many terms as elements, each term computes its unit, which spares a kernel. Infinite terms are
+counted instead, and NaN is in the magnitude already. The work is that of the terms and of the elements, not of all
+pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a batch looked up), rows with
+updates are numbered by their last one, and only they have integers; all others share a row of zeros, so that the tensor
+itself is written once, by the conversion to floats:
 
     scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
     place[j] = slot[at[j]]
     scatter max size[place[j], k] = |u[j, k]|  ...  y[v, k] = total[slot[v], k] * ...
 
 Where the pairs are few, or each element has few terms that could arrive at it (the others differ from it in a dim that
-both run along), one kernel that compares each of them is faster, and fuses with what reads the tensor; so is every
+both run along), one kernel that compares each of them is faster, and fuses with readers of the tensor; so is every
 product of floats computed, for which there are no such integers.
 
     scatter prod y[at[j], k] = u[j, k]    ->    y[v, k] = prod over j of (u[j, k] if at[j] == v else 1)
@@ -63,67 +62,68 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 
-#: Up to this many pairs of a term and an element are compared.
+#: Most pairs of a term and an element that are compared.
 COMPARED = 1 << 15
-#: So are pairs of an element and its terms, where each has at most so many: counted, an element is read and written as
+#: Most terms of an element that are compared: with counts, an element is read and written as
 #: often before a term is looked at.
 FEW_TERMS = 4
-#: So many elements fewer have to be counted where rows are numbered first, which takes two kernels more.
+#: Least reduction of counted elements that is worth numbering rows, which takes two kernels more.
 FEWER = 1 << 19
-#: From so many terms an element on its unit is computed once, in a kernel of its own.
-OFTEN = 8
+#: Fewest terms an element with which its unit is computed once, in a kernel of its own.
+MIN_TERMS_FOR_UNITS = 8
 #: Bits of an integer that hold sums: one is the sign, one is left for rounding.
-BITS = 62
-#: Where negative infinities are counted: positive ones have the digits below.
-_INFINITIES = 1 << 32
+SUM_BITS = 62
+#: Count of a negative infinity: positive ones have the digits below.
+_NEGATIVE_INFINITY = 1 << 32
 
 
 def settle_scatters(program: Program) -> Program:
-    """Return a program that means the same, in which the order of arrival changes no bit where scatters do not ask for
-    atomic operations.
+    """Return an equal program with deterministic scatters.
+
+    Scatters that ask for atomic operations stay.
     """
     if not any(s.into and not s.atomic for s in program.statements):
         return program
-    writer = _Writer(dict(program.tensors))
-    statements = tuple(new for s in program.statements for new in writer.settled(s))
+    writer = _ScatterRewriter(dict(program.tensors))
+    statements = tuple(new for s in program.statements for new in writer.rewrite(s))
     return evolve(program, tensors=writer.tensors, statements=statements)
 
 
 @define
-class _Writer:
-    """Writes statements; `tensors` grows by what lies between them."""
+class _ScatterRewriter:
+    """Rewrites statements; `tensors` grows by the intermediate ones."""
 
     tensors: dict[str, TensorType]
 
-    def settled(self, statement: Statement) -> Iterator[Statement]:
-        """Yield what takes a statement's place."""
+    def rewrite(self, statement: Statement) -> Iterator[Statement]:
+        """Yield the replacement of a statement."""
         type_ = self.tensors[statement.target]
         if statement.into is None or statement.atomic:
             yield statement
         elif _few(statement, type_) or (statement.into == "prod" and type_.dtype.is_float):
-            yield _compared(statement, type_, self.tensors)
+            yield _compare_terms(statement, type_, self.tensors)
         elif statement.into == "sum" and type_.dtype.is_float:
-            yield from self._counted(statement, type_)
+            yield from self._count_terms(statement, type_)
         else:
             yield statement
 
     # ---- sums of floats, counted
 
-    def _counted(self, statement: Statement, type_: TensorType) -> Iterator[Statement]:
+    def _count_terms(self, statement: Statement, type_: TensorType) -> Iterator[Statement]:
         wide = DType.F64 if type_.dtype is DType.F64 else DType.F32
-        bits = (BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()) // 2 * 2
+        bits = (SUM_BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()) // 2 * 2
         value = statement.body
         if not isinstance(value, Read):
             name = self._tensor(f"{statement.target}.value", type_.dtype, tuple(a.extent for a in statement.axes))
             place = tuple(map(as_index, statement.axes))
             yield evolve(statement, target=name, write=place, into=None)
             value = Read(name, place)
-        value = _converted(value, wide, self.tensors)
+        value = _convert(value, wide, self.tensors)
         rows = _Rows.of(statement, type_)
         if rows is not None:
             slot = self._tensor(f"{statement.target}.slot", DType.U32, rows.extents)
             where = self._tensor(f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
-            yield from rows.numbered(slot, where, self.tensors)
+            yield from rows.number_rows(slot, where, self.tensors)
             statement = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
             counted = rows.shape(type_)
             elements = rows.at(slot, tuple(_elements(type_)[1][n] for n in rows.dims), _elements(type_)[1])
@@ -132,7 +132,7 @@ class _Writer:
         size = self._tensor(f"{statement.target}.size", wide, counted)
         yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
         unit = _unit(Read(size, statement.write), bits, wide)
-        if prod(a.extent for a in statement.axes) >= OFTEN * prod(counted):
+        if prod(a.extent for a in statement.axes) >= MIN_TERMS_FOR_UNITS * prod(counted):
             axes, place = _elements(self.tensors[size])
             name = self._tensor(f"{statement.target}.unit", wide, counted)
             yield Statement(name, axes, place, _unit(Read(size, place), bits, wide), span=statement.span)
@@ -151,7 +151,7 @@ class _Writer:
     def _result(
         self, statement: Statement, type_: TensorType, place: Sequence[Index], size: str, totals: list[str], bits: int
     ) -> Statement:
-        """Return the statement that makes numbers of what was counted: of each element at its place."""
+        """Return the statement that converts counts to numbers, for each element at its place."""
         axes, write = _elements(type_)
         place = tuple(place)
         wide = self.tensors[size].dtype
@@ -163,9 +163,7 @@ class _Writer:
             finer = Call("mul", (Cast(wide, part), Const(2.0**-bits, wide)))
             value = Call("add", (value, Call("mul", (Call("mul", (finer, step)), step))))
         value = Call("select", (_finite(greatest, wide), value, _infinite(greatest, parts[0], wide)))
-        return Statement(
-            statement.target, axes, write, _converted(value, type_.dtype, self.tensors), span=statement.span
-        )
+        return Statement(statement.target, axes, write, _convert(value, type_.dtype, self.tensors), span=statement.span)
 
     def _tensor(self, name: str, dtype: DType, shape: tuple[int, ...]) -> str:
         name = unused_name(name, self.tensors)
@@ -175,8 +173,8 @@ class _Writer:
 
 @frozen
 class _Rows:
-    """The rows that a scatter sends, one for each value of `keys`, where they are far fewer than those of the tensor,
-    which `dims` number, by the integers in `write`.
+    """The rows that a scatter sends, one for each value of `keys`, where they are far fewer than those of the tensor.
+    The integers in `write` index the rows along `dims` of the tensor.
     """
 
     keys: tuple[Var, ...]
@@ -198,11 +196,11 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """How many rows arrive."""
+        """Number of rows that arrive."""
         return prod(a.extent for a in self.keys)
 
     def _looked_up(self, number: int) -> bool:
-        """Whether an integer is the place along a dim by itself."""
+        """Return whether an integer is the whole index along a dim."""
         found = indirects(self.write[number])
         return (
             len(found) > 0
@@ -211,7 +209,7 @@ class _Rows:
         )
 
     def shape(self, type_: TensorType) -> tuple[int, ...]:
-        """Return the shape of a tensor of rows that arrive, and of one of nothing."""
+        """Return the shape of a tensor of arriving rows and zeros."""
         return tuple(
             self.count + 1 if n == self.dims[0] else extent
             for n, extent in enumerate(type_.shape)
@@ -219,13 +217,14 @@ class _Rows:
         )
 
     def at(self, tensor: str, indices: tuple[Index, ...], write: Sequence[Index]) -> tuple[Index, ...]:
-        """Return the place in such a tensor of an element, of which an integer says its row."""
+        """Return the place of an element in a tensor of rows."""
         row = Index(0, ((Indirect(tensor, indices, self.count + 1), 1),))
         return tuple(row if n == self.dims[0] else index for n, index in enumerate(write) if n not in self.dims[1:])
 
-    def numbered(self, slot: str, place: str, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
-        """Yield what numbers the rows at which something arrives, and what says where each arrives: those that go
-        nowhere, behind the last.
+    def number_rows(self, slot: str, place: str, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
+        """Yield statements that number rows with updates, and each update's row.
+
+        Updates outside of the tensor have a row after the last.
         """
         number = linearise([as_index(a) for a in self.keys], row_major(tuple(a.extent for a in self.keys))) + 1
         yield Statement(slot, self.keys, self.write, IndexValue(number, DType.U32), into="max")
@@ -238,8 +237,8 @@ class _Rows:
 
 
 def _is_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:
-    """Yield conditions under which an element of an integer tensor is an index of its axis, as far as its type leaves
-    that open.
+    """Yield conditions under which an element of an integer tensor is an index of its axis, if its type does not imply
+    them.
     """
     dtype = tensors[place.tensor].dtype
     read = Read(place.tensor, place.indices)
@@ -254,17 +253,17 @@ def _whole(value: int) -> Const:
     return Const(value, DType.I64)
 
 
-def _converted(value: Expr, dtype: DType, tensors: dict[str, TensorType]) -> Expr:
+def _convert(value: Expr, dtype: DType, tensors: dict[str, TensorType]) -> Expr:
     return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
 
 
 def _unit(greatest: Expr, bits: int, dtype: DType, back: bool = False) -> Expr:
-    """Return the root of how many units of an element's integers make one, which is a power of two, or (`back`) that of
-    what a unit is worth; NaN where what arrives is no number, or infinite.
+    """Return the square root of the units of an element in one, which is a power of two, or (`back`) that of the value
+    of a unit; NaN where a term is NaN or infinite.
 
-    A number times both roots is exact: by one power it could leave the range of the type.
+    A number times both roots is exact: one power could leave the range of the type.
     """
-    power = Call("logb", (Call("max", (greatest, Const(0.0, dtype))),))  # nothing has the greatest -inf
+    power = Call("logb", (Call("max", (greatest, Const(0.0, dtype))),))  # an empty maximum is -inf
     half = Call("floor", (Call("mul", (Call("sub", (Const(float(bits), dtype), power)), Const(0.5, dtype))),))
     root = Call("ldexp", (Const(1.0, dtype), Call("neg", (half,)) if back else half))
     return Call("select", (_finite(greatest, dtype), root, Const(math.nan, dtype)))
@@ -275,16 +274,16 @@ def _finite(value: Expr, dtype: DType) -> Expr:
 
 
 def _mark(value: Expr, dtype: DType) -> Expr:
-    """Return what an infinite term counts for; a finite one beside it counts for nothing."""
-    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _whole(_INFINITIES), _whole(0)))
+    """Return the count of an infinite term; a finite one beside it counts for nothing."""
+    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _whole(_NEGATIVE_INFINITY), _whole(0)))
     return Call("select", (Call("eq", (value, Const(math.inf, dtype))), _whole(1), negative))
 
 
 def _infinite(greatest: Expr, marks: Expr, dtype: DType) -> Expr:
     """Return the sum where a term is infinite or NaN: NaN where infinities of both signs meet."""
     both = Call("sub", (greatest, greatest))
-    above = Call("select", (Call("ge", (marks, _whole(_INFINITIES))), both, greatest))
-    has_above = Call("ne", (Call("bitand", (marks, _whole(_INFINITIES - 1))), _whole(0)))
+    above = Call("select", (Call("ge", (marks, _whole(_NEGATIVE_INFINITY))), both, greatest))
+    has_above = Call("ne", (Call("bitand", (marks, _whole(_NEGATIVE_INFINITY - 1))), _whole(0)))
     infinity = Call("select", (has_above, above, Const(-math.inf, dtype)))
     return Call("select", (Call("isnan", (greatest,)), greatest, infinity))
 
@@ -298,9 +297,9 @@ def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
     return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
-def _matched(statement: Statement, type_: TensorType) -> dict[int, Var]:
-    """Return the dims along which a term arrives at elements of its own place, each with its axis, whatever says where
-    it arrives along the others.
+def _matched_dims(statement: Statement, type_: TensorType) -> dict[int, Var]:
+    """Return the dims along which a term arrives at elements of its own place, each with its axis, for any integers
+    along the others.
     """
     found: dict[Var, int] = {}
     for number, (index, extent) in enumerate(zip(statement.write, type_.shape, strict=True)):
@@ -311,8 +310,8 @@ def _matched(statement: Statement, type_: TensorType) -> dict[int, Var]:
 
 
 def _few(statement: Statement, type_: TensorType) -> bool:
-    """Whether few pairs of a term and an element may meet, in all or at each element."""
-    own = _matched(statement, type_)
+    """Return whether few pairs of a term and an element may meet, overall or at each element."""
+    own = _matched_dims(statement, type_)
     others = prod(extent for number, extent in enumerate(type_.shape) if number not in own)
     terms = prod(a.extent for a in statement.axes)
     at_each = terms // prod(axis.extent for axis in own.values()) if statement.step is None else terms
@@ -322,7 +321,7 @@ def _few(statement: Statement, type_: TensorType) -> bool:
 def _only_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Expr:
     """Return the condition that an element of an integer tensor is an index of an axis of one element.
 
-    No guard can say so: to the algebra of indices, what has one value needs no question.
+    No guard expresses it: the algebra of indices simplifies a variable with one value.
     """
     dtype = tensors[place.tensor].dtype
     read = Read(place.tensor, place.indices)
@@ -332,9 +331,9 @@ def _only_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Expr:
     return Call("or", (first, Call("eq", (read, Const(-1, dtype)))))
 
 
-def _compared(statement: Statement, type_: TensorType, tensors: Mapping[str, TensorType]) -> Statement:
-    """Return the statement in which every element looks for what arrives at it."""
-    own, combiner = _matched(statement, type_), COMBINERS[str(statement.into)]
+def _compare_terms(statement: Statement, type_: TensorType, tensors: Mapping[str, TensorType]) -> Statement:
+    """Return the statement in which every element searches for its terms."""
+    own, combiner = _matched_dims(statement, type_), COMBINERS[str(statement.into)]
     taken = {a.name for a in statement.axes}
     places = [as_index(own.get(n) or Var(unused_name(f"p{n}", taken), extent)) for n, extent in enumerate(type_.shape)]
     guards = [

@@ -1,11 +1,10 @@
-"""Siblings: groups that sum over one large tensor and do not wait for each other.
+"""Sibling fusion: groups that sum over one large tensor independently.
 
-Algorithm 1 merges groups that an edge connects. What reads a tensor twice for two sums reads it once where one kernel
-computes both:
+Algorithm 1 merges groups that an edge connects. Two sums over one tensor read it once where one kernel computes both:
 
     a[c] = sum_r x[r, c];   b[c] = sum_r x[r, c] * y[r, c]      ->      one pass over x and y
 
-Such are the sums of a norm's gradient, a mean beside a greatest element, whatever is counted of one tensor.
+Examples are the sums of a norm's gradient, a mean beside a maximum, and several counts of one tensor.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from math import prod
 from ...ir import Reduction, Segment, is_tiled, reads
 from .groups import Group
 
-#: What is summed over is large where it has so many elements, and so many for each result.
-ELEMENTS, TERMS = 1 << 14, 32
+#: Fewest elements of a large tensor, and fewest terms for each result.
+MIN_ELEMENTS, MIN_TERMS = 1 << 14, 32
 
 
 def kinship(group: Group) -> frozenset[Hashable]:
-    """Return what makes others siblings of a group: each large tensor that it sums over, with the numbers of
-    results and of terms.
+    """Return the keys by which groups are siblings.
 
-    A product of matrices has none: it reads its factors in tiles, of which another one would need others.
+    They are the large tensors that it sums over, each with the numbers of results and of terms. A contraction has none:
+    it reads its factors in tiles, and another one would need other tiles.
     """
     form = group.form
     (segment, *others) = form.segments
@@ -37,13 +36,16 @@ def kinship(group: Group) -> frozenset[Hashable]:
         (group.tensors[t], _results(segment), prod(axis.extent for axis in reduction.reduce))
         for reduction in segment.reductions
         for t in _read(reduction)
-        if t in group.tensors and form.tensors[t].size >= max(ELEMENTS, TERMS * _results(segment))
+        if t in group.tensors and form.tensors[t].size >= max(MIN_ELEMENTS, MIN_TERMS * _results(segment))
     )
     return frozenset(found)
 
 
 def sibling_pairs(groups: Iterable[Group], kin: dict[Group, frozenset[Hashable]]) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of groups that are siblings, in the order of the groups; `kin` has each one's kinship."""
+    """Yield the pairs of groups that are siblings, in group order.
+
+    `kin` has the keys of each group.
+    """
     known: dict[Hashable, list[Group]] = {}
     for group in groups:
         before = dict.fromkeys(other for key in kin[group] for other in known.get(key, ()))

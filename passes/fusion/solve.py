@@ -1,10 +1,10 @@
 """Inversion of quasi-affine index maps.
 
-`solve` answers for which values of its unknown variables a tuple of index expressions takes given values. It covers
-what reshapes, transposes, slices, strides and splits are made of: every expression is a mixed-radix sum of *digits*, a
-digit is a variable or `(base // d) % m`, and the digits of one base add up to it again. Fusion needs it twice: to
-inline a statement that does not write its axes in order, and to name the instance of a fused group that computes an
-element (access maps of both directions).
+`solve` answers for which values of its unknown variables a tuple of index expressions takes given values. It covers the
+maps of reshapes, transposes, slices, strides and splits: every expression is a mixed-radix sum of *digits*, a digit is
+a variable or `(base // d) % m`, and the digits of one base add up to it again. Fusion needs it twice: to inline a
+statement that does not write its axes in order, and to name the instance of a fused group that computes an element
+(access maps of both directions).
 
     solve([(a * 7 + b, p)])          a = p // 7, b = p % 7
     solve([(f // 7, p), (f % 7, q)]) f = 7*p + q
@@ -24,7 +24,7 @@ from ...ops.gradient import Digit, digit_of, digits_of
 
 @frozen
 class Solution:
-    """The values of the unknowns, the conditions under which they exist, and the variables that remain free.
+    """Values of the unknowns, their conditions, and remaining free variables.
 
     `free` lists fresh or unconstrained variables: for every value of them the equations hold.
     """
@@ -36,7 +36,7 @@ class Solution:
 
 @frozen
 class _State:
-    """What has been derived so far; the collections are filled in place."""
+    """Derivations so far; the collections are filled in place."""
 
     values: dict[Var, Index] = field(factory=dict)
     guards: list[Guard] = field(factory=list)
@@ -45,16 +45,18 @@ class _State:
 
 
 def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], prefix: str = "x") -> Solution | None:
-    """Solve `left(unknowns) = right` for the unknowns; None where the expressions are not of the form above.
+    """Solve `left(unknowns) = right` for the unknowns.
 
-    Variables of the right sides are known. Fresh free variables are named after `prefix`. What was solved before is
-    remembered: groups of one structure ask the same.
+    None where the expressions are not of the form above.
+
+    Variables of the right sides are known. Fresh free variables are named after `prefix`. Results are cached: groups of
+    one structure need the same.
     """
-    return _solved(tuple(equations), tuple(unknowns), prefix)
+    return _solve(tuple(equations), tuple(unknowns), prefix)
 
 
 @lru_cache(maxsize=1 << 14)
-def _solved(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...], prefix: str) -> Solution | None:
+def _solve(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...], prefix: str) -> Solution | None:
     state = _State()
     for left, right in equations:
         if not _split_sum(left, right, state):
@@ -91,7 +93,7 @@ def _set_primary(primary: Primary, value: Index, state: _State) -> bool:
     if not isinstance(primary, (FloorDiv, Mod)):
         return False
     base, digit = digit_of(primary, value)
-    if not digit.size:  # what is left of a base has as many values as the base allows
+    if not digit.size:  # the rest of a base has as many values as the base allows
         digit = evolve(digit, size=primary.bounds()[1] + 1)
     state.digits.setdefault(base, []).append(digit)
     return True
@@ -122,7 +124,7 @@ def _join_digits(base: Index, digits: list[Digit], state: _State, prefix: str) -
 
 
 def is_bijection(values: Mapping[Var, Index], axes: Sequence[Var], onto: Sequence[Var]) -> bool:
-    """Whether `axes = values(onto)` maps the variables `onto` one to one onto all values of `axes`."""
+    """Return whether `axes = values(onto)` is a bijection from `onto` to `axes`."""
     size, target = 1, 1
     for axis in axes:
         size *= axis.extent

@@ -1,8 +1,8 @@
-"""Where tensors live, so that data movement costs no kernel.
+"""Storage of tensors, so that data movement costs no kernel.
 
 A *copy* is a unit whose statements only read one element each. A copy of one statement becomes a view where the address
-of what it reads is affine in the coordinates of its result (reshape, transpose, slice, split, expand). A copy of
-several statements is a concatenation: its operands are placed inside the result's buffer, so that their producers write
+of its source is affine in the coordinates of its result (reshape, transpose, slice, split, expand). A copy of several
+statements is a concatenation: its operands are placed inside the result's buffer, so that their producers write
 straight into it; largest results go first, and a concatenation of operands that already lie next to each other is a
 view again (DenseNet's growing prefixes). A graph output owns a dense buffer, so views of it are derived backwards: `y =
 reshape(x)` places x in y's buffer.
@@ -34,15 +34,15 @@ from .cutting import copied
 from .programs import Programs, Unit
 from .solve import solve
 
-#: Bytes that memory is written in at least, and those of a tensor from which on it matters.
-SECTOR, LARGE = 32, 1 << 20
+#: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.
+SECTOR_BYTES, MIN_LARGE_BYTES = 32, 1 << 20
 
 
 @frozen
 class Views:
-    """The programs with free units marked, and where each tensor lives that owns no dense buffer of its own name.
+    """Programs with free units marked, and the storage of other tensors.
 
-    `sources` maps the result of a free copy to the tensor it views.
+    These own no dense buffer of their own name. `sources` maps the result of a free copy to the tensor it views.
     """
 
     programs: Programs
@@ -50,12 +50,12 @@ class Views:
     sources: Mapping[str, str] = field(factory=dict)
 
     def storage(self, tensor: str) -> Storage:
-        """Return where a tensor lives."""
+        """Return the storage of a tensor."""
         return self.storages.get(tensor) or Storage(tensor, 0, self.programs.types[tensor].strides)
 
 
 def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -> Views:
-    """Place concatenated tensors and outputs, then make every other copy a view where its addresses are affine.
+    """Place concatenated tensors and outputs, then make views of affine copies.
 
     Tensors that are `fixed` keep their place.
     """
@@ -71,7 +71,7 @@ def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -
 
 
 def _with_loops(views: Views) -> Views:
-    """Place the slices that loops touch, and within each turn what else needs no buffer."""
+    """Place the slices that loops touch, and the tensors within each iteration that need no buffer."""
     programs = views.programs
     storages = {**views.storages, **{t: _slice_storage(views, t) for t in _moving(programs)}}
     sources = dict(views.sources)
@@ -96,7 +96,7 @@ def _moving(programs: Programs) -> Iterator[str]:
 
 
 def _rows(programs: Programs) -> Iterator[tuple[str, Storage]]:
-    """Yield the rows of rotating tensors that something around a loop touches, with their place."""
+    """Yield the rows of rotating tensors that a statement around a loop touches, with their place."""
     touched = dict.fromkeys(t for u in programs.units for t in (*u.reads, *u.writes))
     for tensor in touched:
         part = programs.slices.get(tensor)
@@ -106,7 +106,7 @@ def _rows(programs: Programs) -> Iterator[tuple[str, Storage]]:
 
 
 def _slice_storage(views: Views, tensor: str) -> Storage:
-    """Return where a slice lives."""
+    """Return the storage of a slice."""
     programs = views.programs
     part, type_ = programs.slices[tensor], programs.types[tensor]
     (step,) = {v for start in part.starts for v in variables(start)}
@@ -122,8 +122,9 @@ def _slice_storage(views: Views, tensor: str) -> Storage:
 
 
 def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
-    """Return the elements that every row of a tensor is aligned to:
-    a power of two that divides its offset and strides.
+    """Return the elements that every row of a tensor is aligned to.
+
+    It is a power of two that divides its offset and strides.
     """
     steps = [s for s, extent in zip(storage.strides, type_.shape, strict=True) if extent > 1 and s != 1]
     found = gcd(limit, storage.offset, *steps)
@@ -131,7 +132,7 @@ def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
 
 
 def addressed(storage: Storage, type_: TensorType) -> int:
-    """Return how many elements of memory a tensor spans, from its first to its last."""
+    """Return how many elements of memory a tensor spans."""
     return (
         1 + sum(step * (extent - 1) for step, extent in zip(storage.strides, type_.shape, strict=True))
         if type_.size
@@ -150,8 +151,7 @@ def _is_join(unit: Unit) -> bool:
 def _moved(
     where: Sequence[Index], to: Sequence[Index], axes: Sequence[Var], shape: Sequence[int], storage: Storage
 ) -> Storage | None:
-    """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor that lives at
-    `storage`.
+    """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor at `storage`.
 
     None where addresses are not affine, or where they would run backwards: a storage begins at its first element.
     """
@@ -169,7 +169,7 @@ def _moved(
 
 
 class _Finder:
-    """The state of the search: tensors placed so far and units that turned out free."""
+    """State of the search: tensors placed so far and units that are free."""
 
     def __init__(self, programs: Programs, fixed: Mapping[str, Storage], rows: Mapping[str, Storage]) -> None:
         self.programs = programs
@@ -195,7 +195,7 @@ class _Finder:
     # ---- graph outputs
 
     def claim_output(self, tensor: str) -> None:
-        """Place what a graph output copies inside the output's own buffer."""
+        """Place the source of a graph output inside the output's own buffer."""
         unit = self.producer.get(tensor)
         if (
             unit is not None
@@ -222,7 +222,7 @@ class _Finder:
         if self.types[read.tensor].size != self.types[statement.target].size:
             return False
         found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
-        if found is None or (self._scattered(read.tensor, found) and self._joins(read.tensor)):
+        if found is None or (self._is_scattered(read.tensor, found) and self._joins(read.tensor)):
             return False
         return self._place(read.tensor, found)
 
@@ -234,10 +234,13 @@ class _Finder:
     # ---- concatenations
 
     def join(self, unit: Unit) -> None:
-        """Place the operands of a concatenation; those that cannot be placed keep a copy each, unless none can."""
+        """Place the operands of a concatenation.
+
+        Those that cannot be placed keep a copy each, unless none can.
+        """
         target = unit.writes[0]
         if target in self.rows:
-            return  # a loop will write over it, and its operands may be needed for longer
+            return  # a loop overwrites it, and its operands may be needed for longer
         together = None if target in self.outputs or target in self.storages else self._adjacent(unit)
         if together is not None:
             self.storages[target] = together
@@ -262,28 +265,26 @@ class _Finder:
         if size != self.types[read.tensor].size:
             return False
         found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
-        if found is None or (self._scattered(read.tensor, found) and self._fuses(read.tensor)):
+        if found is None or (self._is_scattered(read.tensor, found) and self._fuses(read.tensor)):
             return False
         return self._place(read.tensor, found)
 
-    def _scattered(self, tensor: str, storage: Storage) -> bool:
-        """Whether a large tensor would be written in runs that are shorter than what memory is written in, each by
-        itself.
-        """
+    def _is_scattered(self, tensor: str, storage: Storage) -> bool:
+        """Return whether a large tensor would be written in separate runs that are shorter than a write to memory."""
         type_, run = self.types[tensor], self.types[tensor].dtype.size
         for extent, stride in reversed(list(zip(type_.shape, storage.strides, strict=True))):
             if extent > 1 and stride * type_.dtype.size != run:
                 break
             run *= extent
-        return run < SECTOR and type_.nbytes >= LARGE
+        return run < SECTOR_BYTES and type_.nbytes >= MIN_LARGE_BYTES
 
     def _fuses(self, tensor: str) -> bool:
-        """Whether a tensor is computed element by element, so that a kernel that writes whole rows can compute it."""
+        """Return whether a tensor is computed elementwise, so that a kernel that writes whole rows can compute it."""
         unit = self.producer.get(tensor)
         return unit is not None and all(s.is_pointwise and s.step is None for s in unit.statements)
 
     def _joins(self, tensor: str) -> bool:
-        """Whether a tensor is computed element by element for one reader, which may as well compute it."""
+        """Return whether a tensor is computed elementwise for one reader, which may as well compute it."""
         return self._fuses(tensor) and self.readers[tensor] == 1
 
     def _adjacent(self, unit: Unit) -> Storage | None:
@@ -307,7 +308,7 @@ class _Finder:
     # ---- plain views
 
     def view(self, unit: Unit) -> None:
-        """Make a copy of one statement a view of what it reads."""
+        """Make a copy of one statement a view of its source."""
         target = unit.writes[0] if unit.writes else ""
         if unit.name in self.free or len(unit.statements) != 1 or target in self.outputs or target in self.storages:
             return
@@ -329,7 +330,7 @@ def _piece(unit: Unit, statements: Sequence[Statement], name: str) -> Unit:
 
 
 def _stride(dim: int, parts: Sequence[tuple[Statement, Index]]) -> int:
-    """Return the step of one dim of a concatenation, from an axis that runs along it or from where its parts begin."""
+    """Return the step of one dim of a concatenation, from an axis along it or from the starts of its parts."""
     for statement, address in parts:
         for axis in statement.axes:
             if statement.write[dim].coefficient(axis) == 1:

@@ -56,7 +56,7 @@ class IndexMap:
 
 @frozen
 class ComposeMovement:
-    """Let a movement read past the movement before it; the one passed over is dropped when nothing else reads it."""
+    """Compose a movement with the movement that it reads; the one passed over is dropped when nothing else reads it."""
 
     name: ClassVar[str] = "compose-movement"
     instances: Instances

@@ -24,7 +24,7 @@ from .rewrite import prune
 
 @frozen
 class DropRepetition:
-    """Let what broadcasts read what was repeated for it; values that nothing reads then are dropped."""
+    """Let broadcasting readers read the source of a repetition; values that nothing reads then are dropped."""
 
     name: ClassVar[str] = "drop-repetition"
     instances: Instances

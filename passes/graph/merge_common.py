@@ -26,8 +26,8 @@ SKETCHED = 8
 
 @frozen
 class MergeCommon:
-    """Let later duplicates read from the first; a duplicate that defines an output of the graph stays when the first
-    does too.
+    """Replace later duplicates of a node by the first; a duplicate that defines an output of the graph stays when the
+    first does too.
     """
 
     name: ClassVar[str] = "merge-common"

@@ -17,7 +17,7 @@ from .rewrite import prune
 
 @frozen
 class RemoveDeadCode:
-    """Keep only what the outputs depend on; the graph's inputs stay, since they are its signature."""
+    """Remove values that no output depends on; the graph's inputs stay, since they are its signature."""
 
     name: ClassVar[str] = "remove-dead-code"
 

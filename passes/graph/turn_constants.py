@@ -26,7 +26,7 @@ MOST_AXES = 4
 
 @frozen
 class TurnConstants:
-    """Turn constants of up to `max_elements` where an attribute that is true does nothing else."""
+    """Transpose constants of up to `max_elements` in place of a transposing attribute."""
 
     name: ClassVar[str] = "turn-constants"
     instances: Instances

@@ -1,4 +1,4 @@
-"""In which order of its dims each tensor lies in memory: those between kernels, and constants."""
+"""Memory layout: dim order of constants and of tensors between kernels."""
 
 from .choose_layouts import choose_layouts, orders_dims
 from .pack import pack_constants

@@ -1,4 +1,4 @@
-"""What statements read and write, seen through copies that are views, and how many instructions that takes.
+"""Memory accesses of statements, seen through views, and their instructions.
 
 An instruction moves neighbours in memory: 16 bytes where the address is 1 times a variable plus multiples of 16 bytes,
 one element where it is anything else.
@@ -30,19 +30,21 @@ from ...ir import (
 )
 from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
 
-#: What it adds to the instructions of a factor that lies along its own axes and not along the reduced ones: fragments
+#: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
 #: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.
-ACROSS, NUMBERS = 0.005, 0.1
-#: What each further run of a factor's own axes adds, for addresses that take divisions.
-APART = 0.05
-#: Accesses of a statement that touch this part of what its largest touches, or less, come along with that.
-ALONG = 8
+TRANSPOSED_COST, SCALAR_COST = 0.005, 0.1
+#: Extra instructions for each further run of a factor's own axes: addresses take divisions.
+RUN_COST = 0.05
+#: Accesses that touch less than one part in `MINOR_ACCESS_RATIO` of the largest access of a statement follow its order.
+MINOR_ACCESS_RATIO = 8
 
 
 @frozen
 class Access:
-    """Elements `indices` of a tensor, `count` of them; `own` are the axes along which a factor lies by itself, all axes
-    of the statement where it is no factor.
+    """`count` accesses to the elements `indices` of a tensor.
+
+    `own` are the axes along which a factor lies that the other factor does not have; all axes of the statement where
+    the tensor is no factor.
     """
 
     tensor: str
@@ -53,8 +55,9 @@ class Access:
 
 @frozen(eq=False)
 class StatementAccesses:
-    """A statement with what it reads and writes, the write last; in a `product` every access may run along an axis of
-    its own.
+    """A statement with its accesses, the write last.
+
+    In a `product` every access may run along an axis of its own.
     """
 
     statement: Statement
@@ -64,13 +67,16 @@ class StatementAccesses:
 
 @frozen
 class Aliases:
-    """Copies that are views: each with the tensor that it shows, and which element of that its element at `dims` is."""
+    """Copies that are views.
+
+    Each has the tensor that it shows and the element of that tensor for its element at `dims`.
+    """
 
     types: Mapping[str, TensorType]
     shown: Mapping[str, tuple[str, tuple[Index, ...]]]
 
     def element(self, tensor: str, indices: Sequence[Index]) -> tuple[str, tuple[Index, ...]]:
-        """Return the element of a tensor with memory of its own that an element is."""
+        """Return the element of underlying memory for an element of a view."""
         while tensor in self.shown:
             dims = dict(zip(dims_of(self.types[tensor]), indices, strict=True))
             tensor, inner = self.shown[tensor]
@@ -97,8 +103,8 @@ def find_aliases(programs: Programs) -> Aliases:
 
 
 def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) -> tuple[Index, ...] | None:
-    """Return what a copy reads for an element of its result; none where memory of the result's shape and some strides
-    cannot show that.
+    """Return the read of a copy for an element of its result; None where no strides over the shape of the result show
+    it.
     """
     dims = dims_of(types[statement.target])
     found = solve([(w, as_index(d)) for w, d in zip(statement.write, dims, strict=True)], statement.axes)
@@ -109,7 +115,10 @@ def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) 
 
 
 def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[StatementAccesses]:
-    """Yield the statements of a unit; `products` says which of them are sums of products that atoms compute."""
+    """Yield the statements of a unit with their accesses.
+
+    `products` are the positions of contractions that matrix instructions compute.
+    """
     for number, statement in enumerate(unit.statements):
         product = number in products
         every = (*statement.axes, *statement.reduce)
@@ -133,25 +142,31 @@ def _access(tensor: str, indices: Sequence[Index], own: tuple[Var, ...], aliases
 
 @frozen
 class InstructionCosts:
-    """How many instructions statements take, given the order of dims of tensors; those not named lie as they are."""
+    """Counts instructions of statements for given orders of dims.
+
+    Tensors without an order keep their dims as they are.
+    """
 
     types: Mapping[str, TensorType]
     addresses: dict[tuple[str, tuple[Index, ...], Order | None], Index] = field(factory=dict)
     known: dict[tuple[StatementAccesses, tuple[Order | None, ...]], float] = field(factory=dict)
 
     def address(self, access: Access, orders: Mapping[str, Order]) -> Index:
-        """Return where an element lies, in elements."""
+        """Return the address of an element, in elements."""
         key = access.tensor, access.indices, orders.get(access.tensor)
         if key not in self.addresses:
             self.addresses[key] = linearise(access.indices, steps(self.types[access.tensor], key[2]))
         return self.addresses[key]
 
     def least(self, access: Access) -> float:
-        """Return the instructions that an access takes where every one of them moves 16 bytes."""
+        """Return the instructions of an access if each one moves 16 bytes."""
         return access.count * self.types[access.tensor].dtype.size / WIDEST_BYTES
 
     def of(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
-        """Return the instructions of a statement; each is counted once for the same orders."""
+        """Return the instructions of a statement.
+
+        Each statement is counted once for the same orders.
+        """
         key = line, tuple(orders.get(a.tensor) for a in line.accesses)
         if key not in self.known:
             self.known[key] = self._counted(line, orders)
@@ -161,7 +176,7 @@ class InstructionCosts:
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:
             most = max(a.count for a in line.accesses)
-            found = [(a, address) for a, address in found if a.count * ALONG > most]
+            found = [(a, address) for a, address in found if a.count * MINOR_ACCESS_RATIO > most]
             every = (*line.statement.axes, *line.statement.reduce)
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
@@ -169,29 +184,32 @@ class InstructionCosts:
         return total + sum(self._fetched(a, address, line.statement.reduce) for a, address in fetched)
 
     def _fetched(self, access: Access, address: Index, reduce: Sequence[Var]) -> float:
-        """Return the instructions that fetch a factor: along a reduced axis, or along the one of its own whose
-        neighbours are nearest, as its rows or columns come in that order.
+        """Return the instructions that fetch a factor: along a reduced axis, or along its own axis with the nearest
+        neighbours, as its rows or columns come in that order.
         """
         rows = [a for a in by_step(access.own, address) if a.extent > 1]
         counts = [self._along(v, access, address) for v in reduce]
-        across = ACROSS if self.types[access.tensor].dtype.size == 2 else NUMBERS
+        across = TRANSPOSED_COST if self.types[access.tensor].dtype.size == 2 else SCALAR_COST
         counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]
-        return min(counts, default=float(access.count)) * (1 + APART * (_runs(rows, address) - 1))
+        return min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
 
     def _along(self, var: Var, access: Access, address: Index) -> float:
-        """Return the instructions that move what an access touches, each along one variable."""
+        """Return the instructions of an access if each one moves elements along one variable."""
         return access.count / together(address, var, self.types[access.tensor].dtype.size)
 
 
 def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
-    """Return how far apart neighbours along each dim lie, given the order in which the dims do."""
+    """Return the stride of each dim for an order of dims."""
     if order is None:
         return type_.strides
     return put_back(TensorType(type_.dtype, taken(type_.shape, order)).strides, order)
 
 
 def together(address: Index, var: Var, nbytes: int) -> int:
-    """Return how many neighbours along a variable an instruction moves, of elements of so many bytes."""
+    """Return the neighbours along a variable that one instruction moves.
+
+    Elements have `nbytes` bytes each.
+    """
     others = [(atom, factor) for atom, factor in address.terms if atom != var]
     if address.coefficient(var) != 1 or any(var in variables(Index(0, ((a, 1),))) for a, _ in others):
         return 1
@@ -199,15 +217,16 @@ def together(address: Index, var: Var, nbytes: int) -> int:
 
 
 def _runs(axes: Iterable[Var], address: Index) -> int:
-    """Return how many runs some axes form that continue each other in memory."""
+    """Return the number of runs that axes form in memory, each continuing the one before it."""
     moving = sorted(((address.coefficient(a), a.extent) for a in axes if a.extent > 1), reverse=True)
     joined = sum(outer == inner * extent for (outer, _), (inner, extent) in pairwise(moving))
     return max(1, len(moving) - joined)
 
 
 def by_step(axes: Sequence[Var], address: Index) -> tuple[Var, ...]:
-    """Return axes in the order in which an address moves, the nearest neighbours last; as they are where one of them
-    does not move it by itself.
+    """Return axes by stride, the nearest neighbours last.
+
+    The order stays where an axis does not move the address linearly.
     """
     moves = {a: abs(address.coefficient(a)) for a in axes if a.extent > 1}
     if not is_affine(address) or 0 in moves.values():

@@ -1,25 +1,25 @@
-"""Layouts: in which order of its dims each tensor between kernels lies in memory, where that makes accesses wide.
+"""Layouts: orders dims of tensors between kernels so that accesses are wide.
 
-A kernel moves 16 bytes at once along one axis only: the one whose neighbours are neighbours in memory, where all else
-that an address is made of is a multiple of 16 bytes. So the pass counts, from the accesses of all statements, how many
-instructions move what they read and write, and takes the dims that make these fewest as the innermost ones:
+A kernel moves 16 bytes at once along one axis only: the one whose neighbours are neighbours in memory, where all other
+terms of the address are multiples of 16 bytes. The pass counts, from the accesses of all statements, the instructions
+that move their operands and results, and makes the dims innermost that need fewest of them:
 
-* a sum of products that atoms compute fetches each factor by itself, along a reduced axis or one of the factor's own;
-* all else reads and writes along one axis of the statement, so that tensors which it connects want the same dim
-  innermost, and form a *component* that changes as a whole.
+* a contraction that matrix instructions compute fetches each factor separately, along a reduced axis or one of the
+factor's own; * each other statement reads and writes along one axis, so that the tensors which it connects want the
+same dim innermost, and form a *component* that changes as a whole.
 
 A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
-innermost every one is. Inputs and outputs of the graph stay as the caller has them, views take the order of what they
-show and what an output is transposed from that of the output, and reduced axes run in the order in which the largest
-factor lies that is no constant, so that channels are added up for one tap after the other. Constants follow, however
-large: their reduced dims lie in the order of the reduced axes.
+innermost every one is. Inputs and outputs of the graph stay as the caller has them. Views take the order of the tensor
+that they show, and the source of a transposed output that of the output. Reduced axes run in the order of the dims of
+the largest factor that is no constant, so that channels are added up for one tap after the other. Constants of any size
+follow: their reduced dims lie in the order of the reduced axes.
 
-Without atoms that multiply in the types and the math mode at hand only components change in which a statement reads
-through a window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that nothing is
-added up along: threads multiply numbers, and want neighbours that they have results for. That is the dim of images,
-where there are several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, whatever the
-taps and strides. Where no windows are read, what lies between products of constants may have the dims outermost that
-the next product adds up along (`number_products`).
+Without matrix instructions for the types and the math mode only components change in which a statement reads through a
+window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that is not reduced:
+threads multiply numbers, and want neighbours that they have results for. That is the dim of images, where there are
+several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, for all taps and strides.
+Where no windows are read, tensors between products of constants may have the dims outermost that the next product
+reduces (`number_products`).
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from .fixed import fixed_tensors, known_tensors, turned_outputs
 from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
 from .runs import Run, find_runs, turn_runs
 
-#: What another order has to save, as part of the instructions that the tensors take at least.
-MARGIN = 0.01
-#: Most times that all components are looked at.
-ROUNDS = 3
+#: Least saving of another order, as part of the instructions that the tensors take at least.
+MIN_SAVING = 0.01
+#: Most passes over all components.
+MAX_ROUNDS = 3
 
 
 def choose_layouts(
     programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None, threads: bool = True
 ) -> Programs:
-    """Return programs whose tensors between kernels lie as the kernels want them; `math` is the math mode of sums of
-    products of f32. Programs may be a part of others, in which their inputs and outputs lie in some `orders`. Without
-    `threads` nothing changes where no atoms multiply.
+    """Return programs whose tensors lie as their kernels access them.
+
+    `math` is the math mode of contractions of f32. Programs may be a part of others, in which their inputs and outputs
+    lie in some `orders`. Without `threads` nothing changes where no matrix instructions multiply.
     """
     programs = reorder(programs, orders) if orders else programs
-    multiplied = _multiplied(programs.types.values(), target, math)
+    multiplied = _has_matrix_instructions(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
     if products:
         return _for_products(programs, products)
@@ -63,19 +64,19 @@ def choose_layouts(
 
 
 def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
-    """Return programs whose tensors lie as atoms want them that multiply some of the statements."""
+    """Return programs whose tensors lie as the matrix instructions want them that compute `products`."""
     programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
     lines = _lines(programs, aliases, products)
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    orders = _settled(tuple(components(lines.values(), programs.types, fixed)), costs)
+    orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
     ordered = _with_views(programs, aliases, orders, fixed)
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
 
 
 def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:
-    """Return programs whose tensors lie as threads want them, where windows are read, or tensors that are `given` in an
-    order: the windows are in the programs then that these are a part of.
+    """Return programs whose tensors lie as threads want them, where windows are read, or tensors are `given` in an
+    order: the enclosing programs then contain the windows.
     """
     fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
     plain, runs = _in_parallel(programs, fixed, (), given), tuple(find_runs(programs, fixed))
@@ -102,8 +103,8 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     lines = tuple(_lines(programs, aliases, ()).values())
     every = components(lines, programs.types, fixed)
     parts = tuple(part for part in every if part.has_windows or part.touches(given))
-    apart = shared_dims(lines, programs.graph.constants) if parts else frozenset()
-    orders = _settled(tuple(part.in_parallel(apart) for part in parts), costs)
+    separate = shared_dims(lines, programs.graph.constants) if parts else frozenset()
+    orders = _choose_orders(tuple(part.in_parallel(separate) for part in parts), costs)
     well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
     cost = sum(costs.of(line, orders) for line in lines)
     if orders:
@@ -118,17 +119,17 @@ def _between_products(programs: Programs, target: Target) -> Programs:
     fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
-    orders = _settled(parts, NumberCosts(programs.types), worth)
+    orders = _choose_orders(parts, NumberCosts(programs.types), worth)
     return _with_views(programs, aliases, orders, fixed) if orders else programs
 
 
 def _with_views(programs: Programs, aliases: Aliases, orders: Mapping[str, Order], fixed: frozenset[str]) -> Programs:
-    """Return programs whose tensors lie in some orders, and views as what they show."""
+    """Return programs whose tensors lie in some orders, and whose views follow the tensors that they show."""
     return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
 
 
 def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:
-    """Return what the statements outside of loops read and write."""
+    """Return the accesses of the statements outside of loops."""
     return {
         (unit.name, n): line
         for unit in programs.units
@@ -138,29 +139,29 @@ def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) ->
 
 
 def orders_dims(types: Iterable[TensorType], target: Target, math: str) -> bool:
-    """Whether dims may change their order at all."""
-    return _moves_neighbours(target) or _multiplied(types, target, math)
+    """Return whether dims may change their order."""
+    return _moves_neighbours(target) or _has_matrix_instructions(types, target, math)
 
 
 def _moves_neighbours(target: Target) -> bool:
-    """Whether it pays without atoms: lanes of a warp move neighbours together."""
+    """Return whether orders pay without matrix instructions: lanes of a warp move neighbours together."""
     return target.lockstep and not target.on_host
 
 
-def _multiplied(types: Iterable[TensorType], target: Target, math: str) -> bool:
-    """Whether atoms of a target multiply anything of the types that there are."""
+def _has_matrix_instructions(types: Iterable[TensorType], target: Target, math: str) -> bool:
+    """Return whether matrix instructions of a target multiply one of the types."""
     kinds = {type_.dtype.value for type_ in types}
     return bool(target.atoms) and (bool(math) or any(MATRIX_ATOMS[name].format in kinds for name, _ in target.atoms))
 
 
 def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
-    """Yield the sums of products that atoms may compute."""
-    workshop = Workshop(Views(programs, {}), Policy(math=math))
+    """Yield the contractions that matrix instructions may compute."""
+    builder = Workshop(Views(programs, {}), Policy(math=math))
     for unit in programs.units:
         sums = [n for n, s in enumerate(unit.statements) if s.combine == "sum" and len(s.reads) > 1]
-        if len(sums) != 1 or not workshop.used(unit.name):
+        if len(sums) != 1 or not builder.used(unit.name):
             continue
-        form = workshop.single(unit.name).form
+        form = builder.single(unit.name).form
         (segment,) = form.segments
         if next(atom_structures(form, segment, target), None) is not None:
             yield unit.name, sums[0]
@@ -170,14 +171,14 @@ def _nothing(part: Component) -> float:
     return 0.0
 
 
-def _settled(
+def _choose_orders(
     parts: Sequence[Component], costs: InstructionCosts, saves: Callable[[Component], float] = _nothing
 ) -> dict[str, Order]:
-    """Return the orders of all components: each is looked at knowing those of the others, until none changes. `saves`
-    says how many instructions another order has to save at least.
+    """Return the orders of all components. Each is chosen given those of the others, until none changes; another order
+    has to save `saves` instructions.
     """
     found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = dict(found)
         for part in parts:
             others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
@@ -188,24 +189,24 @@ def _settled(
 
 
 def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order], saving: float) -> dict[str, Order]:
-    """Return the orders of a component that its statements take fewest instructions with, of equal ones those that
-    leave most dims where they are; none where the given ones do.
+    """Return the orders of a component with fewest instructions, of equal ones those that leave most dims in place;
+    none where the given ones are best.
     """
-    enough = part.cost(costs, others) - max(saving, MARGIN * part.least(costs))
+    enough = part.cost(costs, others) - max(saving, MIN_SAVING * part.least(costs))
     every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
-    return min(better, key=lambda each: (each[0], _moved(each[1])))[1] if better else {}
+    return min(better, key=lambda each: (each[0], _moved_dims(each[1])))[1] if better else {}
 
 
-def _moved(orders: Mapping[str, Order]) -> int:
-    """Return how many dims are not where they were."""
+def _moved_dims(orders: Mapping[str, Order]) -> int:
+    """Return the number of dims that are not in place."""
     return sum(n != d for order in orders.values() for n, d in enumerate(order))
 
 
 def _views(
     aliases: Aliases, programs: Programs, orders: Mapping[str, Order], fixed: frozenset[str]
 ) -> Iterator[tuple[str, Order]]:
-    """Yield the views whose dims lie in another order than theirs in the memory that they show."""
+    """Yield the views whose dims lie in another order than in the memory that they show."""
     for tensor in aliases.shown:
         dims = dims_of(programs.types[tensor])
         root, indices = aliases.element(tensor, [as_index(d) for d in dims])
@@ -218,9 +219,9 @@ def _views(
 def _in_step(
     programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
 ) -> Programs:
-    """Return programs whose products are added up in the order in which their largest factor lies, a constant only
-    where all are, and whose rows and columns, the axes that one factor alone has, are numbered in the order in which
-    that factor does.
+    """Return programs whose products are added up in the order of the dims of their largest factor, a constant only
+    where all are. Rows and columns, the axes that one factor alone has, are numbered in the order of that factor's
+    dims.
     """
     constants = programs.graph.constants
 
@@ -232,7 +233,7 @@ def _in_step(
                 largest = max(factors, key=lambda a: (a.tensor not in constants, a.count))
                 axes = statement.axes
                 for access in factors:
-                    axes = _renumbered(axes, by_step(access.own, costs.address(access, orders)))
+                    axes = _permute_axes(axes, by_step(access.own, costs.address(access, orders)))
                 reduce = by_step(statement.reduce, costs.address(largest, orders))
                 statements[n] = evolve(statement, axes=axes, reduce=reduce)
         return evolve(old, statements=tuple(statements))
@@ -240,7 +241,7 @@ def _in_step(
     return evolve(programs, units=tuple(map(unit, programs.units)))
 
 
-def _renumbered(axes: Sequence[Var], some: Sequence[Var]) -> tuple[Var, ...]:
+def _permute_axes(axes: Sequence[Var], some: Sequence[Var]) -> tuple[Var, ...]:
     """Return axes with some of them in another order, in the places that these have."""
     following = iter(some)
     return tuple(next(following) if axis in some else axis for axis in axes)

@@ -1,4 +1,7 @@
-"""Components: tensors that statements other than products of atoms connect, so that they want one dim innermost."""
+"""Components: tensors that statements connect, so that they want one dim innermost.
+
+Contractions that matrix instructions compute connect nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ T = TypeVar("T", bound=Hashable)
 
 @frozen
 class Component:
-    """Connected tensors, the statements that touch one of them, and the sets of their dims that one axis runs along."""
+    """Connected tensors, their statements, and sets of dims with a common axis."""
 
     tensors: frozenset[str]
     lines: tuple[StatementAccesses, ...]
@@ -30,12 +33,15 @@ class Component:
         return sum(costs.of(line, orders) for line in self.lines)
 
     def least(self, costs: InstructionCosts) -> float:
-        """Return the instructions that its tensors alone take at least."""
+        """Return the least instructions of its tensors."""
         return sum(costs.least(a) for line in self.lines for a in line.accesses if a.tensor in self.tensors)
 
     @property
     def has_windows(self) -> bool:
-        """Whether a statement reads one of the tensors at a sum of an axis of its own and one that it adds up over."""
+        """Return whether a statement reads a tensor through a window.
+
+        The index of a window is the sum of an axis of the statement and a reduced one.
+        """
         return any(
             access.tensor in self.tensors and _is_window(index, line)
             for line in self.lines
@@ -44,12 +50,13 @@ class Component:
         )
 
     def touches(self, tensors: frozenset[str]) -> bool:
-        """Whether a statement of it reads or writes one of some tensors."""
+        """Return whether a statement of it accesses one of some tensors."""
         return any(access.tensor in tensors for line in self.lines for access in line.accesses)
 
     def in_parallel(self, apart: frozenset[Dim] = frozenset()) -> Component:
-        """Return the component with the sets of dims that run through all of its tensors, nothing is added up along
-        them, and none of them is `apart`.
+        """Return the component with the sets of dims that may stay parallel.
+
+        These run through all of its tensors, are not reduced, and none of their dims is `separate`.
         """
         reduced = {
             (access.tensor, d)
@@ -62,7 +69,7 @@ class Component:
         return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | apart)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
-        """Yield the orders with the dims of one such set innermost, for each set, or outermost."""
+        """Yield orders with the dims of one set innermost, or outermost."""
         for dims in self.alike:
             last = dict(sorted(dims))
             for place in (_innermost, _outermost) if self.outermost else (_innermost,):
@@ -118,7 +125,10 @@ def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
 
 
 def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
-    """Return the unions of sets that have members in common, in order of their first members."""
+    """Return the unions of sets that have members in common.
+
+    They are in the order of their first members.
+    """
     home: dict[T, list[T]] = {}
     for members in sets:
         homes = {id(h): h for h in (home.setdefault(m, [m]) for m in members)}
@@ -130,7 +140,10 @@ def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
 
 
 def running(index: Index) -> Var | None:
-    """Return the only variable that an index moves along by itself, one element a step, if only up to some element."""
+    """Return the only variable that steps an index by one element.
+
+    The index may stay the same from some element on.
+    """
     found = [_moving(atom) for atom, factor in index.terms if factor == 1]
     return found[0] if len(found) == 1 and isinstance(found[0], Var) else None
 

@@ -10,15 +10,17 @@ from .accesses import Aliases
 
 
 def fixed_tensors(programs: Programs, aliases: Aliases) -> frozenset[str]:
-    """Return what the caller gives and takes, what outputs are copied from, constants and tables, what loops touch, and
-    what indices are read from; views of these too.
+    """Return the tensors whose dims stay, and views of them.
+
+    These are inputs and outputs of the graph, sources of outputs, constants and tables, tensors of loops, and tensors
+    that indices are read from.
     """
-    found = {*_given(programs), *_copied_to_outputs(programs)}
+    found = {*_given_tensors(programs), *_copied_to_outputs(programs)}
     return frozenset(found | {_root(t, aliases) for t in found})
 
 
 def known_tensors(programs: Programs) -> frozenset[str]:
-    """Return what is computed from no input, as filters that an algorithm has transformed."""
+    """Return the tensors that depend on no input, as transformed filters."""
     moving = set(programs.graph.inputs)
     for unit in programs.units:
         if not moving.isdisjoint(unit.reads):
@@ -27,32 +29,33 @@ def known_tensors(programs: Programs) -> frozenset[str]:
 
 
 def turned_outputs(programs: Programs, aliases: Aliases) -> Iterator[tuple[str, Order]]:
-    """Yield the tensors that outputs are copies of with their dims in another order, and that order: where they lie so,
-    they may lie in the outputs themselves.
+    """Yield the sources of transposed outputs, with the order of the output.
 
-    y[n, p, q, k] = c[n, k, p, q]      ->      c in order (0, 2, 3, 1)
+    Tensors in that order may lie in the outputs themselves.
+
+        y[n, p, q, k] = c[n, k, p, q]      ->      c in order (0, 2, 3, 1)
     """
-    given = _given(programs)
+    given = _given_tensors(programs)
     for tensor, order in _copied_to_outputs(programs).items():
         if order is not None and order != tuple(sorted(order)) and not {tensor, _root(tensor, aliases)} & given:
             yield tensor, order
 
 
 def _copied_to_outputs(programs: Programs) -> dict[str, Order | None]:
-    """Return what outputs are copied from, with the order of its dims there if they are all that a copy changes."""
+    """Return the sources of outputs, with the order of their dims there if a copy changes nothing else."""
     found: dict[str, Order | None] = {}
     for statement in (s for unit in programs.units for s in unit.statements):
         read = copied(statement)
         if read is not None and statement.target in programs.graph.outputs:
             whole = programs.types[statement.target].size == programs.types[read.tensor].size
-            found.setdefault(read.tensor, _turned(statement, read) if whole else None)
+            found.setdefault(read.tensor, _permutation(statement, read) if whole else None)
     return found
 
 
-def _turned(statement: Statement, read: Read) -> Order | None:
-    """Return which dim of what a copy reads each dim of its result is, None where it does more than change their order.
+def _permutation(statement: Statement, read: Read) -> Order | None:
+    """Return, for each dim of a copy's result, the dim of its source; None where it does more than change their order.
 
-    Dims of one element are alike.
+    Dims of one element are interchangeable.
     """
     left, order = list(enumerate(read.indices)), []
     for index in statement.write:
@@ -64,7 +67,7 @@ def _turned(statement: Statement, read: Read) -> Order | None:
     return tuple(order) if moving == {as_index(axis) for axis in statement.axes} and not left else None
 
 
-def _given(programs: Programs) -> set[str]:
+def _given_tensors(programs: Programs) -> set[str]:
     graph = programs.graph
     found = {*graph.inputs, *graph.outputs, *graph.constants, *programs.tables, *programs.slices, *programs.rotating}
     found |= {part.whole for part in programs.slices.values()}
@@ -78,7 +81,7 @@ def _root(tensor: str, aliases: Aliases) -> str:
 
 
 def _in_place(unit: Unit) -> Iterator[str]:
-    """Yield what a unit needs as it is: all of a loop, and what says where elements are."""
+    """Yield the tensors that a unit needs in the order of the graph: all of a loop, and those that hold indices."""
     if unit.repeat is not None:
         yield from (*unit.reads, *unit.writes, *(t for u in unit.repeat.units for t in u.tensors))
     for statement in unit.statements:

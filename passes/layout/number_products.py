@@ -1,9 +1,10 @@
-"""Layouts where threads multiply numbers: a product reads a factor along its own axis faster than along the depth.
+"""Layouts of factors of contractions without matrix instructions.
 
     y[m, n] = sum x[m, k] * w[k, n] over k      ->      x in the order (k, m)
 
-What is added up in registers is an outer product: of x a few neighbouring m, of w a few neighbouring n for each k.
-Where x lies along k, its fetch turns each tile word by word, which takes a twentieth longer.
+A factor is read fastest along its own axis. Registers accumulate an outer product: of x a few neighbouring m, of w a
+few neighbouring n for each k. Where x lies along k, its fetch transposes each tile word by word, which takes a
+twentieth longer.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from .components import Component, Dim
 #: Statements by unit and position.
 Place: TypeAlias = tuple[str, int]
 
-#: What a product of many numbers takes longer for each factor that lies along the reduced axis, whose tiles are turned
+#: Extra time of a large product for each factor that lies along the reduced axis, whose tiles are transposed
 #: (measured on an H100: 44 to 48 TFLOP/s of f32 with one, 42 to 46 with two, 47 to 50 with none, of 4,096 and 8,192
 #: rows).
 ALONG_DEPTH = 0.05
 #: Multiplications of a thread that take as long as moving 16 bytes through memory does.
-PER_VECTOR = 128
-#: What more an access takes whose neighbours lie apart: a sector for each number.
-SCATTERED = 8
-#: What more rows take that are added up across memory: no lanes hold them.
+MULTIPLICATIONS_PER_VECTOR = 128
+#: Extra cost of an access without neighbours in memory: a sector for each number.
+SCATTERED_ACCESS_COST = 8
+#: Extra cost of rows that are added up across memory: no lanes hold them.
 ACROSS_ROWS = 2.0
-#: The part of its products' time that another order of a component has to save.
-WORTH = 0.02
-#: Products have work for all SMs from this many elements of results on, for each of them.
-TILE = 64 * 64
+#: Least saving of another order of a component, as part of the time of its products.
+MIN_SAVING = 0.02
+#: Fewest results for each SM with which products occupy all SMs.
+MIN_RESULTS_PER_SM = 64 * 64
 
 
 def number_products(programs: Programs) -> Iterator[Place]:
-    """Yield the sums of products of two factors, each with axes of its own."""
+    """Yield the contractions of two factors, each with axes of its own."""
     for unit in programs.units:
         for n, statement in enumerate(unit.statements if unit.repeat is None else ()):
             if _own_extent(statement):
@@ -58,8 +59,10 @@ def _own_extent(statement: Statement) -> int:
 
 
 def shared_dims(lines: Iterable[StatementAccesses], given: Collection[str]) -> frozenset[Dim]:
-    """Return the dims that select one of several products, of which neighbours share nothing: no thread multiplies one
-    number of one by many of another. `given` are constants.
+    """Return the batch dims of products.
+
+    Their neighbours share nothing: no thread multiplies one number of one product by many of
+    another. `given` are constants.
     """
     found: set[Dim] = set()
     for line in lines:
@@ -82,16 +85,16 @@ class NumberCosts(InstructionCosts):
             return rows * super()._counted(line, orders)
         *fetched, (stored, target) = [(a, self.address(a, orders)) for a in line.accesses]
         total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
-        depth = ALONG_DEPTH / PER_VECTOR * multiplications(line)
+        depth = ALONG_DEPTH / MULTIPLICATIONS_PER_VECTOR * multiplications(line)
         return total + sum(self._factor(a, address, line.statement.reduce, depth) for a, address in fetched)
 
     def _along(self, var: Var, access: Access, address: Index) -> float:
         steps = any(var in variables(Index(0, (term,))) for term in address.terms)
-        apart = steps and address.coefficient(var) != 1
-        return float(SCATTERED * access.count) if apart else super()._along(var, access, address)
+        is_scattered = steps and address.coefficient(var) != 1
+        return float(SCATTERED_ACCESS_COST * access.count) if is_scattered else super()._along(var, access, address)
 
     def _rows(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
-        """Return what longer a sum takes for how its rows lie."""
+        """Return the factor by which a sum takes longer for the layout of its rows."""
         largest = max(line.accesses[:-1], key=lambda a: a.count, default=None)
         held = largest is None or any(self.address(largest, orders).coefficient(r) == 1 for r in line.statement.reduce)
         return 1.0 if held else ACROSS_ROWS
@@ -103,11 +106,12 @@ class NumberCosts(InstructionCosts):
 
 
 def is_between(part: Component, given: Collection[str], target: Target) -> bool:
-    """Whether products touch a component that keep all SMs busy with arithmetic, each with one factor of those `given`,
-    which may lie in any order.
+    """Return whether a component lies between large products.
+
+    The products keep all SMs busy with arithmetic, each with one factor of those `given`, which may lie in any order.
     """
     products = [line for line in part.lines if line.product]
-    large = all(_own_extent(line.statement) >= target.NUM_SM * TILE for line in products)
+    large = all(_own_extent(line.statement) >= target.NUM_SM * MIN_RESULTS_PER_SM for line in products)
     return bool(products) and large and all(any(a.tensor in given for a in line.accesses[:-1]) for line in products)
 
 
@@ -118,4 +122,4 @@ def multiplications(line: StatementAccesses) -> int:
 
 def worth(part: Component) -> float:
     """Return the instructions that another order of a component has to save."""
-    return WORTH / PER_VECTOR * sum(multiplications(line) for line in part.lines if line.product)
+    return MIN_SAVING / MULTIPLICATIONS_PER_VECTOR * sum(multiplications(line) for line in part.lines if line.product)

@@ -1,15 +1,15 @@
-"""Layout of constants: weights are stored so that the axes a block spreads its threads over are innermost.
+"""Layout of constants: a block's thread axes lie innermost in stored weights.
 
     w[k, c, r, s] read by acc[.., k, ..] += x[..] * w[k, c, r, s]   ->   a constant stored as [c, r, s, k]
 
 A fetch of a tile `[c*r*s][k]` then moves neighbours with one wide load and leaves them as compute phases want them.
 Only operands of matrix-like contractions are changed: with few instances per weight (a matrix times a vector) a lane
-wants neighbours along the reduction. So do the fragments of matrix atoms, where these load neighbours along the depth
-together: any rows and columns then make an atom, and results leave as wide stores.
+wants neighbours along the reduction. So do the fragments of matrix instructions, where these load neighbours along the
+depth together: any rows and columns then form a fragment, and results leave as wide stores.
 
     b[k, n] read by acc[m, n] += a[m, k] * b[k, n], computed by atoms   ->   a constant stored as [n, k]
 
-This is settled before groups are formed, so that a group is measured over the layout that it is launched with.
+The pass runs ahead of grouping, so that a group is measured over the layout that it is launched with.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ from ..schedule import computed_by_atoms
 from .constants import store_constants
 
 #: Instances that must share a constant's element for its layout to be worth changing.
-REUSE = 16
+MIN_REUSE = 16
 
 
 def pack_constants(programs: Programs, target: Target, math: str = "") -> Programs:
-    """Return programs whose contractions read constants in the order of dims that they want; `math` is the math mode
-    of sums of products of f32.
+    """Return programs whose contractions read constants in their preferred order.
+
+    `math` is the math mode of contractions of f32.
     """
-    workshop = Workshop(Views(programs, {}), Policy(math=math))
-    wanted = dict(_wanted(workshop, programs.units, programs, target))
+    builder = Workshop(Views(programs, {}), Policy(math=math))
+    wanted = dict(_constant_orders(builder, programs.units, programs, target))
     for loop in programs.units:
         if loop.repeat is not None:
-            wanted |= dict(_wanted(workshop.turn(loop.name), loop.repeat.units, programs, target))
+            wanted |= dict(_constant_orders(builder.turn(loop.name), loop.repeat.units, programs, target))
     return store_constants(programs, wanted) if wanted else programs
 
 
-def _wanted(
-    workshop: Workshop, units: tuple[Unit, ...], programs: Programs, target: Target
+def _constant_orders(
+    builder: Workshop, units: tuple[Unit, ...], programs: Programs, target: Target
 ) -> Iterator[tuple[str, Mapping[str, Order]]]:
-    """Yield the units that want constants in another order, and in which one."""
+    """Yield the units that want constants in another order, and that order."""
     constants = programs.graph.constants.keys() - programs.orders.keys()
     for unit in units:
-        if _multiplies(unit, programs) and workshop.used(unit.name):
-            group = workshop.single(unit.name)
+        if _multiplies(unit, programs) and builder.used(unit.name):
+            group = builder.single(unit.name)
             orders = {group.tensors[t]: order for t, order in _orders(group.form, target).items()}
             own = {tensor: order for tensor, order in orders.items() if tensor in constants}
             if own:
@@ -66,7 +67,7 @@ def _wanted(
 
 
 def _multiplies(unit: Unit, programs: Programs) -> bool:
-    """Whether a unit adds up products of a constant."""
+    """Return whether a unit adds up products of a constant."""
     sums = [s for s in unit.statements if s.reduce and len(s.reads) > 1]
     return any(t in programs.graph.constants for s in sums for t in s.tensors_read)
 
@@ -100,7 +101,7 @@ def _order(read: Read, segment: Segment) -> tuple[int, ...]:
     outer = [d for d in natural if d not in inner]
     reuse = prod(a.extent for a in axes - expr_variables(read))
     reduced = any(variables(read.indices[d]) for d in outer)
-    return (*outer, *inner) if reduced and reuse >= REUSE else natural
+    return (*outer, *inner) if reduced and reuse >= MIN_REUSE else natural
 
 
 def _deep(read: Read, reduction: Reduction, type_: TensorType) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
-"""Runs: dims that are several dims of another tensor on end, as the tiles of all images that one product multiplies.
+"""Runs: dims that concatenate several dims of another tensor.
+
+An example are the tiles of all images that one product multiplies:
 
     tiles[a, b, c, 16*n + 4*p + q] = v[a, b, c, n, p, q]         m[a, b, k, n, p, q] = products[a, b, k, 16*n + 4*p + q]
 
-Nobody but the copies that make and read such a dim knows in which order its elements are numbered, so its outermost
-part may be its innermost one as well. Then the tensors of which it is made may lie with their images innermost, and the
-copies stay views:
+Only the copies that make and read such a dim depend on the order of its elements, so its outermost part may be its
+innermost one as well. Then the tensors that it is made from may lie with their images innermost, and the copies stay
+views:
 
     tiles[a, b, c, 32*p + 8*q + n] = v[a, b, c, p, q, n]         m[a, b, k, p, q, n] = products[a, b, k, 32*p + 8*q + n]
 """
@@ -26,8 +28,9 @@ Indices = tuple[str, tuple[Index, ...]]
 
 @frozen
 class Run:
-    """Dims that are the same run of other dims, numbered alike; `outer` is the extent of their outermost part, `made`
-    are the dims of other tensors that this part is.
+    """Dims that are the same run of other dims, numbered equally.
+
+    `outer` is the extent of their outermost part, `made` are the dims of other tensors that this part is.
     """
 
     dims: frozenset[Dim]
@@ -35,14 +38,17 @@ class Run:
     made: frozenset[Dim]
 
     def turned(self, index: Index) -> Index:
-        """Return where an element of the run comes whose outermost part is the innermost one now."""
+        """Return an index of the run after its outermost part becomes innermost."""
         axis, factor = _outermost(index)
         return self.outer * (index - factor * as_index(axis)) + axis
 
     def lies_well(
         self, lines: Iterable[StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
     ) -> bool:
-        """Whether all that runs along its innermost part, once it is turned, moves along neighbours of everything."""
+        """Return whether accesses along its rotated innermost part move neighbours.
+
+        All operands of such a statement have to lie along it.
+        """
         tensors = {tensor for tensor, _ in (*self.dims, *self.made)}
         for line in lines:
             if not any(access.tensor in tensors for access in line.accesses):
@@ -56,8 +62,9 @@ class Run:
 
 
 def find_runs(programs: Programs, fixed: Collection[str]) -> Iterator[Run]:
-    """Yield the runs whose elements may be numbered in another order: of tensors that are not fixed, which are touched
-    by copies that know of what the run is made, and by what only runs along it.
+    """Yield the runs whose elements may be numbered in another order.
+
+    Their tensors are not fixed; only copies between a run and its parts, and statements that run along it, touch them.
     """
     statements = [s for unit in programs.units if unit.repeat is None for s in unit.statements]
     blocked = {*fixed, *(t for unit in programs.units if unit.repeat is not None for t in unit.tensors)}
@@ -79,9 +86,12 @@ def find_runs(programs: Programs, fixed: Collection[str]) -> Iterator[Run]:
 
 
 def turn_runs(programs: Programs, runs: Sequence[Run]) -> Programs:
-    """Return programs with the outermost part of some runs innermost, and what these are made of lying alike."""
+    """Return programs with the outermost part of some runs innermost.
+
+    The dims that a run is made of follow.
+    """
     home = {dim: run for run in runs for dim in run.dims}
-    units = tuple(evolve(u, statements=tuple(_turned(s, home) for s in u.statements)) for u in programs.units)
+    units = tuple(evolve(u, statements=tuple(_rotate_statement(s, home) for s in u.statements)) for u in programs.units)
     orders: dict[str, Order] = {}
     for tensor, dim in sorted(dim for run in runs for dim in run.made):
         rank = len(programs.types[tensor].shape)
@@ -111,12 +121,12 @@ def _outermost(index: Index) -> tuple[Var, int]:
 
 
 def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statement, Index]]) -> Run | None:
-    """Return the run that some dims are, None where something needs to know the order of its elements."""
+    """Return the run that some dims are, None where a statement needs the order of its elements."""
     extents = {programs.types[tensor].shape[d] for tensor, d in dims}
     parts: set[int] = set()
     made: set[Dim] = set()
     spread = [(statement, index) for statement, index in uses if _plain(index) is None]
-    if not spread or any(axis is not None and _elsewhere(s, axis, dims) for s, i in uses if (axis := _plain(i))):
+    if not spread or any(axis is not None and _has_other_use(s, axis, dims) for s, i in uses if (axis := _plain(i))):
         return None
     for statement, index in spread:
         if copied(statement) is None or not _is_sum(index):
@@ -133,20 +143,20 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
     return Run(dims, parts.pop(), frozenset(made)) if len(parts) == 1 else None
 
 
-def _elsewhere(statement: Statement, axis: Var, dims: Collection[Dim]) -> bool:
-    """Whether a statement uses an axis for more than to run along some dims."""
+def _has_other_use(statement: Statement, axis: Var, dims: Collection[Dim]) -> bool:
+    """Return whether a statement uses an axis for more than to run along some dims."""
     if any(axis in variables(i) for t, each in _accesses(statement) for d, i in enumerate(each) if (t, d) not in dims):
         return True
-    return any(axis in variables(i) for node in distinct(statement.body) for i in _besides(node))
+    return any(axis in variables(i) for node in distinct(statement.body) for i in _other_indices(node))
 
 
-def _besides(node: Expr) -> Sequence[Index]:
-    """Return the indices of a node that are not where it reads: what it computes with, and when it reads."""
+def _other_indices(node: Expr) -> Sequence[Index]:
+    """Return the indices of a node outside of its accesses: operands of its arithmetic and its guards."""
     return [guard.index for guard in node.guards] if isinstance(node, Read) else node.own_indices
 
 
-def _turned(statement: Statement, home: Mapping[Dim, Run]) -> Statement:
-    def moved(tensor: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+def _rotate_statement(statement: Statement, home: Mapping[Dim, Run]) -> Statement:
+    def rotate_access(tensor: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
         def one(d: int, index: Index) -> Index:
             run = home.get((tensor, d))
             return index if run is None or _plain(index) is not None else run.turned(index)
@@ -154,8 +164,8 @@ def _turned(statement: Statement, home: Mapping[Dim, Run]) -> Statement:
         return tuple(one(d, index) for d, index in enumerate(indices))
 
     def read(node: Expr) -> Expr:
-        return evolve(node, indices=moved(node.tensor, node.indices)) if isinstance(node, Read) else node
+        return evolve(node, indices=rotate_access(node.tensor, node.indices)) if isinstance(node, Read) else node
 
     if copied(statement) is None:
         return statement
-    return evolve(statement, write=moved(statement.target, statement.write), body=rebuild(statement.body, read))
+    return evolve(statement, write=rotate_access(statement.target, statement.write), body=rebuild(statement.body, read))

@@ -1,4 +1,4 @@
-"""From a group and its schedule to what one thread does: block-level kernels, extraction, proofs of their barriers."""
+"""Lowering of a group and its schedule to kernels of one thread."""
 
 from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
 from .early import EARLY, fits_at_once

@@ -1,10 +1,10 @@
-"""Reductions that atoms compute: which factor is which operand, and which elements a lane holds of each.
+"""Matrix-instruction reductions: operands, and the fragment elements of each lane.
 
-An atom multiplies matrices whose rows, columns and depth may be any of the block's, as long as its operands agree. The
-rows of C lie along one tile dim and its columns along another, as `TileDim` spreads elements over threads: lanes of a
-warp along it, then warps, then a thread's own runs of neighbours. So accumulators are registers like any other, and
-what follows a reduction knows nothing of atoms. Only A and B are shared otherwise: a lane loads what its registers of a
-fragment hold, and `AtomAccumulate` says which variables number those.
+An instruction multiplies matrices whose rows, columns and depth may be any of the block's, as long as its operands
+agree. The rows of C lie along one tile dim and its columns along another, as `TileDim` spreads elements over threads:
+lanes of a warp along it, then warps, then a thread's own runs of neighbours. So accumulators are registers like any
+other, and the epilogue does not depend on the instruction. Only A and B are divided otherwise: a lane loads the
+elements of its fragment registers, and `AtomAccumulate` names the variables that number those.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ from ...ir import (
 
 
 def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Var]) -> tuple[Expr, Expr] | None:
-    """Return the factors of a sum of products that are A and B, None where there are no two such: A varies along the
-    rows and not along the columns, B along the columns and not along the rows.
+    """Return the factors A and B of a sum of products.
+
+    A varies along the rows and not along the columns, B along the columns and not along the rows; None where there are
+    no two such factors.
     """
     parts = tuple(map(narrow, factors(reduction.body)))
     if reduction.combine != "sum" or len(parts) != 2:
@@ -60,8 +62,10 @@ def atom_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[V
 
 @frozen
 class AtomFrame:
-    """A warp in a block: `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers
-    those that divide the depth of the same products among them.
+    """A warp in a block.
+
+    `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers the warps of a warp
+    split-K.
     """
 
     lane: Var
@@ -70,8 +74,9 @@ class AtomFrame:
 
 
 def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) -> tuple[Index, ...]:
-    """Return a thread's coordinate along each tile dim: lanes lie over rows and columns as over those of an atom's
-    C.
+    """Return a thread's coordinate along each tile dim.
+
+    Lanes lie over rows and columns as over those of an instruction's C.
     """
     inside = {loop.rows: lane // THREADS[1], loop.columns: lane % THREADS[1]}
     return tuple(
@@ -80,23 +85,26 @@ def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) 
 
 
 def lanes_along(rows: int, columns: int, dim: int) -> int:
-    """Return how many lanes of a warp lie along a tile dim, given those of an atom's rows and columns."""
+    """Return the lanes of a warp along a tile dim.
+
+    `rows` and `columns` are the tile dims of the instruction's C.
+    """
     return THREADS[0] if dim == rows else THREADS[1] if dim == columns else 1
 
 
 def runs(atom: MatrixAtom) -> tuple[int, int]:
-    """Return the elements that a lane holds of a fragment of C, along the rows and along the columns."""
+    """Return a lane's elements of C along rows and columns."""
     return atom.m // THREADS[0], atom.n // THREADS[1]
 
 
 @frozen
 class _Side:
-    """One side of an atom: rows with A, or columns with B.
+    """One side of a matrix instruction: rows with A, or columns with B.
 
     `dim` is the tile dim, `local` its block-local variable, `warp` the warp's coordinate along it. `outer` and `inner`
-    number the atoms of a thread along it: the inner ones are those that share a vector of the dim, or else those whose
-    fragments a warp may load together. Which rows and columns an atom multiplies is free, as long as its operands
-    agree: a vector as long as what a lane holds of an atom makes that its neighbours, a longer one mixes several atoms.
+    number the instructions of a thread along it: the inner ones share a vector of the dim, or else a warp may load
+    their fragments together. The choice of rows and columns is free, as long as the operands agree: a vector of a
+    lane's elements of one instruction makes these neighbours, a longer one interleaves several instructions.
     """
 
     kind: MatrixAtom
@@ -110,21 +118,21 @@ class _Side:
 
     @property
     def run(self) -> int:
-        """Elements that a lane holds of an atom along the side."""
+        """Elements that a lane holds of an instruction along the side."""
         return runs(self.kind)[self.axis]
 
     @property
     def mixed(self) -> int:
-        """Atoms whose elements lie between one another."""
+        """Instructions whose elements interleave."""
         return mixed_atoms(self.dim.vector, self.run)
 
     @property
     def atom(self) -> Index:
-        """The number of the atom within a thread."""
+        """The number of the instruction within a thread."""
         return as_index(self.outer) * self.inner.extent + self.inner
 
     def place(self, position: Index) -> Index:
-        """Return the element of the block at a position of the side's atom."""
+        """Return the element of the block at a position of the instruction."""
         neighbours, vector = NEIGHBOURS[self.axis], self.dim.vector
         along = THREADS[self.axis] * neighbours
         inside, place = self.warp * THREADS[self.axis] + position % along // neighbours, position % neighbours
@@ -138,22 +146,27 @@ class _Side:
 
     @property
     def first(self) -> Index:
-        """The register of C that holds the first element of a thread's part of an atom."""
+        """First register of a thread's part of C of an instruction."""
         if self.mixed == 1:
             return self.atom * self.run
         return as_index(self.outer) * (self.run * self.mixed) + self.inner
 
 
 def mixed_atoms(vector: int, run: int) -> int:
-    """Return of how many atoms a lane's `vector` neighbours are elements, which holds `run` of each."""
+    """Return how many instructions share a lane's `vector` neighbours.
+
+    A lane holds `run` elements of each.
+    """
     return max(1, vector // run)
 
 
 @frozen
 class AtomLoop:
-    """Everything of one chunk of a reduction that atoms compute, or of one step of it: the shares of the three
-    operands, a thread's variables in loop order, and those that number the registers of A and of B, and the elements in
-    a register of A and of B. `shapes` are the registers of a thread for all its fragments of A, and of B.
+    """Matrix-instruction work of one K block, or of one step of it.
+
+    It has the shares of the three operands, a thread's variables in loop order, and the variables that number the
+    registers of A and of B, and the elements in a register of A and of B. `shapes` are the registers of a thread for
+    all its fragments of A, and of B.
     """
 
     shares: tuple[Share, ...]
@@ -172,8 +185,9 @@ def atom_loop(
     prefix: str,
     at: int | None = None,
 ) -> AtomLoop:
-    """Return the shares of a chunk, or of its step number `at`; `tiles` are the block-local variables of the tile dims,
-    `depth` that of the reduced dim.
+    """Return the shares of a K block, or of its step `at`.
+
+    `tiles` are the block-local variables of the tile dims, `depth` that of the reduced dim.
     """
     atom, parts = MATRIX_ATOMS[loop.atom], frame.part.extent
     step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
@@ -199,10 +213,10 @@ def atom_loop(
     )
 
 
-#: Sets of registers that the fragments of an operand alternate between, where those of the next step are loaded ahead.
+#: Register sets that the fragments of an operand alternate between, with fragments of the next step loaded ahead.
 FRAGMENT_SETS = 2
-#: Registers of fragments that a warp loads together at most (`ldmatrix` brings four matrices).
-_TOGETHER = 4
+#: Most fragment registers that a warp loads together (`ldmatrix` brings four matrices).
+_MAX_LOADED_REGISTERS = 4
 
 
 def _side(
@@ -217,13 +231,13 @@ def _side(
     d, atom = (loop.rows, loop.columns)[axis], MATRIX_ATOMS[loop.atom]
     run = runs(atom)[axis]
     atoms, mixed = dims[d].thread // run, mixed_atoms(dims[d].vector, run)
-    together = mixed if mixed > 1 else gcd(atoms, max(1, _TOGETHER // (atom.a, atom.b)[axis].registers))
+    together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // (atom.a, atom.b)[axis].registers))
     outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
     return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
 
 
 def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
-    """Return where an element of a lane lies along its side, and along the depth."""
+    """Return the place of a lane's element along its side, and along the depth."""
     at: dict[Var, IndexLike] = {LANE: lane, ELEMENT: element}
     row, column = substitute(fragment.row, at), substitute(fragment.column, at)
     return (column, row) if axis else (row, column)
@@ -239,8 +253,9 @@ def products(
     shared: AtomLoop,
     lane: Var,
 ) -> list[AtomAccumulate]:
-    """Return the multiplications of one chunk in the order of the reduction's math mode, into the registers called
-    `name`; operands are what such a mode makes several parts of, or its only part.
+    """Return the multiplications of one K block, into registers `name`.
+
+    They follow the order of the reduction's math mode, which splits an operand into several parts, or into one.
     """
     mode, atom = MATH_MODES.get(reduction.math), MATRIX_ATOMS[loop.atom]
     pairs = [operands]
@@ -267,8 +282,9 @@ def products(
 
 
 def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> list[str]:
-    """Return why a thread distribution cannot hold an atom's fragments, where so many warps divide the depth; nothing
-    where it can.
+    """Return why threads cannot hold the fragments; empty if they can.
+
+    `lanes` warps divide the depth.
     """
     atom, found = MATRIX_ATOMS[loop.atom], []
     if loop.rows == loop.columns or not {loop.rows, loop.columns} <= set(range(len(dims))):
@@ -305,7 +321,8 @@ def atom_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) ->
 
 
 def alternates(loop: ReductionSchedule, lanes: int) -> bool:
-    """Whether a warp's steps of a chunk use each set of registers for fragments equally often, where so many warps
-    divide the depth.
+    """Return whether steps use all fragment register sets equally often.
+
+    `lanes` warps divide the depth of a K block.
     """
     return loop.dims[0].chunk // (MATRIX_ATOMS[loop.atom].k * lanes) % FRAGMENT_SETS == 0

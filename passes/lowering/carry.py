@@ -1,13 +1,13 @@
-"""Fetches through registers: what memory and tile run along different coordinates of is turned round on its way.
+"""Register staging: fetches through registers, for tiles that transpose memory.
 
 A tile that threads read along its columns, of a matrix that lies along its rows, is fetched in two phases. Each thread
 loads a few neighbours of the tile, one element at a time, so that the lanes of a warp read memory along its own
-direction; behind the products of a chunk, and the barrier, it stores them as one vector:
+direction; after the products of a K block, and the barrier, it stores them as one vector:
 
     fetch tile[k, 4*m .. 4*m + 3]  ->  keep c[e] = x[4*m + e, k]; ...; store tile[k, 4*m .. 4*m + 3] = c[0 .. 3]
 
-The products hide the loads' latency, as they do with asynchronous copies, which would move words one by one; and their
-own loads stay vectors along the columns.
+The products hide the loads' latency, as with asynchronous copies, which would move words one by one; and their own
+loads stay vectors along the columns.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from .tabulate import Tables, tabulate
 def carried_fetch(
     tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str, tables: Tables
 ) -> tuple[Phase, Phase] | None:
-    """Return the phases that load one stage of a tile into registers and that store it; `slot` is the stage's number.
+    """Return the load and the store phase of one stage.
 
-    None where no vectors of the tile can be stored that are apart in memory.
+    `slot` is the stage's number. None where no vectors of the tile can be stored whose elements lie at a distance in
+    memory.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
@@ -68,7 +69,7 @@ def carried_fetch(
         names = [f"{name}.{n}" for n in range(len(loads))]
         held: dict[Value, Value] = {o: Held(n, at, o.dtype) for n, o in zip(names, loads, strict=True)}
         keeps: list[Root] = [Keep(n, at, shape, o, o.dtype) for n, o in zip(names, loads, strict=True)]
-        store = Store("shared", buffer.name, address, _replaced(value, held), buffer.dtype)
+        store = Store("shared", buffer.name, address, _replace_loads(value, held), buffer.dtype)
         unrolled = tuple(v for v in (trip, element) if v.extent > 1)
         return (
             Phase("fetch", name, tuple(keeps), unrolled, shares),
@@ -80,7 +81,7 @@ def carried_fetch(
 def _division(
     tile: Tile, order: Sequence[int], inner: int, thread: Var, width: int
 ) -> tuple[tuple[Share, ...], tuple[Var, Var]]:
-    """Divide the vectors of a tile among the threads: in the order of memory, each with all of its elements."""
+    """Divide the vectors of a tile among the threads, in the order of memory, each with all of its elements."""
     count = tile.count // width
     trip, element = Var(TRIP, -(-count // thread.extent)), Var("fv", width)
     flat = as_index(trip) * thread.extent + thread
@@ -93,6 +94,6 @@ def _division(
     return tuple(shares), (trip, element)
 
 
-def _replaced(value: Value, found: Mapping[Value, Value]) -> Value:
-    """Return a value over what registers hold of its loads."""
-    return found[value] if value in found else with_operands(value, lambda operand: _replaced(operand, found))
+def _replace_loads(value: Value, found: Mapping[Value, Value]) -> Value:
+    """Return a value over register reads in place of its loads."""
+    return found[value] if value in found else with_operands(value, lambda operand: _replace_loads(operand, found))

@@ -1,8 +1,8 @@
-"""Loads that results take besides what is reduced, asked for before the reductions.
+"""Hoisted epilogue loads: operands of the epilogue, requested before the reductions.
 
-A bias, a residual, the scale of a row: what the last phase of a segment reads lies in memory, and behind the loop
-threads would wait for it once more. Where all blocks of a kernel are on the machine at once, no other block works
-meanwhile. So threads load it into registers first, as far as few of them are needed:
+The last phase of a segment reads a bias, a residual or the scale of a row from memory; after the K loop threads would
+wait for it. Where all blocks of a kernel are resident at once, no other block hides that latency. So threads load such
+operands into registers first, as long as they take few registers:
 
     loop; y[i] = acc[i] + bias[i]  ->  keep e[i] = bias[i]; loop; y[i] = acc[i] + e[i]
 """
@@ -34,12 +34,15 @@ from ...ir import (
 )
 from .segment_state import SegmentState
 
-#: Registers of a thread that are loaded early, at most.
+#: Most registers of a thread for hoisted loads.
 EARLY = 16
 
 
 def load_early(states: Sequence[SegmentState], parts: list[list[Item]]) -> list[Item]:
-    """Take loads out of the last phases of segments, whose items are changed in place; return what loads them."""
+    """Hoist loads of the segments' last phases, and return them.
+
+    The items in `parts` are changed in place.
+    """
     schedule, target = states[0].layout.schedule, states[0].target
     if not fits_at_once(schedule.blocks, schedule.threads, target):
         return []
@@ -49,22 +52,25 @@ def load_early(states: Sequence[SegmentState], parts: list[list[Item]]) -> list[
         for n, item in enumerate(items):
             if not isinstance(item, Phase) or item.kind != "exit" or (not n and state is states[0]):
                 continue
-            chosen = list(_chosen(state, item, left, names))
+            chosen = list(_select_loads(state, item, left, names))
             if chosen:
                 left -= sum(prod(keep.shape) for keep in chosen)
                 found.append(_loads(state, item, chosen))
                 held: dict[Value, Value] = {k.value: Held(k.name, k.at, k.dtype) for k in chosen}
-                items[n] = evolve(item, roots=tuple(_root(root, held) for root in item.roots))
+                items[n] = evolve(item, roots=tuple(_replace_in_root(root, held) for root in item.roots))
     return found
 
 
 def fits_at_once(blocks: Any, threads: Any, target: Target) -> Any:
-    """Whether all blocks may be on a machine whose warps run in lockstep at once; numbers may be arrays of them."""
+    """Return whether all blocks are resident at once.
+
+    True only on a machine with lockstep warps; numbers may be arrays of them.
+    """
     return (blocks * -(-threads // target.warp_size) <= target.NUM_SM * target.warps_per_sm) & target.lockstep
 
 
-def _chosen(state: SegmentState, phase: Phase, left: int, names: Iterator[str]) -> Iterator[Keep]:
-    """Yield registers for the loads of a phase that take fewest, as long as some are left, by the next of the names."""
+def _select_loads(state: SegmentState, phase: Phase, left: int, names: Iterator[str]) -> Iterator[Keep]:
+    """Yield register writes for the loads of a phase, those of fewest registers first, while some are left."""
     tiles = dict(zip(state.frame.tiles, state.frame.schedule.dims, strict=True))
     others = {s.var for s in phase.shares} - set(tiles)
     found: list[tuple[int, Load, list[Var]]] = []
@@ -84,7 +90,7 @@ def _chosen(state: SegmentState, phase: Phase, left: int, names: Iterator[str]) 
 
 
 def _loads(state: SegmentState, phase: Phase, keeps: Sequence[Keep]) -> Phase:
-    """Return the phase that fills registers: as the phase that needs them divides its tile."""
+    """Return the phase that fills the registers, with the tile division of the phase that uses them."""
     used = frozenset[Var]().union(*(variables(i) for keep in keeps for i in keep.at))
     shares = tuple(s for s in phase.shares if s.var in used)
     moving = frozenset[Var]().union(*(variables(s.value) for s in shares))
@@ -92,9 +98,9 @@ def _loads(state: SegmentState, phase: Phase, keeps: Sequence[Keep]) -> Phase:
     return Phase("compute", f"{state.frame.prefix}early", tuple(keeps), unrolled, shares, phase.when)
 
 
-def _root(root: Root, held: Mapping[Value, Value]) -> Root:
-    return evolve(root, value=_replaced(root.value, held)) if isinstance(root, Store) else root
+def _replace_in_root(root: Root, held: Mapping[Value, Value]) -> Root:
+    return evolve(root, value=_replace(root.value, held)) if isinstance(root, Store) else root
 
 
-def _replaced(value: Value, held: Mapping[Value, Value]) -> Value:
-    return held[value] if value in held else with_operands(value, lambda operand: _replaced(operand, held))
+def _replace(value: Value, held: Mapping[Value, Value]) -> Value:
+    return held[value] if value in held else with_operands(value, lambda operand: _replace(operand, held))

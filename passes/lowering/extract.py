@@ -1,10 +1,10 @@
 """Per-thread subgraph extraction (DeepCuts section 5.3), on demand.
 
 The paper builds the block's graph, splits the final stores into chunks, one per thread, walks backwards from a thread's
-stores and drops what was not marked. Here the block's graph is folded, so the walk visits each family once: the stores
-(and accumulations) of a thread are the block's with every box variable replaced by the thread's share of it, and the
-families they reach follow by substitution. `expand` and `mark` do it the paper's way on the scalar graph; tests hold
-both against each other.
+stores and drops unmarked nodes. Here the block's graph is folded, so the walk visits each family once: the stores (and
+accumulations) of a thread are the block's with every box variable replaced by the thread's share of it, and the
+families they reach follow by substitution. `expand` and `mark` do it the paper's way on the scalar graph; tests compare
+both.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ from .threads import merge_windows, share_reciprocals, spread_copies, widen
 
 
 def extract(kernel: Kernel) -> Kernel:
-    """Return the kernel as one thread executes it: every phase's graph restricted to the thread's share, its accesses
-    merged, its divisions by one number quotients, its copies spread among products.
+    """Return the kernel as one thread executes it.
+
+    Every phase's graph is restricted to the thread's share; its accesses are merged, divisions by one number become
+    quotients, and copies are interleaved with products.
     """
     threads = evolve(kernel, items=tuple(_item(i) for i in kernel.items))
     return spread_copies(widen(merge_windows(share_reciprocals(threads))))
@@ -59,14 +61,19 @@ def _item(item: Item) -> Item:
 
 
 def extract_phase(phase: Phase) -> Phase:
-    """Return the phase of one thread: walk backwards from its share of the roots."""
+    """Return the phase of one thread.
+
+    The walk goes backwards from its share of the roots.
+    """
     walk = _walk_of(phase, "")
     sides = {operand: _walk_of(phase, operand) for operand in "abc"} if _multiplies(phase) else {}
 
     def root(root: Root) -> Root:
         if isinstance(root, AtomAccumulate):
             return _multiply(root, sides)
-        return _keep(root, sides[root.operand]) if isinstance(root, Keep) and root.operand else walk.root(root)
+        return (
+            _write_registers(root, sides[root.operand]) if isinstance(root, Keep) and root.operand else walk.root(root)
+        )
 
     return evolve(phase, roots=tuple(root(r) for r in phase.roots), shares=())
 
@@ -76,7 +83,9 @@ def _multiplies(phase: Phase) -> bool:
 
 
 def _walk_of(phase: Phase, operand: str) -> _Walk:
-    """Return the walk over what belongs to an operand of atoms, or to none: its own shares go before the others."""
+    """Return the walk over the nodes of one operand of a matrix instruction, or over the rest. The operand's own shares
+    take precedence.
+    """
     shares = {s.var: s for chosen in ("", operand) for s in phase.shares if s.operand == chosen}.values()
     return _Walk(
         {s.var: s.value for s in shares},
@@ -86,36 +95,32 @@ def _walk_of(phase: Phase, operand: str) -> _Walk:
 
 
 def _multiply(root: AtomAccumulate, sides: Mapping[str, _Walk]) -> AtomAccumulate:
-    """Return what a warp's lanes do for one another: three shares in one root, each operand's elements packed into
-    registers.
-    """
+    """Return a warp's multiplication: three shares in one root, each operand's elements packed into registers."""
     result = sides["c"]
     over = tuple(dict.fromkeys(v for axis in root.over for v in result.spread(axis)))
-    a, b = (_packed(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
+    a, b = (_pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
     return evolve(root, at=result.held(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 
 
-def _keep(root: Keep, side: _Walk) -> Keep:
-    """Return what a lane keeps of an operand: registers of its elements, and those that are as wide as a register as
-    they are.
-    """
+def _write_registers(root: Keep, side: _Walk) -> Keep:
+    """Return the register write of an operand: packed registers, or elements that fill a register each."""
     registers, elements = root.axes
     value = side.value(root.value)
     if elements.extent > 1:
-        value = _packed(value, elements)
+        value = _pack(value, elements)
     return evolve(root, at=side.held(root.at), value=value, dtype=value.dtype, axes=(registers,))
 
 
-def _packed(value: Value, elements: Var) -> Value:
-    """Return the registers of some elements; those that are kept lie in registers already."""
+def _pack(value: Value, elements: Var) -> Value:
+    """Return the registers that hold some elements; register reads need no packing."""
     if isinstance(value, Held) and elements.extent > 1:
         return evolve(value, dtype=DType.U32)
     return Pack(value, elements)
 
 
 class _Walk:
-    """A backward walk: places for addresses, register numbers for held values,
-    guards for elements past a share's end.
+    """Backward walk that substitutes places in addresses, register numbers in held values, and adds guards of a share's
+    end.
     """
 
     def __init__(self, values: Mapping[Var, Index], registers: Mapping[Var, Index], valid: tuple[Guard, ...]) -> None:
@@ -136,7 +141,7 @@ class _Walk:
         return root
 
     def spread(self, axis: Var) -> list[Var]:
-        """Return the thread-local variables that stand for a reduced axis, in loop order."""
+        """Return the thread-local variables of a reduced axis, in loop order."""
         if axis not in self.registers:
             return [axis]
         index = self.registers[axis]
@@ -167,7 +172,10 @@ class _Walk:
 
 
 def expand(roots: Iterable[Root]) -> Iterator[Root]:
-    """Yield the scalar roots of a folded graph: one for every point of a root's box, held values and loads included."""
+    """Yield the scalar roots of a folded graph.
+
+    Each point of a root's box gives one root; held values and loads are included.
+    """
     for root in roots:
         box = sorted(_box(root), key=lambda v: v.name)
         for point in product(*(range(v.extent) for v in box)):
@@ -182,6 +190,6 @@ def _box(root: Root) -> set[Var]:
 
 
 def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
-    """Return the nodes of a scalar graph that the chosen roots reach: what the paper keeps for a thread."""
+    """Return the nodes of a scalar graph that chosen roots reach."""
     every = set(post_order(roots))
     return every & set(post_order(chosen))

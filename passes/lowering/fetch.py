@@ -1,5 +1,4 @@
-"""Fetch phases: all threads of a block load an operand's tile from global memory and store it to shared memory (section
-6.1).
+"""Fetch phases: operand tiles from global to shared memory (section 6.1).
 
 Threads walk the tile in the order of global addresses, so that neighbours load neighbours; where addresses allow, each
 moves a vector.
@@ -46,9 +45,9 @@ from .tabulate import Tables, tabulate
 
 #: Least bytes of an asynchronous copy.
 NARROWEST_COPY = 4
-#: Least part of the threads that fetch whole rows where all of them would have to divide.
+#: Least share of busy threads for fetches of whole rows, where a division by all threads would need divisions.
 BUSY = 0.75
-#: The variable that numbers what one thread fetches.
+#: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"
 
 
@@ -64,8 +63,9 @@ def fetch_phase(
     aligned: Mapping[str, int],
     tables: Tables,
 ) -> Phase:
-    """Return the phase that fills one stage of a tile; `slot` is the stage's number, `widest` the bytes of the widest
-    access, `aligned` those that tensors are aligned to.
+    """Return the phase that fills one stage of a tile.
+
+    `slot` is the stage's number, `widest` the bytes of the widest access, `aligned` those that tensors are aligned to.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
@@ -75,7 +75,7 @@ def fetch_phase(
     for width in _widths(value, buffer.dtype, copies, widest, aligned):
         if tile.coordinates[order[-1]].extent % width:
             continue
-        shares, unrolled = _division(tile, order, thread, width)
+        shares, unrolled = _divide_elements(tile, order, thread, width)
         if width == 1 or _vectorises(store, shares, unrolled[-1], copies, aligned):
             break
     copies = copies and width * buffer.dtype.size >= NARROWEST_COPY
@@ -84,11 +84,11 @@ def fetch_phase(
 
 
 def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:
-    """Return how many neighbours a thread may fetch at once, most first: as many as the widest access holds, or as
-    vectors of their type do.
+    """Return the candidate vector widths of a fetch in elements, widest first: those of the widest access, or those of
+    vectors of the element type.
 
-    Where what is narrower than a word is not aligned to one, threads that fetch neighbours one by one would only be
-    further apart.
+    Elements narrower than a word that are not aligned to one are moved one by one: longer runs would only increase the
+    stride between threads.
     """
     moved = min(widest, WIDEST_BYTES) // dtype.size if copies else max(vector_widths(dtype), default=0)
     most = max(widest // 4, moved)
@@ -102,7 +102,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
 
 
 def masked(tile: Tile, context: Context, dtype: DType) -> Value:
-    """Return the value of a tile element, 0 where the element does not exist."""
+    """Return the value of a tile element, 0 where it is missing."""
     value = value_of(tile.value, context)
     if not tile.valid or (isinstance(value, Load) and value.fill == 0):
         return value
@@ -110,7 +110,7 @@ def masked(tile: Tile, context: Context, dtype: DType) -> Value:
 
 
 def traversal(tile: Tile, context: Context) -> list[int]:
-    """Order the coordinates by how far apart neighbours lie in global memory, nearest last."""
+    """Order the coordinates by their stride in global memory, smallest last."""
     read = main_read(tile.value, frozenset(tile.coordinates))
     plain: dict[Value, Value] = {}
     loaded = substitute_node(
@@ -128,30 +128,32 @@ def traversal(tile: Tile, context: Context) -> list[int]:
     return sorted(range(len(tile.coordinates)), key=distance, reverse=True)
 
 
-def _division(tile: Tile, order: Sequence[int], thread: Var, width: int) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
+def _divide_elements(
+    tile: Tile, order: Sequence[int], thread: Var, width: int
+) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
     """Divide the tile's elements among the threads: trip, thread, element of a vector.
 
-    Threads take neighbours in the order of memory, wherever that comes to in the tile. Where a trip would begin within
-    a row, each element of a thread would take divisions and guards of its own; so all threads but a few take whole
-    rows, or planes, and step from trip to trip along the coordinates that are left.
+    Threads take neighbours in the order of memory, in any order of the tile. Where a trip would begin within a row,
+    each element of a thread would take divisions and guards of its own; so most threads take whole rows, or planes, and
+    step from trip to trip along the remaining coordinates.
     """
     extents = [tile.coordinates[p].extent for p in order]
     whole = rows_apart((*extents[:-1], extents[-1] // width), thread.extent)
     if whole is not None:
-        return _by_rows(tile, order, thread, width, *whole)
+        return _divide_rows(tile, order, thread, width, *whole)
     per_trip = thread.extent * width
     trips = -(-tile.count // per_trip)
     trip, element = Var(TRIP, trips), Var("fv", width)
     flat = as_index(trip) * per_trip + as_index(thread) * width + element
     guard = Guard(flat, 0, tile.count)
     valid = () if guard.always else (guard,)
-    return _placed(tile, order, delinearise(flat, extents), valid), (trip, element)
+    return _shares(tile, order, delinearise(flat, extents), valid), (trip, element)
 
 
-def _by_rows(
+def _divide_rows(
     tile: Tile, order: Sequence[int], thread: Var, width: int, outer: int, rows: int
 ) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
-    """Divide a tile whose first `outer` coordinates number its rows, so many of which the threads take at once."""
+    """Divide a tile whose first `outer` coordinates number its rows; threads take `rows` of them at once."""
     extents = [tile.coordinates[p].extent for p in order]
     count, length = prod(extents[:outer]), prod(extents[outer:]) // width
     trip, element = Var(TRIP, -(-count // rows)), Var("fv", width)
@@ -160,11 +162,11 @@ def _by_rows(
     inside = (as_index(thread) % length if several else as_index(thread)) * width + element
     guards = (Guard(as_index(thread), 0, rows * length), Guard(row, 0, count))
     places = (*delinearise(row, extents[:outer]), *delinearise(inside, extents[outer:]))
-    return _placed(tile, order, places, tuple(g for g in guards if not g.always)), (trip, element)
+    return _shares(tile, order, places, tuple(g for g in guards if not g.always)), (trip, element)
 
 
-def _placed(tile: Tile, order: Sequence[int], places: Sequence[Index], valid: tuple[Guard, ...]) -> tuple[Share, ...]:
-    """Return the shares of a tile's coordinates; elements that do not exist are none of the first."""
+def _shares(tile: Tile, order: Sequence[int], places: Sequence[Index], valid: tuple[Guard, ...]) -> tuple[Share, ...]:
+    """Return the shares of a tile's coordinates; the guards of missing elements belong to the first."""
     return tuple(
         Share(tile.coordinates[p], place, Index(), valid if n == 0 else ())
         for n, (p, place) in enumerate(zip(order, places, strict=True))
@@ -172,9 +174,10 @@ def _placed(tile: Tile, order: Sequence[int], places: Sequence[Index], valid: tu
 
 
 def rows_apart(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
-    """Return how many of a tile's coordinates number rows of which threads had better take whole ones, and how many at
-    once: where they have several elements each, these are not the same distance apart anyway, and all but a few have
-    some.
+    """Return the row coordinates of a fetch by whole rows.
+
+    The second number is how many rows threads take at once. None where all elements of a thread have constant strides
+    anyway, or where too many threads would idle.
     """
     if prod(extents) <= threads or steps_apart(extents, threads):
         return None
@@ -189,8 +192,9 @@ def rows_apart(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
 
 
 def steps_apart(extents: Sequence[int], threads: int) -> bool:
-    """Whether the elements that a thread takes of a tile, nearest last, are constants apart: all threads together take
-    whole rows of it, or even parts of one.
+    """Return whether a thread's elements of a tile have constant strides.
+
+    Extents come with the smallest stride last: all threads together take whole rows, or even parts of one.
     """
     left = threads
     for size in reversed(extents):
@@ -201,8 +205,8 @@ def steps_apart(extents: Sequence[int], threads: int) -> bool:
 
 
 def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool, aligned: Mapping[str, int]) -> bool:
-    """Whether the loads of a fetch (and its store, where an asynchronous copy needs both) move whole vectors: all of
-    those that what is fetched is computed of, but for what is the same for the elements of a vector.
+    """Return whether the loads of a fetch move whole vectors, except those that do not depend on the element (and its
+    store, where an asynchronous copy needs both).
     """
     places = {s.var: s.value for s in shares}
     valid = tuple(g for s in shares for g in s.valid)
@@ -216,7 +220,7 @@ def _vectorises(store: Store, shares: Sequence[Share], element: Var, both: bool,
 def _is_vector(
     load: Load, places: Mapping[Var, Index], valid: tuple[Guard, ...], element: Var, aligned: Mapping[str, int]
 ) -> bool:
-    """Whether a load moves neighbours along a variable at once: they begin at a multiple of their number, are there
+    """Return whether a load moves neighbours along a variable at once: they begin at a multiple of their number, exist
     together, and the tensor is aligned to one access.
     """
     nbytes = min(element.extent * load.dtype.size, WIDEST_BYTES)

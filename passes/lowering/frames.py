@@ -1,10 +1,9 @@
-"""Where everything of a kernel lies: the grid, the tiles of each segment, how threads divide them, tensors shared
-between segments.
+"""Block layout: grid, tiles of each segment, threads, tensors passed between segments.
 
-A segment leaves what its block computes: the block's elements of each parallel axis, and whole rows of what lanes hold.
-Rows that lanes read or write lie an odd multiple of 16 bytes apart, so that threads that read a column of vectors of
-them find these in different banks. A tensor that lanes compute of rows, element by element, takes the place of the
-tensor that it is computed of: each thread reads its elements before it writes them, and nobody else does.
+A segment leaves its block's elements of each parallel axis, and whole rows where reduction threads hold rows. Such rows
+have a pitch of an odd multiple of 16 bytes, so that threads that read a column of vectors hit different banks. A tensor
+that reduction threads compute from rows, element by element, replaces its source in place: each thread reads its own
+elements before it writes them.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from .atoms import AtomFrame, lanes_along, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
 from .tabulate import Tables
 
-#: The buffer in which each row's scale passes from the lanes that hold the row to the threads that have sums of it.
+#: The buffer that passes each row's scale from the threads that hold the row to the threads that hold its sums.
 SCALES = "scales"
 
 
 @frozen
 class Frame:
-    """A segment in its kernel.
+    """Layout of one segment in its kernel.
 
-    `starts` say where its tiles begin, `tiles` are the block-local variables, `shares` how threads divide them,
-    `unrolled` a thread's own variables in loop order, `lane` numbers the threads of an instance, `when` holds for the
-    threads that take part, `warp` says where the thread lies in its warp where atoms multiply.
+    `starts` are the begins of its tiles, `tiles` the block-local variables, `shares` how threads divide them,
+    `unrolled` a thread's own variables in loop order, `lane` numbers the reduction threads of an instance, `when`
+    guards the participating threads, `warp` is the thread's position in its warp where matrix instructions multiply.
     """
 
     segment: Segment
@@ -71,8 +70,9 @@ class Frame:
 
 @define
 class BlockLayout:
-    """The layout of a kernel; buffers are added while it is lowered. `boxes`, `pitches` and `names` say of each tensor
-    that segments pass on what a block has of it, and where.
+    """Layout of a kernel; buffers are added during lowering.
+
+    `boxes`, `pitches` and `names` describe, per tensor passed between segments, the block's box of it and its buffer.
     """
 
     group: FusedGroup
@@ -92,7 +92,10 @@ class BlockLayout:
 
 
 def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayout:
-    """Lay out all segments, the last first: the box that an earlier one computes depends on its reader's tiles."""
+    """Lay out all segments, the last one first.
+
+    The box that a segment computes depends on its reader's tiles.
+    """
     layout = BlockLayout(group, schedule, target, Var("blk", schedule.blocks), Var("tid", schedule.threads))
     layout.part, layout.part_length = parts_of(group, schedule)
     starts = _grid(layout, schedule.segments[-1])
@@ -110,9 +113,7 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
 
 
 def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
-    """Decode the block number into tile coordinates,
-    `raster` rows of the outermost dim at a time (for locality in L2).
-    """
+    """Decode the block number into tile coordinates, `raster` rows of the outermost dim at a time, for L2 locality."""
     counts = [d.blocks for d in schedule.dims]
     raster = layout.schedule.raster
     flat = as_index(layout.block)
@@ -132,7 +133,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
 
 
 def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
-    """Find the boxes that later segments read of what this one leaves: their bases are where its tiles begin."""
+    """Find the boxes that later segments read of this segment's outputs: its tiles begin at their bases."""
     starts: dict[int, Index] = {}
     for output in (o for o in segment.outputs if o.tensor in layout.group.shared):
         box = _box_read(layout, output.tensor)
@@ -151,8 +152,10 @@ def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSched
 
 
 def written_once(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
-    """Return what holds for the rows that a block has to compute, and for the first of the blocks that have the same
-    ones: what lanes compute besides, to fill tiles, others write, and it need not be whole here.
+    """Return guards that make one block store each row.
+
+    They hold for the rows that a block has to compute, in the first of the blocks that compute the same ones. Rows that
+    only fill up a tile are stored by other blocks, and may be incomplete here.
     """
     if frame.segment is layout.group.segments[-1]:
         return ()
@@ -167,14 +170,19 @@ def written_once(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
 
 
 def row_length(schedule: SegmentSchedule) -> int:
-    """Return how many elements the trips over a row cover, 1 where there is no loop over one row."""
+    """Return the elements that the trips over a row cover.
+
+    It is 1 where there is no loop over one row.
+    """
     loops = {d for r in schedule.reductions for d in r.dims}
     return max((d.trips * d.chunk for d in loops), default=1)
 
 
 def parts_of(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
-    """Return what numbers the parts in which rows come that segments pass on, or tiles do of an axis that is added up
-    along, and how long one is; nothing where it is all there at once.
+    """Return the variable that numbers streamed parts, and their length.
+
+    Parts divide the rows passed between segments, or the tiles of an axis that a later segment sums over; None and 0
+    where nothing is streamed.
     """
     if (place := axis_in_parts(group)) is not None:
         tile = schedule.segments[0].dims[place]
@@ -188,7 +196,6 @@ def parts_of(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
 
 
 def _box_read(layout: BlockLayout, tensor: str) -> Box:
-    """Return the box of a shared tensor that a later segment reads."""
     readers = [f for f in layout.frames if tensor in f.segment.tensors_read]
     if len(readers) != 1:
         raise PassError(f"shared-memory-level fusion: {len(readers)} later segments read a shared tensor, expected one")
@@ -197,7 +204,8 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
     places, _ = bind_dims(frame.schedule.dims, frame.tiles, frame.starts)
     rows = {v for r in frame.segment.reductions for v in r.reduce} | {v for o in frame.segment.outputs for v in o.extra}
     if layout.part is not None:
-        along = parted_rows(layout.group) or rows  # rows that lanes hold are all that segments behind them walk along
+        # Rows of reduction threads are all that the later segments iterate over.
+        along = parted_rows(layout.group) or rows
         inside = {v: Var(f"{v.name}part", layout.part_length) for v in rows & along}
         places |= {v: as_index(layout.part) * layout.part_length + at for v, at in inside.items()}
         rows = (rows - along) | {*inside.values()}
@@ -208,7 +216,7 @@ def _box_read(layout: BlockLayout, tensor: str) -> Box:
 
 
 def _place_shared(layout: BlockLayout) -> None:
-    """Give every tensor that segments pass on its room, one for those that lie in one place."""
+    """Allocate the tensors passed between segments; tensors replaced in place share one buffer."""
     group = layout.group
     places = in_place(group)
     for tensor in (t for t in group.shared if t not in places):
@@ -244,8 +252,9 @@ def _frame(
 def divide(
     dims: Sequence[TileDim], tiles: Sequence[Var], threads: Sequence[Var], prefix: str
 ) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
-    """Return how threads, numbered along each dim, divide the elements of a block, and a thread's own variables in loop
-    order.
+    """Return the shares of threads in a block's elements.
+
+    `threads` are numbered along each dim. The second result are a thread's own variables in loop order.
     """
     shares: list[Share] = []
     outer: list[Var] = []
@@ -262,14 +271,17 @@ def divide(
 
 
 def taking_part(layout: BlockLayout, threads: int) -> tuple[Guard, ...]:
-    """Return what holds for the first so many threads of a block; nothing where it has no more."""
+    """Return the guard for the first threads of a block.
+
+    It is empty where the block has no more.
+    """
     first = Guard(as_index(layout.thread), 0, threads)
     return () if first.always else (first,)
 
 
 def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, part: Var) -> AtomFrame | None:
-    """Number lanes and warps where atoms multiply; the warps of the last dim are next to each other. `rest` numbers the
-    threads that take the same part of the depth.
+    """Number lanes and warps where matrix instructions multiply; the warps of the last dim are neighbours. `rest`
+    numbers the threads of one part of the depth.
     """
     if schedule.atomic is None:
         return None
@@ -286,8 +298,8 @@ def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Ind
 def _thread_coordinates(
     layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Index, warp: AtomFrame | None
 ) -> list[Var]:
-    """Number threads over the tile dims, the last fastest; with a warp map, a warp covers a patch of several dims, with
-    atoms that of their C.
+    """Number threads over the tile dims, the last fastest; a warp layout gives each warp a patch of several dims, a
+    matrix instruction that of its C.
     """
     counts = [d.threads for d in schedule.dims]
     places: Sequence[Index]
@@ -295,7 +307,7 @@ def _thread_coordinates(
         places = thread_places(schedule.atomic, as_index(warp.lane), [as_index(w) for w in warp.warps])
     elif schedule.warp:
         size = layout.target.warp_size
-        inside = _inside(rest % size, schedule.warp, schedule.zigzag)
+        inside = _lane_in_patch(rest % size, schedule.warp, schedule.zigzag)
         across = delinearise(rest // size, [c // w for c, w in zip(counts, schedule.warp, strict=True)])
         places = [a * w + i for a, w, i in zip(across, schedule.warp, inside, strict=True)]
     else:
@@ -309,7 +321,7 @@ def _thread_coordinates(
     return found
 
 
-def _inside(lane: Index, warp: Sequence[int], zigzag: bool) -> tuple[Index, ...]:
+def _lane_in_patch(lane: Index, warp: Sequence[int], zigzag: bool) -> tuple[Index, ...]:
     """Return a lane's place in its warp's patch: row by row, or alternating between two neighbouring rows."""
     wide = [d for d, lanes in enumerate(warp) if lanes > 1]
     if not zigzag or len(wide) != 2 or warp[wide[0]] % 2:
@@ -321,17 +333,18 @@ def _inside(lane: Index, warp: Sequence[int], zigzag: bool) -> tuple[Index, ...]
     return tuple(places)
 
 
-# ---- what segments pass on
+# ---- tensors passed between segments
 
 
 def writer_of(group: FusedGroup, tensor: str) -> Segment:
-    """Return the segment that leaves a tensor."""
+    """Return the segment that writes a tensor."""
     return next(s for s in group.segments if any(o.tensor == tensor for o in s.outputs))
 
 
 def axis_places(segment: Segment, tensor: str) -> tuple[int | None, ...]:
-    """Return for each dim of a tensor that a segment leaves the position of its parallel axis; None of rows and, beside
-    rows, of dims of one element.
+    """Return the parallel axis' position for each dim of an output.
+
+    None stands for dims of rows and, beside rows, for dims of one element.
     """
     (output,) = (o for o in segment.outputs if o.tensor == tensor)
     if not output.extra and len(output.write) == len(segment.axes):
@@ -341,21 +354,25 @@ def axis_places(segment: Segment, tensor: str) -> tuple[int | None, ...]:
 
 
 def row_dim(segment: Segment, tensor: str) -> int | None:
-    """Return the dim of a tensor that the row of an output runs along, None where there is none."""
+    """Return the dim that an output's row runs along, or None."""
     (output,) = (o for o in segment.outputs if o.tensor == tensor)
     rows = {as_index(v) for v in output.extra}
     return next((d for d, index in enumerate(output.write) if index in rows), None)
 
 
 def in_place(group: FusedGroup) -> dict[str, str]:
-    """Map tensors that segments leave in the place of others to these."""
+    """Map tensors that replace others in shared memory to these."""
     types = tuple(group.tensors[t].dtype for t in group.shared)
-    return {new: old for s in group.segments for new, old in _replaced(s, group.shared, types)}
+    return {new: old for s in group.segments for new, old in _replaced_tensors(s, group.shared, types)}
 
 
 @lru_cache(maxsize=4096)
-def _replaced(segment: Segment, shared: tuple[str, ...], types: tuple[DType, ...]) -> tuple[tuple[str, str], ...]:
-    """Return which tensors a segment leaves in the place of which it reads; `types` are those of all `shared` ones."""
+def _replaced_tensors(
+    segment: Segment, shared: tuple[str, ...], types: tuple[DType, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Map tensors of a segment that replace a tensor that it reads; `types` are the element types of all `shared`
+    tensors.
+    """
     kind = dict(zip(shared, types, strict=True))
     found: dict[str, str] = {}
     for output in (o for o in segment.outputs if o.tensor in kind and o.extra):
@@ -368,12 +385,18 @@ def _replaced(segment: Segment, shared: tuple[str, ...], types: tuple[DType, ...
 
 
 def holds_rows(group: FusedGroup, tensor: str) -> bool:
-    """Whether lanes read or write rows of a shared tensor that a later product reads."""
+    """Return whether reduction threads read or write rows of a tensor.
+
+    The tensor is shared, and a later contraction reads it.
+    """
     return row_dim(writer_of(group, tensor), tensor) is not None or tensor in in_place(group).values()
 
 
 def in_rows(group: FusedGroup, tensor: str) -> bool:
-    """Whether a shared tensor lies in rows that threads walk along: lanes, or those that add up along its last dim."""
+    """Return whether threads iterate over rows of a shared tensor.
+
+    They are reduction threads, or threads that sum along its last dim.
+    """
     found = (
         read.indices[-1] in map(as_index, reduction.reduce)
         for segment in group.segments
@@ -385,15 +408,20 @@ def in_rows(group: FusedGroup, tensor: str) -> bool:
 
 
 def row_pitch(extent: Any, size: int) -> Any:
-    """Return how many elements of `size` bytes rows lie apart; extents may be numbers or arrays of them."""
+    """Return the elements of `size` bytes between the starts of rows.
+
+    Extents may be numbers or arrays of them.
+    """
     together = WIDEST_BYTES // size
     vectors = -(-extent // together)
     return (vectors + (vectors + 1) % 2) * together
 
 
 def filled(group: FusedGroup, tensor: str) -> tuple[tuple[int, ...], float] | None:
-    """Return along which dims later segments read beyond the ends of a tensor that one leaves, and what they find
-    there: it is left there, once, so that no read looks where it is. None where none does, or some ask for more.
+    """Return the padded dims of a shared tensor, and the fill value.
+
+    Later segments read beyond the ends of these dims. The writer stores the fill value there once, so that reads need
+    no guard. None where there is no such read, or where guards or fill values differ.
     """
     if holds_rows(group, tensor):
         return None
@@ -409,11 +437,11 @@ def filled(group: FusedGroup, tensor: str) -> tuple[tuple[int, ...], float] | No
 
 
 def passed_pitches(group: FusedGroup, tensor: str, extents: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-    """Return how many elements lie between neighbours along each dim of a box that a segment leaves, and how many the
-    box takes; extents may be numbers or arrays of them.
+    """Return the strides of a shared tensor's box, and its size.
 
-    Rows that threads walk along, and planes of boxes of three dims or more, are odd multiples of 16 bytes: lanes that
-    read several of them side by side, as a depthwise convolution does, find them in different banks.
+    Both count elements; extents may be numbers or arrays of them. Rows that threads iterate over, and planes of boxes
+    of three dims or more, are odd multiples of 16 bytes: lanes that read several of them side by side, as in a
+    depthwise convolution, hit different banks.
     """
     size, shape = group.tensors[tensor].dtype.size, group.tensors[tensor].shape
     several = [d for d, extent in enumerate(shape) if extent > 1]
@@ -428,6 +456,9 @@ def passed_pitches(group: FusedGroup, tensor: str, extents: Sequence[Any]) -> tu
 
 
 def extents_of(segment: Segment, tensor: str, blocks: Sequence[Any], row: Any) -> list[Any]:
-    """Return how many elements of each dim of a tensor a block leaves: its `blocks` of the axes, `row` of a row."""
+    """Return a block's elements along each dim of an output.
+
+    `blocks` are its elements of the axes, `row` those of a row.
+    """
     along = row_dim(segment, tensor)
     return [row if d == along else 1 if n is None else blocks[n] for d, n in enumerate(axis_places(segment, tensor))]

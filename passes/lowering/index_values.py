@@ -1,6 +1,4 @@
-"""From index expressions to data-flow nodes: reads become loads at flat addresses, with the guards that keep them in
-range.
-"""
+"""Data-flow nodes of index expressions: loads at flat addresses, with guards."""
 
 from __future__ import annotations
 
@@ -43,13 +41,12 @@ from .staging import AxisBinding, Box
 
 @frozen
 class Context:
-    """What an expression is evaluated against: where axes are, what is staged, held in registers or shared between
-    segments.
+    """Environment of an expression's evaluation.
 
-    `staged` maps an operand to the load from its tile, `held` a reduction's name to its register, `boxes`, `pitches`
-    and `names` describe tensors that live in shared memory; of those in `whole` everything in the box was written, be
-    it behind the end of the tensor, and of those in `filled` what reads find there. `extra` are guards that every load
-    is subject to besides.
+    `binding` gives the places of axes. `staged` maps an operand to the load from its tile, `held` a reduction's name to
+    its register, `boxes`, `pitches` and `names` describe tensors that live in shared memory. Tensors in `whole` have
+    defined values in all of the box, also beyond the end of the tensor; those in `filled` have the fill value of their
+    reads there. `extra` are guards of every load.
     """
 
     group: FusedGroup
@@ -66,7 +63,10 @@ class Context:
 
 
 def value_of(expr: Expr, context: Context) -> Value:
-    """Return the data-flow node of an expression; axes are replaced by their places, staged operands by their loads."""
+    """Return the data-flow node of an expression.
+
+    Axes are replaced by their places, staged operands by their loads.
+    """
     if expr in context.staged:
         return context.staged[expr]
     if isinstance(expr, Call):
@@ -99,9 +99,7 @@ def _leaf(expr: Expr, context: Context) -> Value:
 
 
 def _existing(indices: Iterable[Index], context: Context) -> tuple[Guard, ...]:
-    """Return the conditions under which the elements that indices look up are in a tensor: behind the end of a tile
-    there are none.
-    """
+    """Return the guards under which looked-up elements are in a tensor: beyond the end of a tile there are none."""
     used = {v for index in indices for v in context.binding.depends(index)}
     return (*(g for v, g in context.binding.valid.items() if v in used), *context.extra)
 
@@ -137,19 +135,25 @@ def _load(read: Read, context: Context) -> Value:
 
 
 def strides_of(tensor: str, context: Context) -> tuple[int, ...]:
-    """Return a global tensor's strides in elements: its storage's, or dense ones."""
+    """Return a global tensor's strides in elements.
+
+    They are its storage's, or dense ones.
+    """
     storage = context.storages.get(tensor)
     return storage.strides if storage is not None else context.group.tensors[tensor].strides
 
 
 def resolve(index: Index, context: Context) -> Index:
-    """Turn the coordinates of indirect reads into flat addresses, so that an `Indirect` primary has one index."""
+    """Flatten the coordinates of indirect reads.
 
-    def flattened(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+    An `Indirect` primary then has one index, a flat address.
+    """
+
+    def flatten(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         return (
             primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))
             if isinstance(primary, Indirect)
             else None
         )
 
-    return map_primaries(index, flattened) if indirects(index) else index
+    return map_primaries(index, flatten) if indirects(index) else index

@@ -1,12 +1,11 @@
-"""Where warps divide the depth of products among them: their sums meet in shared memory, and all threads of the block
-go on with a part of the results each.
+"""Warp split-K: warps sum disjoint K slices, then combine them.
 
     warp 0: rows 0-15, steps 0, 2, ..   ->  sums  \\
                                                     shared memory  ->  warp 0: rows 0-7, warp 1: rows 8-15
     warp 1: rows 0-15, steps 1, 3, ..   ->  sums  /
 
-Threads that held a tile of results between them hold as many smaller ones: first the dim is divided along which
-results do not lie in memory, so that neighbours stay together. The functions of sizes take numbers, or arrays of them.
+The threads of a tile of results then hold smaller tiles: the dim that is not contiguous in memory is divided first, so
+that neighbours stay together. The functions of sizes take numbers, or arrays of them.
 """
 
 from __future__ import annotations
@@ -38,50 +37,61 @@ from ...ir import (
 from .frames import Frame, divide, taking_part
 from .segment_state import SegmentState
 
-#: A number, or an array of numbers with one entry per point.
+#: A number, or an array with one entry per candidate schedule.
 _Size: TypeAlias = Any
-#: Rows of sums lie so many words behind a multiple of 16, which lanes then store without conflicts: two neighbours each
+#: The pitch of a row of sums in words, modulo 16, for stores without bank conflicts: lanes store two neighbours each
 #: along columns, or one of each column.
-_BEHIND, _BEHIND_TURNED = 8, 4
+_PITCH_OFFSET, _PITCH_OFFSET_TRANSPOSED = 8, 4
 
 
 def warp_sums(reduction: Reduction, schedule: SegmentSchedule) -> str:
-    """Return the name of the registers for a thread's sums: the reduction's own, or those of its part of the depth."""
+    """Return the register name of a thread's sums.
+
+    It is the reduction's own, or that of its part of the depth.
+    """
     return f"{reduction.name}.warp" if schedule.atomic and schedule.lanes > 1 else reduction.name
 
 
 def written_side(segment: Segment, dims: Sequence[Sequence[Var]], rows: int, columns: int) -> int:
-    """Return along which of the two dims of an atom's results a segment writes them in memory."""
+    """Return the side that is contiguous in the written output.
+
+    It is `rows` or `columns`, the tile dims of the instruction's results.
+    """
     written = [variables(o.write[-1]) for o in segment.outputs if o.write]
     return rows if any(dims[rows][-1] in found for found in written) else columns
 
 
 def joined_places(fast: _Size, slow: _Size, rows: bool, lanes: _Size) -> _Size:
-    """Return how many sums lie in shared memory for a block of results, of which `fast` are neighbours, along an atom's
-    `rows` or its columns.
+    """Return the shared-memory elements of a block's partial sums.
+
+    `fast` elements are neighbours, along the instruction's `rows` or its columns.
     """
     return lanes * slow * _pitch(fast, rows)
 
 
 def _pitch(fast: _Size, rows: bool) -> _Size:
-    return fast + ((_BEHIND_TURNED if rows else _BEHIND) - fast) % 16
+    return fast + ((_PITCH_OFFSET_TRANSPOSED if rows else _PITCH_OFFSET) - fast) % 16
 
 
 def joined_shares(fast: _Size, slow: _Size, lanes: _Size) -> tuple[_Size, _Size]:
-    """Return into how many parts a thread's tile of results is divided along either dim where so many warps have sums
-    for it.
+    """Return the divisors of a thread's tile of results.
+
+    They apply to the fast and the slow dim, where `lanes` warps have sums for the tile.
     """
-    apart = np.gcd(slow, lanes)
-    return np.gcd(fast, lanes // apart), apart
+    slow_share = np.gcd(slow, lanes)
+    return np.gcd(fast, lanes // slow_share), slow_share
 
 
 def joined_vector(fast: _Size, widest: int) -> _Size:
-    """Return how many neighbours a thread stores at once, of so many that it has."""
+    """Return the width of a thread's stores of neighbouring results."""
     return np.gcd(fast, widest)
 
 
 def join_warps(state: SegmentState, reduction: Reduction) -> None:
-    """Emit the exchange of sums, and go on with a frame in which all threads of the block share the results."""
+    """Emit the exchange of sums between warps.
+
+    The frame that follows shares the results among all threads of the block.
+    """
     frame, dtype = state.frame, state.group.tensors[reduction.name].dtype
     loop, dims = frame.schedule.atomic, frame.schedule.dims
     assert loop is not None, "warps divide the depth of atoms"
@@ -94,28 +104,28 @@ def join_warps(state: SegmentState, reduction: Reduction) -> None:
     state.layout.buffers[buffer.name] = buffer
     at = tuple(as_index(u) for u in frame.tiles)
 
-    def place(part: Var) -> Index:
+    def partial_index(part: Var) -> Index:
         return as_index(part) * (size // lanes) + at[slow] * pitch + at[fast]
 
     sums = Held(warp_sums(reduction, frame.schedule), at, dtype)
-    store = Store("shared", buffer.name, place(frame.lane), sums, dtype, ())
+    store = Store("shared", buffer.name, partial_index(frame.lane), sums, dtype, ())
     state.items += [state.phase("compute", "parts", (store,), (), state.shares), Barrier()]
-    state.frame = _joined(state, fast, slow)
+    state.frame = _joint_frame(state, fast, slow)
     state.shares = {s.var: s for s in state.frame.shares}
     part = Var(f"{frame.prefix}p", lanes)
-    load = Load("shared", buffer.name, place(part), dtype)
+    load = Load("shared", buffer.name, partial_index(part), dtype)
     roots = (state.initialise(reduction), Accumulate(reduction.name, at, reduction.combine, load, (part,), dtype))
     state.items.append(state.phase("compute", "joined", roots, (part,), state.shares))
 
 
-def _joined(state: SegmentState, fast: int, slow: int) -> Frame:
+def _joint_frame(state: SegmentState, fast: int, slow: int) -> Frame:
     """Return the frame in which all threads share the results, those along the `fast` dim next to each other."""
     frame, layout = state.frame, state.layout
     dims = list(frame.schedule.dims)
     widest = state.target.vector_bytes // min(state.group.tensors[o.tensor].dtype.size for o in frame.segment.outputs)
     parts = joined_shares(dims[fast].thread, dims[slow].thread, frame.schedule.lanes)
     for d, share in zip((fast, slow), map(int, parts), strict=True):
-        dims[d] = _smaller(dims[d], share, widest if d == fast else 1)
+        dims[d] = _divide_dim(dims[d], share, widest if d == fast else 1)
     counts = dims[slow].threads, dims[fast].threads
     threads = [Var(f"{frame.prefix}g{d}", dim.threads) for d, dim in enumerate(dims)]
     places = delinearise(as_index(layout.thread) % (counts[0] * counts[1]), counts)
@@ -133,6 +143,6 @@ def _joined(state: SegmentState, fast: int, slow: int) -> Frame:
     )
 
 
-def _smaller(dim: TileDim, share: int, widest: int) -> TileDim:
+def _divide_dim(dim: TileDim, share: int, widest: int) -> TileDim:
     thread = dim.thread // share
     return evolve(dim, thread=thread, vector=int(joined_vector(thread, widest)))

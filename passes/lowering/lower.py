@@ -1,8 +1,8 @@
-"""Lowering: a fused group and a schedule become kernel IR, phases over the block's box (DeepCuts sections 5.1 and 5.2).
+"""Lower a fused group and a schedule to kernel IR.
 
-Each segment contributes, per reduction, a loop of *fetch* and *compute* phases, and an *exit* phase with the epilogue
-and the stores. Segments are concatenated with a barrier between them (shared-memory-level fusion); within a segment
-values stay in registers.
+A kernel is a sequence of phases over the block's box (DeepCuts sections 5.1 and 5.2). Each segment contributes, per
+reduction, a loop of *fetch* and *compute* phases, and an *exit* phase with the epilogue and the stores. Segments are
+concatenated with a barrier between them (shared-memory-level fusion); within a segment values stay in registers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .turns import lower_turns
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
-    """Return the kernel IR of a group under a schedule, block level.
+    """Return the block-level kernel IR of a group under a schedule.
 
     Raises `PassError` where a tensor shared between segments is not read by an affine box.
     """
@@ -43,7 +43,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     states = [SegmentState(layout, frame, storages, target, aligned) for frame in layout.frames]
     if layout.part is None:
-        items = _one_after_another(states)
+        items = _concatenate_segments(states)
     else:
         items = (lower_stream if len(states) > 2 else lower_turns)(layout, states, _lower_segment)
     return Kernel(
@@ -62,9 +62,9 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     )
 
 
-def _one_after_another(states: Sequence[SegmentState]) -> list[Item]:
-    """Return the items of segments, with a barrier between them. While lanes work on rows, the first chunks of the
-    segment behind are on their way.
+def _concatenate_segments(states: Sequence[SegmentState]) -> list[Item]:
+    """Return the items of segments, with a barrier between them. While reduction threads work on rows, the first copies
+    of the next segment's K loop are in flight.
     """
     for state in states:
         _lower_segment(state)
@@ -81,21 +81,23 @@ def _one_after_another(states: Sequence[SegmentState]) -> list[Item]:
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:
-    """Bytes that a tensor's first element is aligned to: buffers are to 16 bytes, a view's offset may not be."""
+    """Return the bytes that a tensor's first element is aligned to: 16 for buffers, fewer where a view's offset breaks
+    it.
+    """
     offset = storages[tensor].offset * group.tensors[tensor].dtype.size if tensor in storages else 0
     return gcd(offset, WIDEST_BYTES)
 
 
 def _lower_segment(state: SegmentState) -> None:
-    """Emit the reductions in order, then the outputs. A row that fits one trip joins one phase, so that its loads are
-    shared.
+    """Emit the reductions in order, then the outputs. A row that one trip covers joins one phase, which shares its
+    loads.
     """
     state.shares = {s.var: s for s in state.frame.shares}
     if state.frame.schedule.meets:
         state.layout.buffers[BINS] = bins_of(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_meeting(state)
         return
-    for number, shared in _loops(state.frame):
+    for number, shared in _group_reductions(state.frame):
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
             for reduction in shared:
@@ -112,7 +114,7 @@ def _lower_segment(state: SegmentState) -> None:
     state.flush("exit")
 
 
-def _loops(frame: Frame) -> list[tuple[int, list[Reduction]]]:
+def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
     """Return the reductions that each loop serves, with the position of the first."""
     found: list[tuple[int, list[Reduction]]] = []
     schedules = frame.schedule.reductions
@@ -125,8 +127,8 @@ def _loops(frame: Frame) -> list[tuple[int, list[Reduction]]]:
 
 
 def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
-    """Whether lanes hold a row in one trip. Where some threads take no part they must still meet the others when lanes
-    are combined.
+    """Return whether reduction threads hold a row in one trip. Idle threads rule it out: they still reach the barrier
+    of the combination.
     """
     return (
         not schedule.staging

@@ -1,15 +1,15 @@
-"""Parts of rows that a mask leaves nothing of: the loop over parts ends in front of them.
+"""Mask-block skipping: the loop over row blocks ends at the mask bound.
 
     z[i, j] = s[i, j] if j - i <= offset else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
       ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + offset
 
-Where scores are -inf, the greatest of a row stays what it is, and the exponentials are 0, of rows of nothing as well
-(`streams.py`). But results are sums of products, and 0 times a number that is none is none. So what the other factors
-are is looked at behind the loop, without scores: each column of results gets the sum of 0 times its elements of the
-parts that were left out, the same for all rows of a block, which is 0 but for infinities and NaN.
+Where scores are -inf, the maximum of a row does not change, and the exponentials are 0, also for fully masked rows
+(`streams.py`). But results are sums of products, and 0 times an infinity or NaN is NaN. So a loop after the main one
+checks the other factors, without scores: each column of results gets the sum of 0 times its elements of the skipped
+parts, the same for all rows of a block, which is 0 but for infinities and NaN.
 
-The bound is an index of the block's place alone, the same for all its threads, and blocks that have most to do begin
-first. What ends rows is found in `edges.py`.
+The bound is an index of the block number alone, the same for all its threads, and blocks with most work begin first.
+`edges.py` finds mask bounds.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ from .reductions import accumulate
 from .ring import left_out
 from .segment_state import SegmentState
 
-#: Elements of what is left out that a thread looks at in one turn, at most.
-LOOKED_AT = 16
+#: Most elements of skipped parts that a thread checks in one iteration.
+MAX_CHECKED_ELEMENTS = 16
 
 
 def end_of_parts(layout: BlockLayout, last: SegmentState) -> Var | None:
-    """Return the definition before which the loop over parts ends, None where every block takes all of them."""
+    """Return the variable that bounds the loop over parts.
+
+    None where every block takes all of them.
+    """
     edge, part = edge_of(layout.group), layout.part
     dims = last.frame.schedule.dims
     place = next((d for d, dim in enumerate(dims) if edge and dim.axes == (edge.row,)), None)
@@ -78,16 +81,14 @@ def end_of_parts(layout: BlockLayout, last: SegmentState) -> Var | None:
 
 
 def if_taken(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:
-    """Return copies of a part, left out where the part is."""
+    """Return the copies of a part, guarded by the loop's end."""
     if until is None:
         return [*items]
     return [left_out(i, as_index(until) - at - 1, until.extent) if isinstance(i, Phase) else i for i in items]
 
 
 def _longest_first(layout: BlockLayout, place: int) -> None:
-    """Number blocks so that those whose rows begin last come first: an SM that has done one then finds a short one.
-    `place` is the dim of rows.
-    """
+    """Number blocks so that those with the longest rows start first, for balance. `place` is the dim of rows."""
     counts = [d.blocks for d in layout.schedule.segments[-1].dims]
     names = [Var(f"b{d}", count) for d, count in enumerate(counts)]
     inner, rows, counts[place] = layout.schedule.blocks // counts[place], counts[place], 1
@@ -97,7 +98,10 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
 
 
 def left_out_terms(state: SegmentState, until: Var) -> list[Item]:
-    """Return what adds to the sums of the last segment 0 times what the parts that are left out hold."""
+    """Return the items that add 0 times the skipped parts.
+
+    They add to the sums of the last segment.
+    """
     found: list[Item] = []
     for number, reduction in enumerate(state.frame.segment.reductions):
         found += _Terms(state, until, number, reduction).items()
@@ -106,8 +110,8 @@ def left_out_terms(state: SegmentState, until: Var) -> list[Item]:
 
 @frozen
 class _Terms:
-    """What is left out of one reduction: its threads that have the same columns divide the keys, and add up in shared
-    memory what they found, where scores lay.
+    """The skipped part of one reduction: threads with the same columns divide the keys, and add their results in the
+    shared memory of the scores.
     """
 
     state: SegmentState
@@ -116,13 +120,13 @@ class _Terms:
     reduction: Reduction
 
     def items(self) -> list[Item]:
-        """Return what a thread does."""
+        """Return the items of a thread."""
         state, frame = self.state, self.state.frame
         name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
-        used, length = self._used(), state.layout.part_length
+        used, length = self._used_dims(), state.layout.part_length
         threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
         together = prod(threads) if self._fits(prod(threads)) else 1
-        each = gcd(length // together, LOOKED_AT)
+        each = gcd(length // together, MAX_CHECKED_ELEMENTS)
         prefix = f"{frame.prefix}n{self.number}"
         (dim,) = frame.schedule.reductions[self.number].dims
         dim = evolve(dim, chunk=together * each)
@@ -139,21 +143,23 @@ class _Terms:
         looked = state.phase(
             "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
         )
-        behind = Guard(as_index(turn) - as_index(self.until) * (length // dim.chunk), 0, dim.trips)
+        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.chunk), 0, dim.trips)
         found: list[Item] = [
             state.phase("compute", f"nothing{self.number}", [begin], (), shares),
-            Loop(turn, (evolve(looked, when=(*looked.when, behind)),)),
+            Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),
         ]
         if together > 1:
-            found += self._exchanged(begin, tiles, lane, together)
+            found += self._exchange(begin, tiles, lane, together)
         every, held = tuple(map(as_index, frame.tiles)), Held(name, tiles, dtype)
         added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
         return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
 
-    def _exchanged(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
-        """Return what adds up what threads found that have the same columns."""
+    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+        """Return the items that add the results of threads with the same columns."""
         state, buffer = self.state, self._buffer()
-        sizes = tuple(d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used(), strict=True))
+        sizes = tuple(
+            d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used_dims(), strict=True)
+        )
         column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
         other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
         kept = Store("shared", buffer.name, lane * columns + column, Held(begin.name, tiles, begin.dtype), begin.dtype)
@@ -167,27 +173,26 @@ class _Terms:
         ]
 
     def _fits(self, together: int) -> bool:
-        """Whether so many threads may divide the keys of a part, and what they find has room where scores lay."""
-        sizes = (d.block for d, use in zip(self.state.frame.schedule.dims, self._used(), strict=True) if use)
+        """Return whether so many threads may divide the keys of a part, and their results fit in the scores' buffer."""
+        sizes = (d.block for d, use in zip(self.state.frame.schedule.dims, self._used_dims(), strict=True) if use)
         buffer, dtype = self._buffer(), self.state.group.tensors[self.reduction.name].dtype
         whole = self.state.layout.part_length % together == 0
         return whole and buffer.dtype is dtype and together * prod(sizes) <= buffer.elements
 
     def _buffer(self) -> SharedBuffer:
-        """Return where scores lie."""
         scores = self.state.group.segments[1].reductions[0].body
         assert isinstance(scores, Read), "what has an edge"
         return self.state.layout.buffers[scores.tensor]
 
     def _body(self) -> Expr:
-        """Return 0 times what weights are multiplied with."""
+        """Return 0 times the factors besides the weights."""
         body: Expr = Const(0.0, self.state.group.tensors[self.reduction.name].dtype)
         for part in factors(self.reduction.body):
             if not (isinstance(part, Read) and part.tensor in self.state.group.shared):
                 body = call("mul", body, part)
         return body
 
-    def _used(self) -> tuple[bool, ...]:
-        """Return along which dims what weights are multiplied with differs."""
+    def _used_dims(self) -> tuple[bool, ...]:
+        """Return, per dim, whether the factors besides the weights depend on it."""
         found = expr_variables(self._body())
         return tuple(bool(found.intersection(dim.axes)) for dim in self.state.frame.schedule.dims)

@@ -1,12 +1,12 @@
-"""Values that meet in shared memory before they are combined in memory.
+"""Privatised scatter: values combine in shared memory, then in global memory.
 
-Where data names the elements at which values arrive, atomic operations combine them. A block that takes many values
-combines them in shared memory first, where that takes a few clocks, and what it has of each element in memory then.
+Where data determines the elements that values are added to, atomic operations combine them. A block with many values
+combines them in shared memory first, which takes a few clocks each, and then combines each element in global memory.
 
     y[m, at[j]] += x[m, j]   ->   bins[:] = 0;  bins[at[j]] += x[m, j] for each tile of j;  y[m, v] += bins[v]
 
-A block holds every element that its values may arrive at: its own tile along axes that name an element by themselves
-(m), all of the other dims of the tensor.
+A block holds every element that its values may belong to: its own tile along axes that equal an index (m), all of the
+other dims of the tensor.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .index_values import resolve, strides_of, value_of
 from .segment_state import SegmentState
 from .staging import bind_dims
 
-#: Name of the shared buffer in which values meet.
+#: Name of the shared buffer of bins.
 BINS = "bins"
 
 
 @frozen
 class Meeting:
-    """The elements of a tensor at which the values of a block may arrive.
+    """The elements of a tensor that a block's values may belong to.
 
-    `parts` are the runs of its dims in order, each a tile dim (by position) or a dim of the tensor of which a block
-    holds everything.
+    `parts` are the runs of its dims in order, each a tile dim (by position) or a dim of the tensor that a block holds
+    entirely.
     """
 
     tensor: str
@@ -62,22 +62,25 @@ class Meeting:
     parts: tuple[tuple[str, int], ...]
 
     def extents(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Return the elements along each part, for the block's elements along each tile dim."""
+        """Return the elements along each part.
+
+        `blocks` are the block's elements along each tile dim.
+        """
         return tuple(blocks[n] if kind == "tile" else self.shape[n] for kind, n in self.parts)
 
 
 def may_meet(segment: Segment) -> bool:
-    """Whether a segment does nothing but combine values in memory."""
+    """Return whether a segment only combines values in memory."""
     return not segment.reductions and len(segment.outputs) == 1 and segment.outputs[0].into is not None
 
 
 def own_axes(segment: Segment, group: FusedGroup) -> frozenset[Var]:
-    """Return the axes of a segment that name an element of what it combines in memory by themselves."""
+    """Return the axes that equal an index of the scattered output."""
     return frozenset(_own_dims(segment, group).values())
 
 
 def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
-    """Return the dims of a tensor that an axis names by itself, whatever else depends on it, each with its axis."""
+    """Return the dims of a tensor whose index is an axis alone, each with that axis."""
     (output,) = segment.outputs
     shape = group.tensors[output.tensor].shape
     found: dict[Var, int] = {}
@@ -89,8 +92,9 @@ def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
 
 
 def meeting_of(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> Meeting:
-    """Return what meets in a segment whose tile dims hold these axes, each either such as name an element by themselves
-    or others.
+    """Return the bins of a segment with the given tile dims.
+
+    The axes of each dim all equal an index of the output, or none does.
     """
     (output,) = segment.outputs
     shape = group.tensors[output.tensor].shape
@@ -101,32 +105,35 @@ def meeting_of(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]
 
 
 def bins_of(segment: Segment, group: FusedGroup, dims: Sequence[TileDim]) -> SharedBuffer:
-    """Return the buffer in which the values of a block meet."""
+    """Return the buffer of a block's bins."""
     meeting = meeting_of(segment, group, [d.axes for d in dims])
     return SharedBuffer(BINS, group.tensors[meeting.tensor].dtype, prod(meeting.extents([d.block for d in dims])))
 
 
 def emit_meeting(state: SegmentState) -> None:
-    """Emit the phases of a segment whose values meet: bins become the identity, tiles are taken in turns, and what the
-    bins hold is combined in memory.
+    """Emit the phases of a privatised scatter.
+
+    Bins are initialised to the identity, tiles are combined one by one, and the bins are combined in global memory.
     """
     bins, frame = state.layout.buffers[BINS], state.frame
     meeting = meeting_of(frame.segment, state.group, [d.axes for d in frame.schedule.dims])
     identity = Literal(COMBINERS[meeting.into].identity(bins.dtype), bins.dtype)
-    place, guards, step = _walk(state, bins)
+    place, guards, step = _bin_of_thread(state, bins)
     clear = Store("shared", BINS, place, identity, bins.dtype, guards)
     state.items += [_loop(step, Phase("exit", f"{frame.prefix}clear", (clear,), ())), Barrier()]
-    turn, phase = _tiles(state, meeting)
+    turn, phase = _combine_tile(state, meeting)
     state.items += [_loop(turn, phase), Barrier()]
-    state.items.append(_loop(step, Phase("exit", f"{frame.prefix}leave", (_leave(state, meeting, place, guards),), ())))
+    state.items.append(
+        _loop(step, Phase("exit", f"{frame.prefix}leave", (_flush_bin(state, meeting, place, guards),), ()))
+    )
 
 
 def _loop(var: Var, phase: Phase) -> Item:
     return Loop(var, (phase,)) if var.extent > 1 else phase
 
 
-def _walk(state: SegmentState, bins: SharedBuffer) -> tuple[Index, tuple[Guard, ...], Var]:
-    """Return the bin of a thread at a step over all bins, where there is one, and the step."""
+def _bin_of_thread(state: SegmentState, bins: SharedBuffer) -> tuple[Index, tuple[Guard, ...], Var]:
+    """Return a thread's bin at a step over all bins, its guard, and the step."""
     threads = state.layout.schedule.threads
     step = Var(f"{state.frame.prefix}z", -(-bins.elements // threads))
     place = as_index(step) * threads + as_index(state.layout.thread)
@@ -134,8 +141,8 @@ def _walk(state: SegmentState, bins: SharedBuffer) -> tuple[Index, tuple[Guard, 
     return place, () if guard.always else (guard,), step
 
 
-def _tiles(state: SegmentState, meeting: Meeting) -> tuple[Var, Phase]:
-    """Return the turns over a block's tiles, and the phase that combines the values of one in their bins."""
+def _combine_tile(state: SegmentState, meeting: Meeting) -> tuple[Var, Phase]:
+    """Return the variable of a block's tiles, and the phase that combines the values of one in their bins."""
     frame = state.frame
     turns = next((n for n, dim in enumerate(frame.schedule.dims) if dim.turns > 1), 0)
     turn = Var(f"{frame.prefix}turn", frame.schedule.dims[turns].turns)
@@ -156,8 +163,8 @@ def _tiles(state: SegmentState, meeting: Meeting) -> tuple[Var, Phase]:
     return turn, state.phase("exit", "meet", (store,), (), {s.var: s for s in frame.shares})
 
 
-def _leave(state: SegmentState, meeting: Meeting, place: Index, guards: tuple[Guard, ...]) -> Store:
-    """Return the store that combines a bin with its element of memory, where the tensor has one."""
+def _flush_bin(state: SegmentState, meeting: Meeting, place: Index, guards: tuple[Guard, ...]) -> Store:
+    """Return the store that combines a bin with its element of global memory, where the tensor has one."""
     frame, dims = state.frame, state.frame.schedule.dims
     digits = delinearise(place, meeting.extents([dim.block for dim in dims]))
     at = dict(zip(meeting.parts, digits, strict=True))

@@ -1,4 +1,4 @@
-"""What multiplies a chunk of a reduction by matrix atoms: one phase for all of it, or phases for each of its steps."""
+"""Matrix-instruction phases of a K block, as a whole or in steps."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from .tabulate import tabulate
 
 @frozen
 class Multiplication:
-    """The products of one chunk of a reduction.
+    """The products of one K block of a reduction.
 
-    `depth` is the chunk's own variable of the reduced dim, `chunk` numbers the chunks, `a` and `b` are the factors over
-    the block's variables, what registers keep of them.
+    `depth` is the block's own variable of the reduced dim, `chunk` numbers the K blocks, `a` and `b` are the factors
+    over the block's variables, as registers hold them.
     """
 
     state: SegmentState
@@ -57,7 +57,7 @@ class Multiplication:
 
     @property
     def steps(self) -> int:
-        """How many atoms of a warp lie behind one another in a chunk."""
+        """Steps of a warp along the depth of a K block."""
         return self.depth.extent // (MATRIX_ATOMS[self.schedule.atom].k * self.state.frame.schedule.lanes)
 
     @property
@@ -67,42 +67,45 @@ class Multiplication:
 
     @property
     def added_to(self) -> str:
-        """The registers that atoms add to: those of the warp's sums, or, where the math mode promotes partial sums, of
-        one chunk.
+        """Name of the accumulator registers.
+
+        They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
         """
         mode = MATH_MODES.get(self.reduction.math)
         return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums
 
     @property
     def sums(self) -> str:
-        """The registers of a warp's sums over all chunks."""
+        """Name of the registers of a warp's sums over all K blocks."""
         return warp_sums(self.reduction, self.state.frame.schedule)
 
     def whole(self) -> Phase:
-        """Return the phase that multiplies all of a chunk."""
+        """Return the phase that multiplies a whole K block."""
         loop = self._loop(None)
-        return self._phase("", [*self._before(), *self._products(self.a, self.b, loop), *self._behind()], loop)
+        return self._phase(
+            "", [*self._initialise_partial(), *self._products(self.a, self.b, loop), *self._promote_partial()], loop
+        )
 
     def step(self, number: int) -> Phase:
-        """Return the phase that multiplies the fragments that are kept of a step."""
+        """Return the phase that multiplies the fragments of one step."""
         loop = self._loop(number)
-        a, b = (self._kept(operand, number, value) for operand, value in (("a", self.a), ("b", self.b)))
+        a, b = (self._fragment_read(operand, number, value) for operand, value in (("a", self.a), ("b", self.b)))
         first, last = number == 0, number == self.steps - 1
-        before, behind = self._before() if first else [], self._behind() if last else []
-        return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *behind], loop)
+        before, closing = self._initialise_partial() if first else [], self._promote_partial() if last else []
+        return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *closing], loop)
 
     def keep(self, number: int, chunk: Index) -> Phase:
-        """Return the phase that loads the fragments of a step of some chunk into registers."""
+        """Return the phase that loads a step's fragments into registers."""
         loop = self._loop(number)
         roots: list[Root] = []
         for side, (operand, value) in enumerate((("a", self.a), ("b", self.b))):
-            kept = self._kept(operand, number, value)
+            kept = self._fragment_read(operand, number, value)
             moved = substitute_node(value, {self.chunk: chunk}, {})
             axes = loop.axes[side], loop.axes[side + 2]
             roots.append(Keep(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane))
         return self._phase(f"keep{number}", roots, loop)
 
-    def _kept(self, operand: str, number: int, value: Value) -> Held:
+    def _fragment_read(self, operand: str, number: int, value: Value) -> Held:
         frame = self.state.frame
         side = frame.tiles[self.schedule.rows if operand == "a" else self.schedule.columns]
         name = f"{self.reduction.name}.{operand}{number % FRAGMENT_SETS}"
@@ -121,12 +124,12 @@ class Multiplication:
     def _products(self, a: Value, b: Value, loop: AtomLoop) -> list[AtomAccumulate]:
         return products(self.reduction, self.schedule, self.added_to, self.at, (a, b), self.depth, loop, self._lane)
 
-    def _before(self) -> list[Root]:
+    def _initialise_partial(self) -> list[Root]:
         if self.added_to == self.sums:
             return []
         return [evolve(self.state.initialise(self.reduction), name=self.added_to)]
 
-    def _behind(self) -> list[Root]:
+    def _promote_partial(self) -> list[Root]:
         if self.added_to == self.sums:
             return []
         dtype = self._dtype
@@ -154,8 +157,10 @@ def multiplication(
     covered: Mapping[Expr, frozenset[Var]],
     prefix: str,
 ) -> Multiplication:
-    """Return what atoms multiply in each of the chunks that `chunk` numbers; `staged` and `covered` say what is read
-    from shared memory, and of which dims elements that are missing are 0 there.
+    """Return the matrix-instruction products of each K block.
+
+    `chunk` numbers the K blocks; `staged` are the operands that are read from shared memory, `covered` the dims of
+    which missing elements are 0 there.
 
     Raises `PassError` where the reduction is no sum of products of the schedule's rows and columns.
     """
@@ -180,7 +185,7 @@ def multiplication(
 def _present(
     value: Value, part: Expr, depth: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]
 ) -> Value:
-    """Return an operand that is 0 behind the ragged end of the depth: 0 times what lies there may be no number."""
+    """Return an operand that is 0 beyond the ragged end of the depth, where memory may hold NaN."""
     if depth not in binding.valid or (part in covered and depth in covered[part]):
         return value
     zero = Literal(0.0 if value.dtype.is_float else 0, value.dtype)

@@ -1,4 +1,4 @@
-"""An output's stores: with the phase that is being collected, or in a loop of their own over a long row."""
+"""Stores of outputs: in the collected phase, or in a loop."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from .rows import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding
 
-#: Accesses of a lane in one trip over a row that no reduction runs over.
+#: Accesses of a reduction thread in one trip over a row that no reduction runs over.
 ROW_STEPS = 8
 
 
 def emit_output(state: SegmentState, output: Output, name: str) -> None:
-    """Emit an output's store: with the phase being collected, or in a loop of its own over a long row."""
+    """Emit an output's store.
+
+    It joins the collected phase, or gets a loop of its own over a long row.
+    """
     frame = state.frame
     if not output.extra:
         lane = Guard(as_index(frame.lane), 0, 1)
@@ -55,8 +58,8 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
 
 
 def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
-    """Elements of a row per trip of an output loop: as the reduction over the same row has it, else at most `ROW_STEPS`
-    per lane.
+    """Return the elements of a row per trip of an output loop: those of the reduction over the same row, else at most
+    `ROW_STEPS` per reduction thread.
     """
     for reduction, schedule in zip(state.frame.segment.reductions, state.frame.schedule.reductions, strict=True):
         if reduction.reduce == extra and len(schedule.dims) == 1:
@@ -91,8 +94,10 @@ def _store(
 def passed_on(
     state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], value: Value
 ) -> Store:
-    """Return the store of what a later segment reads; behind the end of a row are zeros, which products add up, and
-    behind the ends of a box what reads find there.
+    """Return the store of a tensor that a later segment reads.
+
+    Beyond the end of a row it stores zeros, which products add up; beyond the ends of a box, the fill value of its
+    reads.
     """
     layout, tiles = state.layout, state.frame.tiles
     dtype = state.group.tensors[output.tensor].dtype
@@ -108,7 +113,7 @@ def passed_on(
     if beyond := filled(state.group, output.tensor):
         dims, fill = beyond
         shape = state.group.tensors[output.tensor].shape
-        # By places in the box: a tile may fill it beyond an axis of one element, whose index is always 0.
+        # By places in the box: a tile may extend beyond an axis of one element, whose index is always 0.
         ends = (Guard(places[d] + bases[d], 0, shape[d]) for d in dims)
         inside = tuple(guard for guard in ends if not guard.always)
         nothing = Literal(fill if dtype.is_float else int(fill), value.dtype)

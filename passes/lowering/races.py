@@ -1,17 +1,17 @@
-"""Whether the threads of a block-level kernel meet wherever they must: no race in shared memory, no meeting under a
-condition.
+"""Race and barrier checks of a block-level kernel's threads.
 
-Nothing runs. The items are walked in their order, loops turn by turn with the step as a number, so that slots of a ring
-are constants and every access of a phase is an interval of a buffer, over all threads. Between two barriers an interval
-that one phase writes must not meet what another one, or the next turn's, reads or writes. What an asynchronous phase
-copies arrives with the `Wait` for its group, for the thread that waits, and behind the next barrier for the others.
+Nothing runs. The items are walked in their order, loops iteration by iteration with the step as a number, so that slots
+of a shared-memory pipeline are constants and every access of a phase is an interval of a buffer, over all threads.
+Between two barriers an interval that one phase writes must not overlap an interval that another phase, or the next
+iteration, reads or writes. An asynchronous copy is complete at the `Wait` for its group, for the waiting thread, and
+after the next barrier for the others.
 
     fetch writes a[0..63]; compute reads a[0..63]
         ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
 
-Intervals are bounds, so what is told may be no race, but no race between phases is passed over. That the threads of one
-phase write different elements is up to its shares, which nobody looks at here: what is read where it is written, at
-one address that threads share in one way, is each thread's own.
+Intervals are bounds, so a report may be no race, but no race between phases is missed. The shares of a phase guarantee
+that its own threads write different elements; this is not checked here. Elements that are read and written at one
+address, over the same shares, belong to one thread each.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ from ...ir import (
     variables,
 )
 
-#: A loop of more than four times as many turns is walked at both ends; the stages of a ring divide the number.
+#: Most iterations walked at each end of a long loop, twice; the stages of a pipeline divide the number.
 TURNS = 24
 
 
 def check_barriers(kernel: Kernel) -> tuple[str, ...]:
-    """Return in words where a block-level kernel lacks a barrier or a wait, or combines lanes under a condition; loops
-    that may end early are walked for several ends.
+    """Return descriptions of missing barriers, missing waits and divergent combinations.
+
+    Loops that may end early are walked for several ends.
     """
     found: dict[str, None] = {}
     for ends in _ends(kernel):
@@ -64,7 +65,9 @@ def check_barriers(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
-    """Yield at what loops end that may end early: before their first turn, behind that or the one after it, or last."""
+    """Yield the ends of loops with early exits: before the first iteration, after it, after the second, or at the last
+    one.
+    """
     early = {loop.until: loop.var.extent for loop in loops(kernel.items) if loop.until is not None}
     for turns in (0, 1, 2, None) if early else (None,):
         yield {end: extent if turns is None else min(turns, extent) for end, extent in early.items()}
@@ -72,7 +75,7 @@ def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
 
 @frozen
 class _Access:
-    """Elements of a shared buffer that a phase reads or writes, where all guards hold."""
+    """Elements of a shared buffer that a phase reads or writes under some guards."""
 
     buffer: str
     address: Index
@@ -81,7 +84,7 @@ class _Access:
 
 @frozen
 class _Extent:
-    """An interval of elements of a shared buffer, and the phase that touches it."""
+    """Interval of elements of a shared buffer, and the phase that accesses it."""
 
     phase: str
     buffer: str
@@ -90,21 +93,21 @@ class _Extent:
     own: tuple[Index, frozenset[Share]] | None = None
 
     def meets(self, other: _Extent) -> bool:
-        """Whether the two have an element in common."""
+        """Return whether the two have an element in common."""
         return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
 
     @property
     def text(self) -> str:
-        """The interval as reasons write it."""
+        """The interval in the form of reports."""
         return f"{self.buffer}[{self.first}..{self.last}]"
 
 
 @define
 class _Walk:
-    """The state between two items: accesses since the last barrier, copies under way, what shared memory holds.
+    """State between two items: accesses since the last barrier, copies in flight, contents of shared memory.
 
-    `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the numbers of the
-    turns of the loops around.
+    `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
+    of the enclosing loops.
     """
 
     kernel: Kernel
@@ -118,18 +121,18 @@ class _Walk:
     found: dict[str, None] = field(factory=dict)
     known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
         factory=dict
-    )  # what phases load, store and combine, by their `id`
+    )  # accesses that phases load, store and combine, by their `id`
 
     @property
     def scratch(self) -> int:
-        """Bytes in which threads exchange what lanes combine."""
+        """Bytes of the buffer in which reduction threads exchange values."""
         return sum(b.elements * b.dtype.size for b in self.kernel.shared if b.name == "lanes")
 
     def items(self, items: Iterable[Item]) -> None:
         """Walk items in order."""
         for item in items:
             if isinstance(item, Loop):
-                for step in _turns(item.var.extent if item.until is None else self.steps[item.until]):
+                for step in _walked_steps(item.var.extent if item.until is None else self.steps[item.until]):
                     self.steps[item.var] = step
                     self.items(item.body)
                 self.steps.pop(item.var, None)
@@ -142,34 +145,34 @@ class _Walk:
                 while len(self.groups) > item.pending:
                     self.writes += self.groups.pop(0)
             if isinstance(item, Barrier) or self.kernel.threads == 1:
-                self._meet()
+                self._synchronise()
 
     def finish(self) -> None:
-        """Find copies that nobody waits for."""
+        """Report copies without a wait."""
         for span in self._copying():
-            self._find(f"phase {span.phase} copies {span.text}, and the kernel ends without a wait for it")
+            self._report(f"phase {span.phase} copies {span.text}, and the kernel ends without a wait for it")
 
-    def _meet(self) -> None:
-        """Let all threads see what was written."""
+    def _synchronise(self) -> None:
+        """Make all writes visible to all threads."""
         self.reads.clear()
         self.combined.clear()
         for span in self.writes:
-            self.filled[span.buffer] = _joined([*self.filled.get(span.buffer, ()), (span.first, span.last)])
+            self.filled[span.buffer] = _merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
         self.writes.clear()
 
     def _copying(self) -> list[_Extent]:
         return [*self.open, *(span for group in self.groups for span in group)]
 
-    def _find(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         self.found[reason] = None
 
     def _phase(self, phase: Phase) -> None:
         when = substitute_guards(phase.when, self.steps)
         if any(g.index.is_const for g in when):
-            return  # what is true of every thread at this step is gone, so it is false
+            return  # a guard that holds for every thread at this step is dropped, so this one is false
         self._collective(phase, when)
         if id(phase) not in self.known:
-            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _combined(phase)
+            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _atomic_updates(phase)
         reads, writes, combined = self.known[id(phase)]
         for span in self._spans(phase, reads):
             self._read(span)
@@ -181,60 +184,60 @@ class _Walk:
             self._combine(span)
 
     def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
-        """Check that all threads take part where lanes are combined, and that scratch has room for the last lanes, idle
-        ones included.
+        """Check that all threads take part in a combination, and that its scratch covers idle threads of the last
+        group.
         """
         for root in phase.roots:
             if not isinstance(root, LaneReduce):
                 continue
             if when:
-                self._find(
+                self._report(
                     f"phase {phase.name} combines lanes of {root.name} "
                     f"under the condition {' and '.join(g.text for g in when)}"
                 )
             places = -(-self.kernel.threads // root.lanes) * root.lanes
             if places * root.dtype.size > self.scratch:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
-                self._find(f"phase {phase.name} combines lanes of {root.name} in {room}")
+                self._report(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
     def _read(self, span: _Extent) -> None:
         written = (*self.writes, *self.combined)
         rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
         for rival in rivals:
-            self._find(f"phase {span.phase} reads {span.text} that {rival}")
+            self._report(f"phase {span.phase} reads {span.text} that {rival}")
         if not rivals:
-            self._filled(span)
+            self._check_initialised(span)
         self.reads.append(span)
 
-    def _filled(self, span: _Extent) -> None:
-        """Check that what is read was written before."""
+    def _check_initialised(self, span: _Extent) -> None:
+        """Check that all elements of a read are initialised."""
         if not any(low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())):
-            self._find(f"phase {span.phase} reads {span.text}, not all of which was written before")
+            self._report(f"phase {span.phase} reads {span.text} before all of it was written")
 
     def _write(self, span: _Extent) -> None:
-        for rival in self._rivals(span, (*self.writes, *self.combined)):
-            self._find(f"phase {span.phase} overwrites {span.text} that {rival}")
+        for rival in self._conflicts(span, (*self.writes, *self.combined)):
+            self._report(f"phase {span.phase} overwrites {span.text} that {rival}")
 
     def _combine(self, span: _Extent) -> None:
-        """Check what atomic operations change: one after another, in any order, but beside nothing else."""
-        rivals = [*self._rivals(span, self.writes)]
+        """Check atomic updates: they commute with each other, and conflict with everything else."""
+        rivals = [*self._conflicts(span, self.writes)]
         for rival in rivals:
-            self._find(f"phase {span.phase} combines values in {span.text} that {rival}")
+            self._report(f"phase {span.phase} combines values in {span.text} that {rival}")
         if not rivals:
-            self._filled(span)
+            self._check_initialised(span)
         self.combined.append(span)
 
-    def _rivals(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
-        """Yield what stands against changing some elements, besides what wrote them."""
+    def _conflicts(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
+        """Yield the accesses that conflict with changing some elements."""
         others = (r for r in self.reads if r.own is None or r.own != span.own)
         yield from (f"phase {r.phase} read since the last barrier" for r in others if span.meets(r))
         yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w))
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c))
 
     def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Extent]:
-        """Yield what accesses touch at this step; those that no thread makes are left out, those out of a buffer's
-        range are found.
+        """Yield the intervals that accesses touch at this step, without those that no thread makes; report those out of
+        range.
         """
         sizes = {b.name: b.elements for b in self.kernel.shared}
         for access in accesses:
@@ -246,19 +249,19 @@ class _Walk:
             shared = bool(shares) and {s.var for s in shares} == variables(address)
             span = _Extent(phase.name, access.buffer, *bounds, (address, shares) if shared else None)
             if span.first < 0 or span.last >= sizes.get(access.buffer, 0):
-                self._find(f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements")
+                self._report(
+                    f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements"
+                )
             yield span
 
     def _bounds(self, access: _Access) -> tuple[int, int] | None:
-        """Return the first and the last element that an access may touch;
-        None where its guards fail for all threads.
-        """
+        """Return the first and the last element that an access may touch; None where its guards fail in all threads."""
         address = substitute(access.address, self.steps)
         limits = ranges(substitute_guards(access.guards, self.steps))
         return None if limits is None else self._extent(confined(address, limits))
 
     def _extent(self, index: Index) -> tuple[int, int]:
-        """Return least and greatest value of an index; a table is looked up only where it is read."""
+        """Return least and greatest value of an index; only the entries of a table that are read count."""
         low = high = index.const
         for primary, factor in index.terms:
             ends = [factor * end for end in self._range(primary)]
@@ -274,28 +277,27 @@ class _Walk:
 
 
 def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:
-    """Return what a phase loads from shared memory, or stores to it."""
+    """Return the accesses of one kind that a phase makes to shared memory."""
     nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
     plain = (n for n in nodes if not (isinstance(n, Store) and n.into))
     return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in plain))
 
 
-def _combined(phase: Phase) -> list[_Access]:
-    """Return in what of shared memory a phase combines values."""
+def _atomic_updates(phase: Phase) -> list[_Access]:
+    """Return the atomic updates of shared memory in a phase."""
     nodes = (n for n in phase.roots if isinstance(n, Store) and n.space == "shared" and n.into)
     return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
 
 
-def _turns(extent: int) -> Iterator[int]:
-    """Yield the turns of a loop to walk: all of them, or those at both ends of a long loop, as a ring does the same in
-    between.
+def _walked_steps(extent: int) -> Iterator[int]:
+    """Yield the iterations of a loop to walk: all of them, or those at both ends of a long loop. A pipeline repeats
+    itself in between.
     """
     middle = range(2 * TURNS, (extent - 2 * TURNS) // TURNS * TURNS)
     yield from (step for step in range(extent) if step not in middle)
 
 
-def _joined(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join intervals that overlap or lie next to each other."""
+def _merge_intervals(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for low, high in sorted(intervals):
         if found and low <= found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Reductions: initialisation, the loop over chunks or the row that lanes hold, and what lanes combine at the end."""
+"""Reductions: initialisation, K loop or resident row, and cross-thread combination."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ from .segment_state import SegmentState, row_share
 from .staging import AxisBinding, Tile
 from .tabulate import tabulate
 
-#: Terms that a thread adds up one after another, from which on it does so chunk by chunk.
+#: Sequential terms of a thread from which on it sums each K block separately.
 LONG_CHAIN = 256
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
-    """Reduce a row held by the lanes in one trip, or along it; its loads are shared with other row statements of the
-    phase.
+    """Reduce a row that reduction threads hold in one trip.
+
+    The reduction may run along the row. Its loads are shared with other row statements of the phase.
     """
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.chunk)
@@ -68,7 +69,7 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
         state.lane_reduce(reduction),
     )
     if reduction.along in ORDERS:
-        # What is sorted lies beside the places that come of it.
+        # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
         state.roots.append(evolve(begin, name=keys, dtype=dtype))
         each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
@@ -80,9 +81,9 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
 def looped_reduction(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str
 ) -> None:
-    """Emit initialisation, the loop over chunks and the reduction across lanes, of reductions that one loop serves."""
+    """Emit initialisation, K loop and combination of reductions in one loop."""
     begin = [evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared]
-    begin += [_chunk(state, r) for r in _long(state, shared, schedule) if not schedule.atom]
+    begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.atom]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     state.items += chunks(state, shared, schedule, prefix)
     if schedule.atom and state.frame.schedule.lanes > 1:
@@ -94,8 +95,9 @@ def looped_reduction(
 def chunks(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str, part: int = 0
 ) -> list[Item]:
-    """Return the loop over the chunks of reductions; of a `part` of so many elements of the dim that comes in parts,
-    where there is one.
+    """Return the K loop of some reductions.
+
+    With `part`, the loop covers that many elements of the streamed dim, if there is one.
     """
     reduction = shared[0]
     parted = parted_rows(state.group)
@@ -128,25 +130,27 @@ def chunks(
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         return step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole())
-    long = [] if part else _long(state, shared, schedule)
-    roots: list[Root] = [root for r in long for root in (_rest(state, r), _chunk(state, r))]
+    long = [] if part else _blocked_reductions(state, shared, schedule)
+    roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]
     for each in shared:
         added = accumulate(state, each, binding, locals_, staged, covered)
-        roots.append(evolve(added, name=_chunk_name(each)) if each in long else added)
+        roots.append(evolve(added, name=_block_sum_name(each)) if each in long else added)
     items = chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
-    rest = tuple(_rest(state, r) for r in long)
+    rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
 
 
-def _long(state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule) -> list[Reduction]:
-    """Return the reductions whose chunks are added up by themselves."""
+def _blocked_reductions(
+    state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule
+) -> list[Reduction]:
+    """Return the reductions that sum each K block separately."""
     total, terms = (prod(sizes) for sizes in zip(*((d.trips, d.trips * d.chunk) for d in schedule.dims), strict=True))
-    return [r for r in shared if _is_long(state, r, total, terms // state.frame.schedule.lanes)]
+    return [r for r in shared if _is_blocked(state, r, total, terms // state.frame.schedule.lanes)]
 
 
-def _is_long(state: SegmentState, reduction: Reduction, chunks: int, terms: int) -> bool:
-    """Whether a thread adds up so many terms, of several chunks, that their rounding shows in the sum; a product of
-    matrices is added up as everywhere.
+def _is_blocked(state: SegmentState, reduction: Reduction, chunks: int, terms: int) -> bool:
+    """Return whether a thread sums so many terms, of several K blocks, that rounding shows. Contractions keep the usual
+    order.
     """
     segment = state.frame.segment
     plain = reduction.combine == "sum" and state.group.tensors[reduction.name].dtype.is_float and not reduction.along
@@ -154,34 +158,37 @@ def _is_long(state: SegmentState, reduction: Reduction, chunks: int, terms: int)
     return plain and chunks > 1 and terms >= LONG_CHAIN and not is_tiled(reduction, segment.axes, own)
 
 
-def _chunk_name(reduction: Reduction) -> str:
-    """Return what holds the sum of a chunk while it is added up."""
+def _block_sum_name(reduction: Reduction) -> str:
+    """Return the name of the register of a K block's sum."""
     return f"{reduction.name}.chunk"
 
 
-def _chunk(state: SegmentState, reduction: Reduction) -> Initialise:
-    """Return what the sum of a chunk begins with."""
-    return evolve(state.initialise(reduction), name=_chunk_name(reduction))
+def _initialise_block(state: SegmentState, reduction: Reduction) -> Initialise:
+    """Return the initialisation of a K block's sum."""
+    return evolve(state.initialise(reduction), name=_block_sum_name(reduction))
 
 
-def _rest(state: SegmentState, reduction: Reduction) -> Accumulate:
-    """Return what adds the sum of the chunk before to that of all others.
+def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
+    """Return the addition of the last K block's sum to the total.
 
-    A sum of n terms one after another is off by the root of n times the rounding of the largest sum on the way: the
-    mean of 2048 numbers by five roundings of their deviation.
+    A sequential sum of n terms has an error of the root of n times the rounding of the largest partial sum: for the
+    mean of 2048 numbers, five roundings of their deviation.
     """
     at, dtype = tuple(map(as_index, state.frame.tiles)), state.group.tensors[reduction.name].dtype
-    return Accumulate(reduction.name, at, "sum", Held(_chunk_name(reduction), at, dtype), (), dtype)
+    return Accumulate(reduction.name, at, "sum", Held(_block_sum_name(reduction), at, dtype), (), dtype)
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
-    """Emit the reductions across lanes."""
+    """Emit the combination across reduction threads."""
     for reduction in shared if state.frame.schedule.lanes > 1 else ():
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 
 
 def kept_reduction(state: SegmentState, shared: Sequence[Reduction], dim: ReduceDim, prefix: str) -> None:
-    """Emit initialisation, the loops over a row that is kept in part, and the reduction across lanes."""
+    """Emit a reduction over rows of the shared-memory row cache.
+
+    It consists of the initialisation, the loops over a row that is cached in part, and the combination across threads.
+    """
     local = Var(f"{prefix}k0", dim.chunk)
     share, unrolled = row_share(state.frame, local)
     state.items.append(state.phase("compute", "init", tuple(map(state.initialise, shared)), (), {}))
@@ -202,8 +209,10 @@ def accumulate(
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
 ) -> Accumulate:
-    """Build the accumulation of one chunk, of each element for itself where there is a value along the row; elements
-    past a ragged end contribute the identity.
+    """Build the accumulation of one K block.
+
+    A reduction along the row accumulates each element by its own index; elements past a ragged end contribute the
+    identity.
     """
     dtype = state.group.tensors[reduction.name].dtype
     flats = {f.var: f for f in binding.flats.values()}
@@ -226,12 +235,12 @@ def _vanishes(
     binding: AxisBinding,
     covered: Mapping[Expr, frozenset[Var]],
 ) -> bool:
-    """Whether the body is certainly 0 for missing elements: every factor varies with an axis that `var` takes past its
-    end, and reads as 0 there.
+    """Return whether the body is certainly 0 for missing elements: every factor varies with an axis that `var` takes
+    past its end, and reads as 0 there.
 
-    A factor that does not vary with it may be infinite, and 0 times that is no number. Behind the end of rows that a
-    product left is anything, behind those that lanes left are zeros; in a box that is larger than its tensor lies what
-    a block made of elements that there are not.
+    A factor that does not vary with it may be infinite, and 0 times that is NaN. Beyond the end of rows that a
+    contraction left, memory is undefined; beyond those of reduction threads are zeros. A box that is larger than its
+    tensor holds results for elements that do not exist.
     """
     moved = {a: place for a, place in binding.places.items() if var in binding.depends(place)}
     axes = {a for a, place in moved.items() if place.bounds()[1] >= a.extent}
@@ -248,8 +257,8 @@ def _vanishes(
 
 
 def _reads_zeros(state: SegmentState, factor: Expr, axes: Collection[Var]) -> bool:
-    """Whether a factor is a read that is 0 where axes are past their ends: of memory, or of what an earlier segment
-    left in rows, or in a box that ends where its tensor does.
+    """Return whether a factor is a read that is 0 where axes are past their ends: a read of memory, of rows of an
+    earlier segment, or of a box that ends with its tensor.
     """
     if not isinstance(factor, Read) or factor.fill != 0:
         return False
@@ -267,8 +276,8 @@ def _reduced_vector(
     binding: AxisBinding,
     local: Var,
 ) -> int:
-    """Return how many neighbours along a reduced variable compute may load as one vector: those that some staged tile
-    has next to each other, or rows that an earlier segment left.
+    """Return how many neighbours along a reduced variable one vector load of a compute phase takes: neighbours in some
+    staged tile, or in rows of an earlier segment.
     """
     widest = state.target.vector_bytes
     walking = [
@@ -286,7 +295,7 @@ def _reduced_vector(
 
 
 def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
-    """Divide a reduced variable into vectors, each of which one load may bring."""
+    """Divide a reduced variable into vectors of one load each."""
     group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
     value = as_index(group) * width + element
     return Share(local, value, value), (group, element)

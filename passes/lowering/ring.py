@@ -1,4 +1,4 @@
-"""The loop over the chunks of a reduction: what is staged of them, fetched ahead into a ring of buffers, waited for."""
+"""Software-pipelined K loop with multi-stage shared-memory buffers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ from .substitute_phase import substitute_phase
 def staged_tiles(
     state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
 ) -> dict[Expr, tuple[Tile, SharedBuffer]]:
-    """Lay out the tile of each staged operand and declare its ring of buffers. Segments come one after another, with a
-    barrier between them, so what one stages takes the room of what another did.
+    """Lay out the tile of each staged operand, and declare its buffer.
+
+    A barrier separates segments, so that the buffers of one reuse the memory of another.
     """
     parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
     shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
@@ -65,13 +66,16 @@ def staged_tiles(
 
 
 def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
-    """Return the load of a staged operand from one slot of its ring."""
+    """Return the load of a staged operand from one pipeline stage."""
     return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
 
 
 @frozen
 class Fetches:
-    """The phases that fill a slot of a ring: those that copy tiles, those that load what threads carry and store it."""
+    """Phases that fill a pipeline stage.
+
+    Tiles are copied, or loaded into registers and stored from there (register staging).
+    """
 
     copied: tuple[Phase, ...]
     loaded: tuple[Phase, ...] = ()
@@ -79,13 +83,16 @@ class Fetches:
 
     @property
     def whole(self) -> tuple[Phase, ...]:
-        """All of them, one after another."""
+        """All phases in order."""
         return (*self.copied, *self.loaded, *self.stored)
 
 
 @frozen
 class Ring:
-    """The staged operands of a reduction, its schedule, and the variable `step` that numbers chunks."""
+    """Shared-memory pipeline of a reduction's staged operands.
+
+    The variable `step` numbers the K blocks.
+    """
 
     state: SegmentState
     schedule: ReductionSchedule
@@ -95,29 +102,29 @@ class Ring:
 
     @property
     def behind(self) -> bool:
-        """Whether copies go on behind the threads' backs."""
-        # Without lockstep there is no machine of such copies, and no dialect prints any.
+        """True where copies are asynchronous."""
+        # Without lockstep there is no asynchronous-copy hardware, and no dialect prints such copies.
         return self.state.target.async_copy or not self.state.target.lockstep
 
     @property
     def ahead(self) -> int:
-        """How many chunks are fetched before they are needed."""
+        """Prefetch distance in K blocks."""
         return self.schedule.stages - 1
 
     @property
     def commit(self) -> tuple[Item, ...]:
-        """What closes the copies of a chunk."""
+        """The item that closes the copy group of a K block."""
         return (Commit(),) if self.behind else ()
 
     @property
     def arrived(self) -> tuple[Item, ...]:
-        """What all threads do before they read the oldest chunk that was fetched ahead."""
+        """Wait and barrier before the oldest prefetched K block is read."""
         return (*((Wait(self.ahead - 1),) if self.behind else ()), Barrier())
 
     def fetch(self, at: Index) -> Fetches:
-        """Return the phases that fill the slot of chunk `at`."""
+        """Return the phases that fill the stage of K block `at`."""
         slot = Var(f"{self.prefix}slot", self.schedule.stages)
-        # The slot is counted behind the last chunk too, where what the range of `step` proves holds no more.
+        # The slot counts on past the last K block, beyond the proven range of `step`.
         moved = {self.step: at, slot: at % self.schedule.stages}
         kinds: tuple[list[Phase], ...] = ([], [], [])
         for number, (tile, buffer) in enumerate(self.tiles.values()):
@@ -127,7 +134,7 @@ class Ring:
         return Fetches(*map(tuple, kinds))
 
     def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
-        """Return the phases of one tile: two where threads carry it."""
+        """Return the phases of one tile: two with register staging."""
         layout = self.state.layout
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = carried_fetch(tile, buffer, slot, context, layout.thread, name, layout.tables) if tile.carried else ()
@@ -147,34 +154,34 @@ class Ring:
         )
 
     def first(self) -> list[Item]:
-        """Return the fetches of the chunks that the loop begins with: as many as are copied ahead, and one that threads
-        have stored, and one that they have loaded, of what they carry.
+        """Return the pipeline's prologue.
+
+        It fetches as many K blocks as are prefetched; with register staging, one is stored and the next one loaded.
         """
         every = [self.fetch(Index(n)) for n in range(min(self.ahead, self.step.extent))]
         none = [()] * (self.ahead - len(every))
         copied = [item for phases in (*(f.copied for f in every), *none) for item in (*phases, *self.commit)]
-        return [*every[0].loaded, *copied, *every[0].stored, *self._loaded(Index(1))]
+        return [*every[0].loaded, *copied, *every[0].stored, *self._load_registers(Index(1))]
 
     def carry(self, at: Index) -> tuple[Phase, ...]:
-        """Return the phases, behind the barrier of chunk `at`, that store the next chunk of what threads carry and load
-        the one behind that: products lie between a load and its store. Behind the last chunk they load that again,
-        where nobody looks, so that the loop has no branches, and a compiler no registers that may not be set.
-        """
-        return (*self.fetch(at + 1).stored, *self._loaded(at + 2)) if self.step.extent > 1 else ()
+        """Return the register-staging phases after the barrier of K block `at`.
 
-    def _loaded(self, at: Index) -> tuple[Phase, ...]:
+        They store the next K block and load the one after it, so that products lie between a load and its store. After
+        the last K block they load that one again, unused: the loop has no branches, and no register is possibly unset.
+        """
+        return (*self.fetch(at + 1).stored, *self._load_registers(at + 2)) if self.step.extent > 1 else ()
+
+    def _load_registers(self, at: Index) -> tuple[Phase, ...]:
         last = self.step.extent - 1
         return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
-        """Return the loop over chunks, its body where there is one chunk only."""
+        """Return the K loop, or its body alone for one K block."""
         return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
 
 
 def first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """Return the copies with which a loop over chunks begins, and items without them, where these go on behind the
-    threads' backs.
-    """
+    """Return the asynchronous prologue copies, and the items without them."""
 
     def copies(item: Item) -> bool:
         return isinstance(item, Phase) and item.kind == "fetch"
@@ -190,37 +197,36 @@ def first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 
 
 def chunk_loop(ring: Ring, compute: Phase) -> list[Item]:
-    """Return the loop over chunks: fetch, barrier, compute, barrier; or a ring of `stages` buffers with one barrier per
-    chunk.
+    """Return the K loop with one barrier per K block.
 
-    Nothing else uses the buffers of a reduction, so threads need not meet behind the last chunk.
+    A single buffer takes two: fetch, barrier, compute, barrier. Nothing else uses the buffers of a reduction, so that
+    no barrier follows the last K block.
     """
     at = as_index(ring.step)
     if not ring.tiles:
         return ring.loop([compute])
     if ring.schedule.stages == 1:
-        behind: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
-        return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *behind])
+        closing: tuple[Item, ...] = (Barrier(),) if ring.step.extent > 1 else ()
+        return ring.loop([*ring.fetch(at).whole, Barrier(), compute, *closing])
     later = ring.fetch(at + ring.ahead).copied
     following = [left_out(phase, at + ring.ahead, ring.step.extent) for phase in later]
     return [*ring.first(), Loop(ring.step, (*ring.arrived, *ring.carry(at), *following, *ring.commit, compute))]
 
 
 def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
-    """Return the loop over chunks that atoms multiply in steps, with the fragments of each step loaded, into registers
-    of their own, before those of the step before it are multiplied.
+    """Return the K loop that multiplies in steps.
 
-    The step behind the last one of a chunk is the first of the next chunk: threads meet for that one before they
-    multiply the last step of this one, so that products hide the barrier, too. For two steps a chunk:
+    The fragments of each step are loaded, into registers of their own, before the preceding step is multiplied. The
+    step after the last one of a K block is the first of the next K block: its wait and barrier come before the
+    multiplication of the current last step, so that products hide the barrier, too. For two steps a K block:
 
         wait; barrier; fetch c + 2; multiply c
             ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
 
     Copies may begin with the first step, and are spread over all but the last one (`spread_copies`).
 
-    A slot is filled again behind the barrier that comes after all loads from it. Behind the last chunk there is none to
-    load from, so its own first step is loaded once more, and copies of chunks that are not there bring zeros: the loop
-    has no branches.
+    A stage is refilled after the barrier that follows all loads from it. After the last K block, its own first step is
+    loaded once more, and copies of missing K blocks bring zeros: the loop has no branches.
     """
     at, chunks, steps = as_index(ring.step), ring.step.extent, products.steps
     items: list[Item] = [*ring.first(), *ring.arrived, products.keep(0, Index())]
@@ -235,13 +241,13 @@ def step_loop(ring: Ring, products: Multiplication) -> list[Item]:
 
 
 def left_out(phase: Phase, at: Index, chunks: int) -> Phase:
-    """Return the fetch of a chunk, left out where there is no such chunk."""
+    """Return the fetch of a K block, guarded by its existence."""
     guard = Guard(at, 0, chunks)
     return phase if guard.always else evolve(phase, when=(*phase.when, guard))
 
 
 def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
-    """Return the fetch of a chunk that brings zeros where there is no such chunk, if a copy can, else is left out."""
+    """Return the fetch of a K block that brings zeros where there is no such K block, if a copy can, else skips it."""
     guard = Guard(at, 0, chunks)
     if guard.always or not phase.asynchronous:
         return left_out(phase, at, chunks)

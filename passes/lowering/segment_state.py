@@ -1,4 +1,4 @@
-"""What is known and collected while a segment is lowered, and what its reductions and outputs are made of."""
+"""State of lowering one segment, and the building blocks of its phases."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ from .tabulate import Flat
 
 @define
 class SegmentState:
-    """The state of lowering one segment: row roots collected for the phase that shares their loads, where elements of
-    rows are kept that were read, and how many elements of each type are staged.
+    """State of lowering one segment.
+
+    It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows (`kept`), and
+    the number of staged elements of each type (`room`).
     """
 
     layout: BlockLayout
@@ -61,21 +63,27 @@ class SegmentState:
     def phase(
         self, kind: str, name: str, roots: Sequence[Root], row: Sequence[Var], shares: Mapping[Var, Share]
     ) -> Phase:
-        """Return a phase of this segment: its frame decides who takes part and what is unrolled."""
+        """Return a phase of this segment.
+
+        Its frame gives the participating threads and the unrolled variables.
+        """
         unrolled = tuple(v for v in row if v.extent > 1) + self.frame.unrolled
         return Phase(
             kind, f"{self.frame.prefix}{name}", tuple(roots), unrolled, tuple(shares.values()), self.frame.when
         )
 
     def flush(self, name: str) -> None:
-        """Close the phase that is being collected."""
+        """Close the collected phase."""
         if self.roots:
             self.items.append(self.phase("exit", name, self.roots, self.row, self.shares))
         self.roots, self.row = [], []
         self.shares = {s.var: s for s in self.frame.shares}
 
     def bind(self, dims: Sequence[ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]) -> AxisBinding:
-        """Bind axes to the tiles of the frame and, where reduced, to the elements of chunks that begin at `starts`."""
+        """Bind axes to tiles of the frame and elements of K blocks.
+
+        K blocks begin at `starts`.
+        """
         frame = self.frame
         every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
         places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
@@ -89,7 +97,10 @@ class SegmentState:
         return AxisBinding(places, every, (*frame.tiles, *locals_), valid, flats)
 
     def context(self, binding: AxisBinding, staged: Mapping[Expr, Value]) -> Context:
-        """Return what indices and values of the segment are resolved in; `staged` operands are read from tiles."""
+        """Return the environment of the segment's indices and values.
+
+        `staged` operands are read from tiles.
+        """
         at = tuple(as_index(u) for u in self.frame.tiles)
         row = tuple(map(as_index, binding.locals[len(at) :]))
         held = {
@@ -109,19 +120,20 @@ class SegmentState:
         return Initialise(reduction.name, self._shape(reduction), reduction.combine, dtype)
 
     def _shape(self, reduction: Reduction) -> tuple[int, ...]:
-        """Return how many values of a reduction a thread holds of each dim, and of the row."""
+        """Return the shape of a thread's values of a reduction: each dim, and the row."""
         number = self.frame.segment.reductions.index(reduction)
         chunks = (d.chunk for d in self.frame.schedule.reductions[number].dims)
         row = tuple(chunk // self.frame.schedule.lanes for chunk in chunks) if reduction.along else ()
         return (*(d.thread for d in self.frame.schedule.dims), *row)
 
     def lane_reduce(self, reduction: Reduction) -> LaneReduce:
-        """Combine a reduction across lanes, or along the row that they hold, in scratch that all such reductions of the
-        kernel share.
+        """Combine a reduction across its threads, or along their row.
+
+        All such reductions of the kernel share one scratch buffer.
         """
         dtype = self.group.tensors[reduction.name].dtype
         lanes = self.frame.schedule.lanes
-        # The last lanes may be no whole row of them: the idle threads among them read each other's places all the same.
+        # The last group may be incomplete: its idle threads read each other's places all the same.
         scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
@@ -132,7 +144,7 @@ class SegmentState:
 
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
-    """Spread a row's local elements over the lanes, `row_vector` neighbours at a time."""
+    """Spread a row's elements over the threads, `row_vector` neighbours each."""
     lanes, width = frame.schedule.lanes, frame.schedule.row_vector
     if lanes == 1 and width == 1:
         return Share(local, as_index(local), as_index(local)), (local,)

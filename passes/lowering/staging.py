@@ -1,4 +1,4 @@
-"""Which tile of shared memory an operand of a reduction is staged in, and how elements of the tile are named.
+"""Shared-memory tiles of a reduction's operands, and the indices of their elements.
 
 Two modes, derived from the accesses. *Box*: some tensor index mixes two or more local variables (`i*stride +
 a*dilation`: a halo is shared by neighbouring outputs), so the tile is the box of tensor elements that the block reads
@@ -41,11 +41,11 @@ from .tabulate import Flat
 
 @frozen
 class AxisBinding:
-    """What the axes of a segment are in terms of block-level variables, for one reduction.
+    """Axes of a segment in terms of block-level variables, for one reduction.
 
     `places` maps every axis to its index; `dims` are the tile dims, then the reduce dims, `locals` their block-local
-    variables; `valid` holds the guard that a local variable's element exists, for ragged dims only. `flats` lists
-    flattened dims that places know under a name of their own (by local variable), for tables.
+    variables; `valid` holds the guard that a local variable's element exists, for ragged dims only. `flats` lists, by
+    local variable, the flattened dims that have a variable of their own, for address tables.
     """
 
     places: Mapping[Var, Index]
@@ -55,28 +55,29 @@ class AxisBinding:
     flats: Mapping[Var, Flat] = field(factory=dict)
 
     def moving(self, used: frozenset[Var]) -> frozenset[Var]:
-        """Return the locals that the places of some axes are made of, whether or not a division makes them vanish from
-        what is read.
+        """Return the locals that the places of some axes depend on.
+
+        They count even where a division makes them vanish from the read.
         """
         places = [self.depends(self.places[a]) for a in used if a in self.places]
         return frozenset().union(*places)
 
     def depends(self, index: Index | Expr) -> frozenset[Var]:
-        """Return the locals that an index or expression over places depends on."""
+        """Return the locals that an index or expression depends on."""
         used = variables(index) if isinstance(index, Index) else expr_variables(index)
         return frozenset(v for v in self.locals if v in used or (v in self.flats and self.flats[v].var in used))
 
 
 @frozen
 class Tile:
-    """A staged operand's tile.
+    """Shared-memory tile of a staged operand.
 
-    `value` is what an element holds, over the coordinate variables and the block's; `valid` says which elements exist
-    (others hold 0). Reads of a box are guarded, for it may reach beyond the tensor: those elements are padding, or of
-    no consequence. `uses` gives each coordinate in block-local variables: where compute phases find it. `pitch` is each
-    coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged locals
-    whose missing elements are 0; what a `cached` tile holds is left in the L1 cache too, a `carried` one comes through
-    registers. `base` elements of other tiles lie before it in its buffer.
+    `value` is an element's expression, over the coordinate variables and the block's; `valid` are the guards that an
+    element exists (others hold 0). Reads of a box are guarded, for it may extend beyond the tensor: those elements are
+    padding, or unused. `uses` gives each coordinate in block-local variables, for the loads of compute phases. `pitch`
+    is each coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged
+    locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a `carried` tile
+    is staged through registers. `base` elements of other tiles lie before it in its buffer.
     """
 
     coordinates: tuple[Var, ...]
@@ -94,11 +95,14 @@ class Tile:
 
     @property
     def count(self) -> int:
-        """Elements that a fetch phase moves, padding not included."""
+        """Elements that a fetch phase moves, without padding."""
         return prod(c.extent for c in self.coordinates)
 
     def address(self, places: Sequence[IndexLike]) -> Index:
-        """Return the offset of an element of the first stage within the buffer, in elements."""
+        """Return an element's offset in the first stage of the buffer.
+
+        It counts elements, not bytes.
+        """
         total = Index(self.base)
         for place, pitch in zip(places, self.pitch, strict=True):
             total = total + as_index(place) * pitch
@@ -108,7 +112,10 @@ class Tile:
 def bind_dims(
     dims: Sequence[TileDim | ReduceDim], locals_: Sequence[Var], starts: Sequence[Index]
 ) -> tuple[dict[Var, Index], dict[Var, Guard]]:
-    """Return each axis' index and each ragged dim's guard, for dims that begin at `starts` and run over `locals_`."""
+    """Return each axis' index and each ragged dim's guard.
+
+    The dims begin at `starts` and run over `locals_`.
+    """
     places: dict[Var, Index] = {}
     valid: dict[Var, Guard] = {}
     for dim, local, start in zip(dims, locals_, starts, strict=True):
@@ -123,26 +130,29 @@ def bind_dims(
 def local_vars(
     schedule: SegmentSchedule, reduction: ReductionSchedule | None, prefix: str
 ) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
-    """Return the block-local variables of the tile dims and of a reduction's dims."""
+    """Return the block-local variables of tile dims and reduced dims."""
     tiles = tuple(Var(f"{prefix}u{d}", dim.block) for d, dim in enumerate(schedule.dims))
     reduces = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(reduction.dims)) if reduction else ()
     return tiles, reduces
 
 
 def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
-    """Return the read of an operand that depends on most axes, the first of those."""
+    """Return the first read of an operand that depends on most axes."""
     return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
 
 
 def stage(
     operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
 ) -> Tile:
-    """Return the tile of an operand under a binding of the axes; `prefix` names its coordinate variables."""
+    """Return the tile of an operand under a binding of the axes.
+
+    `prefix` begins the names of its coordinate variables.
+    """
     local = frozenset(binding.locals)
     main = main_read(operand, frozenset(binding.places))
     indices = [substitute(i, binding.places) for i in main.indices]
     affine = all(_is_local_affine(i, local) for i in indices) and not any(
-        binding.moving(_divided(i)) for i in main.indices
+        binding.moving(_divided_axes(i)) for i in main.indices
     )
     if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
         tile = _box(operand, indices, shapes, binding, choice, prefix)
@@ -151,8 +161,8 @@ def stage(
     return evolve(_gather(operand, binding, choice, prefix), cached=choice.cached, carried=choice.carried)
 
 
-def _divided(index: Index) -> frozenset[Var]:
-    """Return the axes that an index has inside divisions and remainders."""
+def _divided_axes(index: Index) -> frozenset[Var]:
+    """Return the axes that stand inside divisions and remainders of an index."""
     return variables(Index(0, tuple((a, f) for a, f in index.terms if not isinstance(a, Var))))
 
 
@@ -211,7 +221,9 @@ def _box(
         primary, factor = moving.terms[0]
         if len(moving.terms) == 1 and factor == 1 and isinstance(primary, Var):
             solved[primary] = as_index(var)
-    value = _confined(_rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes)
+    value = _guard_reads(
+        _rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes
+    )
     if expr_variables(value) & local:
         return None
     covered = [v for v in binding.valid if v in solved]
@@ -220,9 +232,9 @@ def _box(
     return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered))
 
 
-def _confined(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:
-    """Guard every read of a box's element, in the dims that the box moves along,
-    by the bounds of the tensor it reads.
+def _guard_reads(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:
+    """Guard every read of a box's element by the bounds of its tensor, in the dims that depend on the box's
+    coordinates.
     """
 
     def leaf(node: Expr) -> Expr:
@@ -242,9 +254,7 @@ def _confined(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tup
 
 
 def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[Var, IndexLike]) -> Expr:
-    """Express an operand over the box's coordinates: whole indices first, then variables that are coordinates
-    themselves.
-    """
+    """Express an operand over the box's coordinates: whole indices first, then variables that equal a coordinate."""
 
     def move(index: Index) -> Index:
         for old, new in whole:
@@ -258,8 +268,9 @@ def _rewrite(expr: Expr, whole: Sequence[tuple[Index, Index]], solved: Mapping[V
 
 @frozen
 class Box:
-    """The box of a shared tensor that a block needs: where it begins (in block coordinates) and its extents, per tensor
-    dim.
+    """Box of a shared tensor that a block needs.
+
+    `base` is its begin in block coordinates, `extents` its size, per tensor dim.
     """
 
     base: tuple[Index, ...]
@@ -267,9 +278,10 @@ class Box:
 
 
 def needed_box(reads_: Sequence[Read], places: Mapping[Var, Index], local: frozenset[Var]) -> Box | str:
-    """Return the box that covers all reads of one tensor by a block, or why there is none.
+    """Return the box that covers a block's reads of a tensor.
 
     `places` gives tile axes in block coordinates and locals; reduced axes stand for themselves and count as local.
+    Returns the reason as text where there is no such box.
     """
     base: list[Index] = []
     extents: list[int] = []

@@ -1,15 +1,15 @@
-"""Rows that are longer than a block has room for: taken in parts, with sums that are scaled again as parts come.
+"""Online softmax: process long rows block by block and rescale running sums.
 
     m = max_j z[j];   t = sum_j exp(z[j] - m);   w[j] = exp(z[j] - m);   y = (sum_j w[j] * v[j]) / t
       ->  for each part:  m' = max(m, max of the part);   c = exp(m - m');   t = t * c + sum of exp(z[j] - m')
                           y = y * c + sum of exp(z[j] - m') * v[j];   m = m'
 
-That is an identity of the algebra: what is added up is `h(z, m)` with `h(z, m') = h(z, m) * c(m, m')`, and sums of
-products with it are scaled likewise. The exponential of a difference is the one function with such a `c` that is
-known here. As long as all of a row is -inf, 0 is subtracted in its place: the parts so far then add up to 0.
+The rewrite is an algebraic identity: the summand is `h(z, m)` with `h(z, m') = h(z, m) * c(m, m')`, and sums of
+products with it scale likewise. The exponential of a difference is the one supported function with such a `c`. As long
+as all of a row is -inf, the shift is 0, so that the sums stay 0.
 
-The loop over parts holds all three segments: a part of the product's results, its rows, their part of the sums. What
-lanes and threads hold lives on from turn to turn, in registers; each row's scale passes through shared memory.
+The loop over parts holds all three segments: a part of the contraction's results, its rows, their part of the sums.
+Accumulators live in registers across iterations; each row's scale passes through shared memory.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from .turns import of_part, part_of_sums, plain
 
 
 def comes_in_parts(group: FusedGroup) -> bool:
-    """Whether rows that a group's segments pass on may come in parts."""
-    return len(group.segments) == 3 and _comes_in_parts(group.segments, group.shared)
+    """Return whether rows passed between a group's segments may be streamed."""
+    return len(group.segments) == 3 and _can_stream(group.segments, group.shared)
 
 
 @lru_cache(maxsize=4096)
-def _comes_in_parts(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
+def _can_stream(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
     _, rows, last = segments
     greatest, *others = rows.reductions
     own = {r.name for r in rows.reductions}
@@ -78,15 +78,17 @@ def _comes_in_parts(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> b
     return (
         greatest.combine == "max"
         and not any(r.tensor in own for r in reads(greatest.body))
-        and all(r.combine == "sum" and _shifted(r.body, greatest.name, own) for r in others)
-        and all(_shifted(o.body, greatest.name, own) for o in wide)
-        and all(r.combine == "sum" and _linear(r, names, {*shared}, greatest.reduce) for r in last.reductions)
+        and all(r.combine == "sum" and _is_shifted_exponential(r.body, greatest.name, own) for r in others)
+        and all(_is_shifted_exponential(o.body, greatest.name, own) for o in wide)
+        and all(r.combine == "sum" and _is_linear(r, names, {*shared}, greatest.reduce) for r in last.reductions)
         and not any(r.tensor in names for o in last.outputs for r in reads(o.body))
     )
 
 
-def _shifted(body: Expr, greatest: str, own: set[str]) -> bool:
-    """Whether a body is a product of the exponential of a difference from the greatest, and of what knows no such."""
+def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
+    """Return whether a body is a product of one exponential of a difference from the maximum and of factors that read
+    no row reduction.
+    """
     found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
     if len(found) != 1 or not isinstance(found[0], Call) or found[0].fn != "exp":
         return False
@@ -103,8 +105,10 @@ def _is_greatest(shift: Expr, greatest: str) -> bool:
     return element is not None and element.tensor == greatest
 
 
-def _linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
-    """Whether what is added up along whole rows is a product with one element of them, and knows nothing else of it."""
+def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
+    """Return whether a reduction along whole rows sums products with one element of the row, and reads nothing else of
+    it.
+    """
     parts = factors(reduction.body)
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
     along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
@@ -120,8 +124,10 @@ def lower_stream(
     states: Sequence[SegmentState],
     segment: Callable[[SegmentState], None],
 ) -> list[Item]:
-    """Return the items of three segments whose rows come in parts: what comes before, the loop over parts, what comes
-    behind. `segment` lowers the first one into its state.
+    """Return the items of three segments with streamed rows.
+
+    The items are the initialisation, the loop over parts and the epilogue. `segment` lowers the first segment into its
+    state.
     """
     first, rows, last = states
     part = layout.part
@@ -134,7 +140,8 @@ def lower_stream(
     begin.append(plain(last, "begin", map(last.initialise, last.frame.segment.reductions)))
     last.room = dict(first.room)
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
-    # While lanes work on rows, the first chunks of the sums are on their way, and those of the next part's product.
+    # While reduction threads work on rows, the first copies of the sums' K loop and of the next part's contraction are
+    # in flight.
     ahead, product = first_copies(first.items)
     until = end_of_parts(layout, last)
     following = if_taken([of_part(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
@@ -156,15 +163,15 @@ def lower_stream(
 
 @frozen
 class _Rows:
-    """The rows' segment of a stream: the registers of each row besides its reductions are the greatest value before a
-    part, what a part is shifted by, the scale of what there was before, and what the part adds.
+    """The rows' segment of an online softmax. Besides its reductions, each row has registers for the previous maximum,
+    the shift of a part, the scale of the running sums, and the part's own reduction.
     """
 
     layout: BlockLayout
     state: SegmentState
 
     def items(self) -> list[Item]:
-        """Return what becomes of the rows of a part."""
+        """Return the items that process the rows of a part."""
         state = self.state
         greatest, *others = state.frame.segment.reductions
         (dim,) = state.frame.schedule.reductions[0].dims
@@ -207,7 +214,10 @@ class _Rows:
         return found
 
     def scaled(self, last: SegmentState) -> Phase:
-        """Return the phase in which sums of the last segment are scaled: each by the scale of its row."""
+        """Return the phase that rescales the last segment's sums.
+
+        Each is multiplied by the scale of its row.
+        """
         output = next(o for o in self.state.frame.segment.outputs if o.extra)
         body = last.frame.segment.reductions[0].body
         indices = next(r.indices for r in reads(body) if r.tensor == output.tensor)
@@ -236,23 +246,23 @@ class _Rows:
         return self.layout.group.tensors[reduction.name].dtype
 
     def _value(self, reduction: Reduction, what: str = "") -> Held:
-        """Return a register of each row."""
+        """Return the read of a row's register."""
         name = f"{reduction.name}.{what}" if what else reduction.name
         return Held(name, tuple(map(as_index, self.state.frame.tiles)), self._dtype(reduction))
 
     def _add(self, reduction: Reduction, value: Value, what: str = "") -> Accumulate:
-        """Return what combines a register of each row with a value."""
+        """Return the accumulation of a value into a row's register."""
         held = self._value(reduction, what)
         return Accumulate(held.name, held.at, reduction.combine, value, (), held.dtype)
 
     def _set(self, reduction: Reduction, what: str, value: Value) -> list[Root]:
-        """Return what gives a register of each row a value."""
+        """Return the roots that assign a row's register."""
         held = self._value(reduction, what)
         begin = evolve(self.state.initialise(reduction), name=held.name, combine="sum")
         return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
 
     def _part(self, reduction: Reduction, value: Value, local: Var, valid: tuple[Guard, ...]) -> tuple[Root, ...]:
-        """Return what combines the values of a part, in registers of their own."""
+        """Return the roots that reduce the values of a part into registers of their own."""
         held = self._value(reduction, "part")
         if valid:
             identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)

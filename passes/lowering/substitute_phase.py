@@ -1,4 +1,4 @@
-"""Variables of a phase replaced everywhere in it."""
+"""Substitution of variables throughout a phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...ir import (
 
 
 def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
-    """Replace variables everywhere in a phase (another chunk of the same loop, for example)."""
+    """Replace variables everywhere in a phase, for another K block for example."""
     cache: dict[Value, Value] = {}
 
     def root(node: Root) -> Root:

@@ -1,10 +1,9 @@
-"""The memory-based index function (DeepCuts section 6.2): parts of an address that only depend on a flattened axis come
-from a table.
+"""Memory-based index function (DeepCuts section 6.2): address tables for flattened axes.
 
-A flattened reduced axis (C*R*S of an implicit GEMM) is taken apart by divisions and moduli wherever it is used in an
-address or a guard. The terms that depend on nothing else are functions of one integer, so the host makes a table of
-their sum, and the kernel adds one loaded number instead:  `A(p) + (k // 9) * HW + (k // 3 % 3) * W + k % 3`  ->  `A(p)
-+ table[k]`.
+A flattened reduced axis (C*R*S of an implicit GEMM) is decomposed by divisions and moduli wherever an address or a
+guard uses it. The terms that depend on nothing else are functions of one integer, so the host makes a table of their
+sum, and the kernel adds one loaded number instead:  `A(p) + (k // 9) * HW + (k // 3 % 3) * W + k % 3`  ->  `A(p) +
+table[k]`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ from ...ir import (
 
 @frozen
 class Flat:
-    """A flattened axis under its own name: `var` stands for `value`; tables cover `[0, length)`."""
+    """Flattened axis under its own name.
+
+    `var` stands for `value`; tables cover `[0, length)`.
+    """
 
     var: Var
     value: Index
@@ -39,7 +41,7 @@ class Flat:
 
 @define
 class Tables:
-    """The tables of a kernel by generated name; equal tables are one."""
+    """Address tables of a kernel by generated name; equal tables are one."""
 
     values: dict[str, tuple[int, ...]] = field(factory=dict)
 
@@ -54,24 +56,25 @@ class Tables:
 
 
 def tabulate(node: Value, flats: Mapping[Var, Flat], tables: Tables) -> Value:
-    """Return a value whose addresses and guards look up what depends on a flattened axis alone, and name the axis no
-    more.
+    """Return a value whose addresses and guards read address tables.
+
+    A table replaces all terms that depend on one flattened axis alone; the axis itself does not remain.
     """
     if not flats:
         return node
     over = with_operands(node, lambda operand: tabulate(operand, flats, tables))
-    return with_indices(over, lambda index: _index(index, flats, tables))
+    return with_indices(over, lambda index: _replace_axes(index, flats, tables))
 
 
-def _index(index: Index, flats: Mapping[Var, Flat], tables: Tables) -> Index:
+def _replace_axes(index: Index, flats: Mapping[Var, Flat], tables: Tables) -> Index:
     for flat in flats.values():
-        index = _tabulated(index, flat, tables)
+        index = _replace_terms(index, flat, tables)
     plain: dict[Var, IndexLike] = {f.var: f.value for f in flats.values()}
     return substitute(index, plain)
 
 
-def _tabulated(index: Index, flat: Flat, tables: Tables) -> Index:
-    """Replace the terms that depend on one flattened axis alone, where they are more than a multiple of it."""
+def _replace_terms(index: Index, flat: Flat, tables: Tables) -> Index:
+    """Replace the terms that depend on one flattened axis alone, unless they are a multiple of it."""
     alone = tuple(
         (a, f)
         for a, f in index.terms

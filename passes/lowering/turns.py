@@ -1,9 +1,9 @@
-"""Tiles that come in parts of the axis that is added up along: a loop over parts around two segments.
+"""Chained contraction by parts: a loop over parts around two segments.
 
     for each part:  the products of the first segment; their tile, to shared memory; its part of the sums of the last
 
-Sums live on from turn to turn, in registers. Copies of what comes next are on their way meanwhile: those of a part's
-first chunks while the part before it is added up, those of the sums while the products are computed.
+Sums live in registers across iterations. Copies are in flight meanwhile: the first K blocks of a part during the sums
+of the part before it, those of the sums during the products.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .substitute_phase import substitute_phase
 def lower_turns(
     layout: BlockLayout, states: Sequence[SegmentState], segment: Callable[[SegmentState], None]
 ) -> list[Item]:
-    """Return the items of two segments, the first of which leaves its tile in parts; `segment` lowers it into its
-    state.
+    """Return the items of two segments with a streamed tile.
+
+    `segment` lowers the first segment, which leaves its tile in parts, into its state.
     """
     first, last = states
     part = layout.part
@@ -32,8 +33,8 @@ def lower_turns(
     last.room = dict(first.room)
     last.shares = {s.var: s for s in last.frame.shares}
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_of_sums(last, n, r)]
-    ahead, products = _all_first_copies(first.items)
-    early, sums = _all_first_copies(sums)
+    ahead, products = _split_prologues(first.items)
+    early, sums = _split_prologues(sums)
     following = [of_part(item, part, as_index(part) + 1) for item in ahead]
     turn = [*early, *products, Barrier(), *following, *sums, Barrier()]
     begin = [of_part(item, part, Index()) for item in ahead]
@@ -45,8 +46,8 @@ def lower_turns(
     return [*items, *last.items]
 
 
-def _all_first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """Return the copies with which any of several loops over chunks begins, and items without them."""
+def _split_prologues(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the prologue copies of several K loops, and the items without them."""
     early: list[Item] = []
     rest: list[Item] = []
     left = list(items)
@@ -59,12 +60,12 @@ def _all_first_copies(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 
 
 def of_part(item: Item, part: Var, at: Index) -> Item:
-    """Return the copies of a part by its number, left out where there is no such part."""
+    """Return the copies of a part, guarded by its existence."""
     return left_out(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
 
 
 def part_of_sums(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
-    """Return the loop over the chunks of a part in which a reduction goes on."""
+    """Return the K loop that continues a reduction over a part."""
     prefix = f"{state.frame.prefix}r{number}"
     return chunks(state, [reduction], state.frame.schedule.reductions[number], prefix, state.layout.part_length)
 

@@ -1,4 +1,4 @@
-"""What a point of a group's space costs: its geometry, its work and traffic, a lower bound, the order of points."""
+"""Analytic models of candidate schedules: features, lower bound, and cost model."""
 
 from .banks import conflict_factor
 from .bound import Bound, bound, limiting

@@ -1,4 +1,4 @@
-"""How the threads of a block share what they read: width of accesses, lines of memory, cycles of a warp's loads."""
+"""Global-memory accesses of a block: vector widths, memory lines, warp cycles."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, pl
 from .geometry import Geometry
 from .places import Place
 
-#: What a memory line weighs that data names, beside those of a run: 33.5 million loads of random points, of which L1
-#: held most, took 85 us on an H200, half a clock each.
+#: Weight of a memory line at a data-dependent address, relative to lines of a run: 33.5 million loads of random
+#: addresses, most of them L1 hits, take 85 us on an H200, half a clock each.
 APART = 4.0
 
 
 def running_axis(read: Read) -> tuple[Var | None, int]:
-    """Return the axis along which a read moves from element to element in memory, and a number that all others step by
-    multiples of.
+    """Return the contiguous axis of a read, and its alignment.
 
-    Others may be in the innermost index as well if they step over the whole of that axis: the parts of a split axis,
-    digits of a number.
+    The alignment divides the steps of all other axes. These may stand in the innermost index as well if they step over
+    the whole of the contiguous axis: the parts of a split axis, digits of a number.
     """
     terms = read.indices[-1].terms if read.indices else ()
     axes = [primary for primary, factor in terms if factor == 1]
@@ -34,8 +33,10 @@ def running_axis(read: Read) -> tuple[Var | None, int]:
 
 
 def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int) -> int:
-    """Return how many neighbours in memory one copy of a read may move, `most` if addresses allow it: rows of an odd
-    length begin anywhere. Axes of one dim that lie one within the other are one row.
+    """Return how many neighbours in memory one copy may move.
+
+    It is `most` if addresses allow it: rows of an odd length begin anywhere. Axes of one dim that are nested in memory
+    count as one row.
     """
     axis, _ = running_axis(read)
     if axis is None:
@@ -55,9 +56,11 @@ def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int
 def access_vector(
     read: Read, shape: Sequence[int], geometry: Geometry, widest: int, rows: tuple[tuple[Var, ...], ...] = ()
 ) -> Count:
-    """Return how many elements one access moves: the vector of the dim whose last axis runs along the innermost tensor
-    dim, or of the lanes along one of `rows`. Where rows begin anywhere, elements move one by one. (What the estimate
-    takes for results of atoms is fitted without that.)
+    """Return how many elements one access moves.
+
+    It is the vector of the dim whose last axis runs along the innermost tensor dim, or of the reduction threads along
+    one of `rows`. Where rows begin anywhere, elements move one by one. (The calibration for results of matrix
+    instructions ignores that.)
     """
     axis, step = running_axis(read)
     if axis is None:
@@ -72,8 +75,9 @@ def access_vector(
 
 
 def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
-    """Return how many neighbours along a row that an earlier segment left a step of a reduction over it loads at
-    once.
+    """Return the vector width of loads along a row in shared memory.
+
+    An earlier segment left the row, and a reduction runs over it.
     """
     axis, _ = running_axis(read)
     if geometry.structure.lanes or not in_rows(group, read.tensor):
@@ -83,8 +87,10 @@ def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int
 
 
 def row_ways(geometry: Geometry, target: Target) -> Count:
-    """Return how many lanes of one turn of an access meet in a bank where lanes read rows that an earlier segment left,
-    an odd multiple of 16 bytes apart: as many rows as lie over one another, each as long as its lanes take of it.
+    """Return the bank conflicts of reduction threads that read shared rows.
+
+    Rows lie an odd multiple of 16 bytes from each other; one access reads as many rows as there are groups of reduction
+    threads in it, each over the length that its threads take.
     """
     if not target.banked:
         return 1
@@ -95,8 +101,9 @@ def row_ways(geometry: Geometry, target: Target) -> Count:
 
 
 def decoding_cost(read: Read, geometry: Geometry) -> float:
-    """Return the instructions that a direct load takes besides itself: comparisons of its guards, division of flattened
-    indices.
+    """Return the additional instructions of a direct load.
+
+    They compare its guards and divide flattened indices.
     """
     used = places_of(read.indices)
     flat = any(
@@ -106,11 +113,11 @@ def decoding_cost(read: Read, geometry: Geometry) -> float:
 
 
 def divides(read: Read, geometry: Geometry) -> Count:
-    """Return 1 where an address takes divisions: a flattened loop has more than one axis that the read's indices tell
-    apart.
+    """Return 1 where an address takes divisions.
 
-    Where atoms multiply, threads divide only if a chunk is no part of the innermost axis: else all others stand still
-    in it. (What the estimate takes for divisions elsewhere is fitted without that.)
+    It does where a flattened loop has more than one axis that the read's indices distinguish. With matrix instructions,
+    threads divide only if the innermost axis is no multiple of a K block: else all others are constant within it. (The
+    calibration for divisions elsewhere ignores that.)
     """
     used = places_of(read.indices)
     several = float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
@@ -121,13 +128,16 @@ def divides(read: Read, geometry: Geometry) -> Count:
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
-    """Return the least cycles that loads of all warps take: lanes that read one address share it."""
-    distinct = geometry.once(("lanes of", used), lambda: _lanes_apart(target, used, geometry))
+    """Return the least cycles of loads by all warps.
+
+    Lanes that read one address share it.
+    """
+    distinct = geometry.once(("lanes of", used), lambda: _distinct_lanes(target, used, geometry))
     per_warp = np.maximum(1.0, distinct * width / target.shared_bandwidth)
     return instructions * per_warp * geometry.warps(target.warp_size)
 
 
-def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) -> Count:
+def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry) -> Count:
     """Return how many lanes of a warp differ in the used variables."""
     distinct: Count = 1.0
     if geometry.structure.lanes:
@@ -140,8 +150,10 @@ def _lanes_apart(target: Target, used: frozenset[object], geometry: Geometry) ->
 
 
 def warp_lines(read: Read, shape: Sequence[int], unit: int, place: Place, geometry: Geometry, target: Target) -> Count:
-    """Return how many memory lines of `unit` elements one access of a warp touches; neighbours of a thread's vector
-    count as one run. Where data says where each element lies, an access moves one for each lane, and lines weigh more.
+    """Return the memory lines of `unit` elements per warp access.
+
+    Neighbours of a thread's vector count as one run. At data-dependent addresses, an access moves one line for each
+    lane, and lines weigh more.
     """
     loops = tuple(dict.fromkeys((*geometry.structure.loops, *place.rows)))
     lanes = target.warp_size
@@ -165,7 +177,10 @@ def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, .
 
 
 def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
-    """Return how many elements one access of a warp does not move of the sectors of `unit` elements that it touches."""
+    """Return the elements of touched sectors that a warp does not move.
+
+    Sectors have `unit` elements.
+    """
     axis, _ = running_axis(read)
     dims = zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), geometry.vector, strict=True)
     cover = geometry.cover([along * (vector if axis == dim[-1] else 1) for dim, along, vector in dims])

@@ -1,4 +1,4 @@
-"""What a warp does in one chunk of a reduction that atoms compute, for all points of a structure at once."""
+"""Matrix-instruction work of a warp in one K block, as arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .geometry import Geometry
 
 @frozen
 class AtomSide:
-    """A warp's part of an operand: the expression, atoms along its side, and what a lane holds of one fragment."""
+    """A warp's part of an operand.
+
+    It consists of the expression, the instructions along its side, and a lane's part of one fragment.
+    """
 
     expr: Expr
     atoms: Count
@@ -26,8 +29,10 @@ class AtomSide:
 
 @frozen
 class AtomWork:
-    """A warp's part of a chunk: steps along the depth, what is held of A and of B, products of parts, parts of an
-    operand, and the instructions that make them of one element.
+    """A warp's part of a K block.
+
+    It counts steps along the depth, fragments of A and of B, products of parts, parts of an operand, and the
+    instructions that split one element.
     """
 
     atom: MatrixAtom
@@ -39,12 +44,15 @@ class AtomWork:
 
     @property
     def multiplications(self) -> Count:
-        """Atoms of a warp in a chunk."""
+        """Matrix instructions of a warp in a K block."""
         return self.sides[0].atoms * self.sides[1].atoms * self.steps * self.products
 
 
 def atom_work(segment: Segment, geometry: Geometry) -> AtomWork:
-    """Return the work of a segment's only reduction, whose structure names an atom."""
+    """Return the work of a segment's only reduction.
+
+    Its template names a matrix instruction.
+    """
     structure, (reduction,) = geometry.structure, segment.reductions
     atom, mode = MATRIX_ATOMS[structure.atom], MATH_MODES.get(reduction.math)
     found = atom_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])

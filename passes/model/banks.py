@@ -1,4 +1,7 @@
-"""Bank conflicts of shared-memory loads, by simulating the addresses of a warp (the paper's `COEF_bc`, section 4.2)."""
+"""Bank conflicts of shared-memory loads, by simulating a warp's addresses.
+
+The result is the paper's `COEF_bc` (section 4.2).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ WORD = 4
 
 
 def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target) -> Count:
-    """Return `COEF_bc` of every point: the worst of its staged operands, 1 where no load conflicts.
+    """Return `COEF_bc` of every candidate schedule.
 
-    Conflicts of what atoms multiply are part of the cycles that their loads take (`fragment_loads`).
+    It is that of the worst staged operand, 1 where no load conflicts. Conflicts of fragment loads are part of their
+    cycles (`fragment_loads`).
     """
     worst: Count = 1.0
     for segment, geometry in zip(group.segments, sizes, strict=True):
@@ -33,13 +37,15 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
                 # Steps in words: neighbours that share a word are served together, as if they were next to each other.
                 steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position, size)]
                 used = expr_variables(expr)
-                worst = np.maximum(worst, _simulated(used, steps, geometry, target.banks, target.warp_size))
+                worst = np.maximum(worst, _simulate(used, steps, geometry, target.banks, target.warp_size))
     return worst
 
 
 def passed_ways(read: Read, pitches: Sequence[Count], size: int, geometry: Geometry, target: Target) -> Count:
-    """Return how many lanes meet in a bank where a warp reads what an earlier segment left, `pitches` apart along each
-    dim. Threads that read several neighbours load vectors of 16 bytes, a quarter of the lanes at a time.
+    """Return the bank conflicts of a warp's reads of a shared tensor.
+
+    `pitches` are the tensor's strides. Threads that read several neighbours load vectors of 16 bytes, a quarter of the
+    lanes at a time.
     """
     if not target.banked or not read.indices:
         return 1
@@ -54,18 +60,18 @@ def passed_ways(read: Read, pitches: Sequence[Count], size: int, geometry: Geome
     together = np.greater_equal(run * size, WIDEST_BYTES)
     for step, vector in zip(steps, geometry.vector, strict=True):
         together = together & np.equal(step * vector % words, 0)
-    single = _simulated(used, steps, geometry, target.banks, target.warp_size)
+    single = _simulate(used, steps, geometry, target.banks, target.warp_size)
     parts = [np.maximum(1, step * vector // words) * np.not_equal(step, 0)
              for step, vector in zip(steps, geometry.vector, strict=True)]  # fmt: skip
-    wide = _simulated(used, parts, geometry, target.banks // words, target.warp_size // words, whole=True)
+    wide = _simulate(used, parts, geometry, target.banks // words, target.warp_size // words, whole=True)
     return np.where(together, wide, single)
 
 
-def _simulated(
+def _simulate(
     used: frozenset[Var], steps: Sequence[Count], geometry: Geometry, banks: int, warp: int, whole: bool = False
 ) -> Count:
-    """Simulate each different warp once: the lanes along each dim and the banks between neighbours say all there is to
-    know. Steps are those of elements, or, `whole`, of a thread's vectors.
+    """Simulate each distinct warp once: its lanes along each dim and the banks between neighbours determine the result.
+    Steps are those of elements, or, `whole`, of a thread's vectors.
     """
     key: Count = np.int64(0)
     radix = warp + 1
@@ -100,10 +106,11 @@ def _decode(
 def warp_cycles(
     along: np.ndarray[Any, Any], strides: np.ndarray[Any, Any], banks: int, lanes: int
 ) -> np.ndarray[Any, Any]:
-    """Return how many cycles one load of a warp takes, for each row: the most different words that one bank must serve.
+    """Return the cycles of one warp load, for each row.
 
-    A row gives the lanes along each dim, fastest first, and the distance in words between neighbouring lanes along it;
-    a distance of 0 means that the lanes read the same word, which is served once.
+    The cycles are the most distinct words of one bank. A row gives the lanes along each dim, fastest first, and the
+    distance in words between neighbouring lanes along it; at a distance of 0 the lanes read the same word, which is
+    served once.
     """
     rest = np.broadcast_to(np.arange(lanes), (len(along), lanes))
     address = word = np.zeros((len(along), lanes), dtype=np.int64)

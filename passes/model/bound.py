@@ -1,4 +1,4 @@
-"""A lower bound on the time of a point.
+"""Lower bound on the time of a candidate schedule.
 
 The bound is `launch + max(first + max(throughput terms), latency)`. Every term is the least time one resource needs, at
 the highest rate the target can reach; `first` is the latency of the first load from global memory, before which there
@@ -6,7 +6,7 @@ is nothing to compute with, nor anything that a memory could deliver:
 
 * math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole
   principle), at peak.
-* tensor: clocks in which the tensor cores of that SM multiply what the blocks' atoms do.
+* tensor: clocks in which the tensor cores of that SM execute the blocks' matrix instructions.
 * issue: warp instructions of those blocks, at the number an SM issues per clock.
   Each scheduler of an SM issues one instruction of one of its warps a clock, to lanes of its own. So math and issue
   take longer where fewer warps are resident than there are schedulers.
@@ -17,11 +17,11 @@ is nothing to compute with, nor anything that a memory could deliver:
   starts.
 * latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
 
-A GPU is taken to start with cold caches, as kernels are timed: what it then holds of other data must be written back
-before it takes in new, so that in the long run every distinct byte passes through DRAM.
+A GPU starts with cold caches, as kernels are timed: other data in them must be written back before new data enters, so
+that in the long run every distinct byte passes through DRAM.
 
-The bound is never an estimate: where registers limit how many blocks are resident, it takes those that a thread
-certainly holds. `passes.model.rank` is an estimate, and orders points for measurement.
+The bound is never an estimate: where registers limit occupancy, it takes those that a thread certainly holds.
+`passes.model.rank` is an estimate, and orders candidate schedules for measurement.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .footprint import Count, ceil_div
 
 #: Clocks between dependent multiply-adds, on every machine described so far.
 CHAIN_CLOCKS = 4.0
-#: Least part of DRAM latency that a load served by a cache takes.
+#: Least share of DRAM latency that a cache hit takes.
 CACHED_LATENCY = 0.3
 #: Names of the resources, in the order of the table that `bound_terms` returns.
 RESOURCES = ("math", "tensor", "issue", "shared", "l2", "dram", "latency")
@@ -45,10 +45,10 @@ RESOURCES = ("math", "tensor", "issue", "shared", "l2", "dram", "latency")
 
 @frozen
 class Bound:
-    """The bound of points: `time` in seconds with the launch, `terms` per resource, blocks expected to fit an SM at
-    once.
+    """Lower bound of candidate schedules.
 
-    `first` is what goes before all throughput terms.
+    `time` is in seconds with the launch, `terms` are the times per resource, `first` is the time before all throughput
+    terms, `occupancy` the expected resident blocks of an SM.
     """
 
     time: Count
@@ -58,14 +58,18 @@ class Bound:
 
 
 def occupancy(features: Features, target: Target) -> Count:
-    """Return how many blocks are resident on an SM: limited by blocks, warps, registers (in groups of 8) and shared
-    memory.
+    """Return how many blocks are resident on an SM.
+
+    Blocks, warps, registers (in groups of 8) and shared memory limit it.
     """
     return resident_blocks(features, features.registers, target)
 
 
 def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
-    """Return how many blocks are resident on an SM if a thread has so many registers; 0 where not one fits."""
+    """Return the resident blocks of an SM for a register count.
+
+    It is 0 where not one fits.
+    """
     warps = ceil_div(features.threads, target.warp_size)
     registers = np.ceil(registers / 8) * 8 * target.warp_size * warps
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
@@ -74,7 +78,10 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
 
 
 def bound(features: Features, target: Target) -> Bound:
-    """Return the lower bound of every point. Where caches may be warm, they hold the data when a kernel starts."""
+    """Return the lower bound of every candidate schedule.
+
+    Where caches may be warm, they hold the data when a kernel starts.
+    """
     most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
     fullest = np.ceil(features.grid / target.NUM_SM)
     dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.warm_caches else features.unique_bytes
@@ -85,7 +92,7 @@ def bound(features: Features, target: Target) -> Bound:
     load = target.dram_latency * (CACHED_LATENCY if target.warm_caches else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
-    fetching = np.minimum(features.grid, target.NUM_SM)  # what one block got, L1 may keep for the next one on its SM
+    fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
     through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
     idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
@@ -102,8 +109,10 @@ def bound(features: Features, target: Target) -> Bound:
 
 
 def idle_schedulers(features: Features, resident: Count, target: Target) -> Count:
-    """Return how many times longer an SM takes for its instructions than if all its schedulers had warps: each issues
-    one of one warp a clock, to lanes of its own. Where lanes are no lanes of a warp, there are no schedulers.
+    """Return the slowdown of an SM whose schedulers lack warps.
+
+    Each scheduler issues one instruction of one warp a clock, to lanes of its own. Without lockstep warps there are no
+    schedulers.
     """
     if not target.lockstep:
         return 1.0
@@ -116,15 +125,16 @@ def _warp_instructions(features: Features, lanes: float) -> Count:
 
 
 def limiting(found: Bound) -> str:
-    """Return which resource decides the bound of one point."""
+    """Return the resource that decides the bound."""
     return max(
         found.terms, key=lambda name: float(found.terms[name]) + (0.0 if name == "latency" else float(found.first))
     )
 
 
 def longest(terms: Mapping[str, Count], first: Count) -> Count:
-    """Return the least time that terms of every point allow: latency contains the first load, throughput begins behind
-    it.
+    """Return the least time that the terms allow.
+
+    Latency contains the first load; throughput begins after it.
     """
     top = terms["latency"]
     for name, value in terms.items():
@@ -134,8 +144,9 @@ def longest(terms: Mapping[str, Count], first: Count) -> Count:
 
 
 def warmed(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
-    """Return the bound of one point, given by its terms, where `nbytes` of its data were just written and may be in the
-    L2 cache.
+    """Return the bound, from its terms, with a warm L2 cache.
+
+    `nbytes` of the data were just written, and may be in the cache.
     """
     resources = {name: terms.get(name, 0.0) for name in RESOURCES}
     if not nbytes:

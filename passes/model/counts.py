@@ -1,8 +1,7 @@
-"""The counts of a point: each is declared here once, with what it means, and whether it is a sum that walking a group
-adds up.
+"""Feature schema: the counts of a candidate schedule, with meaning and kind.
 
 Counts are per block unless one says otherwise, sums over the segments of the group. Everything else reads the
-declarations: what walks a group keeps a sum for each count that is one, reports and fits list the fields.
+declarations: the walk over a group keeps a sum for each count that is one; reports and fits list the fields.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from .footprint import Count
 
 @frozen
 class PaperCounts:
-    """What the paper's model knows of one segment: its predecessor's loads and transactions, the arithmetic of all its
-    operations.
+    """Counts of one segment in the paper's model.
+
+    They are its predecessor's loads and transactions, and the arithmetic of all its operations.
     """
 
     comp_block: Count
@@ -27,37 +27,37 @@ class PaperCounts:
     transactions: Count
 
 
-def _known(meaning: str) -> Any:
-    """Return a count that follows from the point itself."""
+def _plain_count(meaning: str) -> Any:
+    """Declare a count that follows from the candidate itself."""
     return field(metadata={"meaning": meaning, "sum": False})
 
 
 def _sum(meaning: str) -> Any:
-    """Return a count that is added up while the group is walked."""
+    """Declare a count that the walk over a group sums."""
     return field(metadata={"meaning": meaning, "sum": True})
 
 
 @frozen
 class Features:
-    """Derived counts of a structure's points; every value broadcasts against the others."""
+    """Counts of a template's candidate schedules; the arrays broadcast."""
 
-    # The launch
-    grid: Count = _known("blocks of the grid")
-    outer: Count = _known("blocks along the outermost dim")
-    threads: Count = _known("threads of a block")
-    working: Count = _known("warps of a block that work, in the mean over its instructions")
-    stages: Count = _known("buffers of the deepest ring that a loop cycles through")
-    raster: Count = _known("blocks along the outermost dim that the grid walks together")
-    min_blocks: Count = _known("blocks that shall be resident on an SM, 0 where the schedule does not ask")
-    table: float = _known("1 where tables take the place of divisions in fetches")
-    # Memory that a block and a thread hold
-    shared: Count = _known("bytes of shared memory")
-    tile: Count = _known("elements of the smallest staged tile")
-    registers: Count = _known("registers that a compiler is expected to use for a thread, of the `limit`")
-    needed: Count = _known("fewest registers of a thread that spill nothing")
-    held: Count = _known("registers that a thread certainly holds")
-    limit: Count = _known("registers that a thread may have")
-    instances: Count = _known("independent results of a thread")
+    # Launch
+    grid: Count = _plain_count("blocks of the grid")
+    outer: Count = _plain_count("blocks along the outermost dim")
+    threads: Count = _plain_count("threads of a block")
+    working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
+    stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
+    raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
+    min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
+    table: float = _plain_count("1 where tables take the place of divisions in fetches")
+    # Memory of a block and registers of a thread
+    shared: Count = _plain_count("bytes of shared memory")
+    tile: Count = _plain_count("elements of the smallest staged tile")
+    registers: Count = _plain_count("registers that a compiler is expected to use for a thread, of the `limit`")
+    needed: Count = _plain_count("fewest registers of a thread that spill nothing")
+    held: Count = _plain_count("registers that a thread certainly holds")
+    limit: Count = _plain_count("registers that a thread may have")
+    instances: Count = _plain_count("independent results of a thread")
     # Arithmetic
     flops: Count = _sum("operations of all threads, a multiply-add as two")
     issue: Count = _sum("issue slots of all threads, a multiply-add as one")
@@ -103,13 +103,13 @@ class Features:
     # Waiting
     barriers: Count = _sum("barriers of the block")
     joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
-    asked: Count = _sum("segments that ask memory for more behind their reductions")
+    asked: Count = _sum("segments that load from memory after their reductions")
     looped: Count = _sum("such rounds of loops that stage nothing")
     rounds: Count = _sum("rounds of loops in which memory is waited for")
     # The group as a whole
-    useful_flops: float = _known("operations that the group is defined by, over all blocks")
-    unique_bytes: float = _known("distinct bytes that the group reads and writes")
-    segments: tuple[PaperCounts, ...] = _known("what the paper's model knows of each segment")
+    useful_flops: float = _plain_count("operations that the group is defined by, over all blocks")
+    unique_bytes: float = _plain_count("distinct bytes that the group reads and writes")
+    segments: tuple[PaperCounts, ...] = _plain_count("what the paper's model knows of each segment")
 
 
 #: The counts that are sums, in order.

@@ -1,9 +1,8 @@
-"""What a point costs, counted from the accesses: the inputs of both performance models, for all points of a structure
-at once.
+"""Features of candidate schedules, counted from the accesses, as arrays.
 
-`counts.py` declares what is counted. Counts follow how kernels are generated: every element of a tile is computed
-(tails are predicated, not skipped), a value is computed and loaded once per box of the axes it depends on, staged
-operands are computed in the fetch phase.
+They are the inputs of both performance models; `counts.py` declares them. Counts follow the generated kernels: every
+element of a tile is computed (tails are predicated, not skipped), a value is computed and loaded once per box of the
+axes it depends on, staged operands are computed in the fetch phase.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ def count_features(
     work: tuple[float, float] | None = None,
     index: str = "computed",
 ) -> Features:
-    """Return the counts of all points whose sizes are given, per segment; `work` is what `group_work` says, where that
-    is known.
+    """Return the counts of all candidates with the given sizes.
+
+    `geometry` has one entry per segment; `work` is the result of `group_work`, if known.
     """
     totals = Totals(group, target)
     layouts = passed_layouts(group, geometry)
@@ -80,12 +80,12 @@ def count_features(
         parts.append(_segment(totals, segment, part, tiles))
         alone = alone + totals.since("issue", before) / part.warps(target.warp_size)
         if position < streamed:
-            _again(totals, segment, before, turns, geometry[-1].structure.parts)
+            _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
         own = thread_registers(segment, part, tiles, group.tensors, rows)
         registers = registers.joined(own.beside(carried(group, geometry, position)))
     shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
-        _add_turns(totals, geometry[-1], streamed, turns)
+        _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     spared = masked(group, geometry, blocks, target) if streamed else None
     useful, unique = work or group_work(group)
@@ -103,13 +103,13 @@ def count_features(
 
 
 def _box_bytes(group: FusedGroup, counts: Mapping[str, Count]) -> Count:
-    """Return the bytes of boxes of so many elements that segments pass on."""
+    """Return the bytes of shared boxes with so many elements."""
     sizes = (count * group.tensors[tensor].dtype.size for tensor, count in counts.items())
     return sum((ceil_div(size, 16) * 16 for size in sizes), start=0)
 
 
-def _add_turns(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
-    """Count what each part of what segments pass on takes besides them: barriers, and the scaling of sums of rows."""
+def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
+    """Count the overhead of each streamed part: barriers, and the rescaling of row sums."""
     more = np.where(np.greater(turns, 1), turns * 1.0, 0.0)
     totals.add("barriers", (1.0 + streamed) * more)
     if last.structure.parts < 0:
@@ -125,14 +125,17 @@ def _most(values: Iterable[Count]) -> Count:
 
 
 def _grid(last: Geometry) -> list[Count]:
-    """Return how many blocks there are along each dim of the last segment."""
+    """Return the blocks along each dim of the last segment."""
     taken = [last.turns if n == last.structure.meets else 1 for n in range(len(last.block))]
     sizes = zip(last.structure.dims, last.block, taken, strict=True)
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
 
 def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
-    """Return the bytes of what is staged: by each segment so many bytes of each type, in the room of what others do."""
+    """Return the bytes of staged operands in reused buffers.
+
+    `staged` has the bytes per segment and type; segments share one buffer per type.
+    """
     total: Count = 0
     for dtype in dict.fromkeys(dtype for _, dtype in staged):
         most: Count = 0
@@ -143,8 +146,9 @@ def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
 
 
 def carried(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
-    """Return the registers that a segment leaves to others: where rows come in parts, their sums and those of the last
-    segment live on from part to part.
+    """Return the registers that a segment leaves to others.
+
+    With streamed rows, their sums and those of the last segment live across parts.
     """
     rows, turns = parts_of_rows(geometry)
     held: Count = 0.0
@@ -154,8 +158,10 @@ def carried(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> C
 
 
 def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
-    """Return the position of the segment that passes rows on, or that reads what comes in parts, 0 where none does, and
-    in how many parts they come: the segments before it compute one at a time.
+    """Return the segment that streams rows, and the number of parts.
+
+    It passes rows on, or reads a streamed tile; position 0 stands for none. The segments before it compute one part at
+    a time.
     """
     last = geometry[-1]
     if last.structure.parts >= 0:
@@ -167,8 +173,9 @@ def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
 
 
 def passed_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
-    """Return of each tensor that segments leave for later ones how far apart neighbours along its dims lie in shared
-    memory, and how many elements it takes (`lowering.passed_pitches`).
+    """Return the strides and sizes of tensors passed between segments.
+
+    Both are in elements of shared memory (`lowering.passed_pitches`).
     """
     places, sizes = in_place(group), {}
     for segment, part in zip(group.segments, geometry, strict=True):
@@ -189,8 +196,10 @@ def passed_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
 
 
 def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared bytes of the scratch of a reduction across lanes or of warps, of the scales of rows that come
-    in parts, of the rows that statements share, and of the bins in which values meet.
+    """Return the shared-memory bytes of a segment besides tiles.
+
+    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
+    bins of a privatised scatter.
     """
     total: Count = 0
     if geometry.structure.lanes:
@@ -229,7 +238,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
-    behind: Count = 0.0
+    epilogue_loads: Count = 0.0
     for output in segment.outputs:
         known = done[output.extra]
         place = output_place(geometry, output.extra)
@@ -238,7 +247,9 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
-            behind = behind + place.loads(read, totals.group.tensors[read.tensor].shape) * place.all_trips
+            epilogue_loads = (
+                epilogue_loads + place.loads(read, totals.group.tensors[read.tensor].shape) * place.all_trips
+            )
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
@@ -249,11 +260,11 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         totals.add("stores", per_thread / vector * geometry.threads)
         totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
         if output.tensor not in totals.group.shared:
-            totals.add("stored", _stored(totals, output, geometry))
+            totals.add("stored", _written_bytes(totals, output, geometry))
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
-    late = np.greater(behind, np.where(totals.at_once, EARLY, 0))
+    late = np.greater(epilogue_loads, np.where(totals.at_once, EARLY, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
     if may_meet(segment):
         totals.combine(segment, geometry)
@@ -266,9 +277,9 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     )
 
 
-def _again(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:
-    """Count what a segment does once for each part that comes of one of its axes, of rows the last; what does not move
-    along that axis may be found in L1 again.
+def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:
+    """Repeat a segment's counts for each part along one of its axes, the last one of rows; reads that do not depend on
+    that axis may hit L1 again.
     """
     grown = {name: value - before[name] for name, value in totals.sums.items() if name != "body"}
     totals.sums.update({name: before[name] + more * turns for name, more in grown.items()})
@@ -279,12 +290,12 @@ def _again(totals: Totals, segment: Segment, before: Mapping[str, Count], turns:
 
 
 def _share_loop(structure: SegmentStructure, position: int) -> bool:
-    """Whether the loop of the reduction before one serves it too, where it may: nothing is staged of either."""
+    """Return whether a reduction joins the preceding loop, where it may: neither stages an operand."""
     staged = structure.staged[position] or structure.staged[position - 1] or structure.atom
     return not staged and structure.reduces[position] == structure.reduces[position - 1]
 
 
-def _stored(totals: Totals, output: Output, geometry: Geometry) -> Count:
+def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     row = float(prod(v.extent for v in output.extra))

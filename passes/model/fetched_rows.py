@@ -1,6 +1,4 @@
-"""Where the threads of a fetch divide for each copy, and where they take whole rows of a tile instead
-(`lowering/fetch.py` for all points of a structure at once).
-"""
+"""Divisions of fetches, or fetches of whole rows, as arrays (`lowering/fetch.py`)."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ def uneven_fetch(
     width: int,
     threads: Count,
 ) -> tuple[Count, Count]:
-    """Return where a fetch divides for each element of a tile, and how many times as many turns it takes where threads
-    fetch whole rows.
+    """Return where a fetch divides per element, and its slowdown.
+
+    The slowdown is the factor of trips where threads fetch whole rows.
     """
     plain = divides_for_each(walked_sizes(main, shape, tile, geometry), width, threads)
     if not np.any(tile.halo):
@@ -38,9 +37,10 @@ def uneven_fetch(
 
 
 def divides_for_each(sizes: Sequence[Count], width: Count, threads: Count, busy: float = BUSY) -> tuple[Count, Count]:
-    """Return where a fetch divides for each element, of a tile of such extents, nearest in memory first, that is moved
-    `width` at once, and how many times as many turns it takes where threads fetch whole rows instead
-    (`lowering.fetch.rows_apart`).
+    """Return where a fetch of given extents divides per element.
+
+    `sizes` has the smallest stride first; `width` elements move at once. The second result is the factor of trips where
+    threads fetch whole rows instead (`lowering.fetch.rows_apart`).
     """
     several = [size for size in sizes if np.any(np.greater(size, 1))]
     if not several:

@@ -1,7 +1,7 @@
-"""How many distinct elements a box of iterations touches, for one point or for arrays of points.
+"""Distinct elements of a box of iterations, for numbers or arrays.
 
 All functions take extents as integers or as NumPy arrays that broadcast against each other, so that one text serves a
-single schedule and a million points. Counts are exact for sums of two variables one of which has a coefficient of one
+single schedule and a million candidates. Counts are exact for sums of two variables, one with a coefficient of one
 (strides, halos, dilations), and an estimate from above otherwise.
 """
 
@@ -18,7 +18,7 @@ from attrs import field, frozen
 from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, variables
 
 T = TypeVar("T")
-#: A number, or an array of numbers with one entry per point.
+#: A number, or an array with one entry per candidate schedule.
 Count: TypeAlias = Any
 
 
@@ -44,7 +44,7 @@ def least(a: Count, b: Count) -> Count:
 
 
 def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the different values of an array of integers, in order."""
+    """Return the different values of an integer array, in order."""
     ordered = np.sort(values)
     fresh = np.ones(len(ordered), dtype=bool)
     fresh[1:] = ordered[1:] != ordered[:-1]
@@ -53,12 +53,11 @@ def distinct_values(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @frozen
 class Cover:
-    """The part of an iteration space that a block, thread, lane or chunk goes through: how much of each dim, and of
-    each axis.
+    """Part of an iteration space that a block or thread covers.
 
-    `sizes` counts elements of each dim (a dim is a tuple of axes flattened row-major); `extents` of each axis; `owner`
-    names an axis' dim. Both are clipped to the space, since what lies outside is never read. What was counted is
-    `known`: most tensors of a kernel are read at the same places.
+    `sizes` counts elements of each dim (a dim is a tuple of axes flattened row-major); `extents` of each axis. Both are
+    clipped to the space, since nothing outside is read. `known` memoises counts: most tensors of a kernel are read at
+    the same places.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -67,14 +66,17 @@ class Cover:
     known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what belongs to a key, made when it is first asked for; nobody changes it."""
+        """Return the memoised value of a key; callers do not change it."""
         if key not in self.known:
             self.known[key] = make()
         found: T = self.known[key]
         return found
 
     def dependent(self, used: frozenset[Var]) -> Count:
-        """Iterations that differ in the used variables: the product over the dims that hold one."""
+        """Return the iterations that differ in the used variables.
+
+        It is the product over the dims that hold one.
+        """
         return self.once(used, lambda: self._dependent(used))
 
     def _dependent(self, used: frozenset[Var]) -> Count:
@@ -82,7 +84,10 @@ class Cover:
 
     @staticmethod
     def of(dims: Sequence[tuple[Var, ...]], sizes: Sequence[Count]) -> Cover:
-        """Build the cover of given sizes; a run along a flattened dim is taken to begin at a row's start."""
+        """Build the cover of given sizes.
+
+        A run along a flattened dim counts as beginning at a row's start.
+        """
         extents: dict[Var, Count] = {}
         clipped: list[Count] = []
         for axes, size in zip(dims, sizes, strict=True):
@@ -105,7 +110,7 @@ class Cover:
 
 
 def span(index: Index, extents: Mapping[Var, Count]) -> Count:
-    """Return the greatest minus the least value of an index over a cover's extents."""
+    """Return an index's maximum minus its minimum over a cover."""
     total: Count = 0
     for primary, factor in index.terms:
         if isinstance(primary, Var):
@@ -128,7 +133,10 @@ def _combinations(primary: Indirect, extents: Mapping[Var, Count]) -> Count:
 
 
 def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:
-    """Return how many values an index takes over a cover's extents, at most `limit`."""
+    """Return the number of an index's values over a cover.
+
+    It is at most `limit`.
+    """
     used = variables(index)
     if not used:
         return 1
@@ -140,7 +148,7 @@ def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:
 
 
 def elements(read: Read, shape: Sequence[int], cover: Cover) -> Count:
-    """Return how many distinct elements of a tensor a read touches over a cover."""
+    """Return the distinct elements that a read touches over a cover."""
     return cover.once(("elements", read.indices, tuple(shape)), lambda: _elements(read.indices, shape, cover))
 
 
@@ -151,23 +159,24 @@ def _elements(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) ->
 
 @lru_cache(maxsize=1 << 14)
 def places_of(indices: tuple[Index, ...]) -> frozenset[Var]:
-    """Return the variables that say where an element stands."""
+    """Return the variables that determine an element's place."""
     return frozenset[Var]().union(*map(variables, indices))
 
 
 def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
-    """Return how many aligned groups of `unit` elements of a row-major tensor hold what a read touches over a cover.
+    """Return the aligned groups of elements that a read touches.
 
-    Neighbouring rows count as one run where whole rows are read. Every run is taken to begin at a group's start.
+    Groups have `unit` elements of a row-major tensor. Neighbouring rows count as one run where whole rows are read.
+    Every run counts as beginning at a group's start.
     """
     rows, run = runs_of(read, shape, cover)
     return rows * ceil_div(run, unit)
 
 
 def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
-    """Return how many runs of neighbours of a row-major tensor a read touches over a cover, and how long they are.
+    """Return the number and the length of a read's contiguous runs.
 
-    What several lookups by the same axes find are no more elements than these have values, however far apart.
+    Several lookups by the same axes find at most as many elements as these axes have values.
     """
     return cover.once(("runs", read.indices, tuple(shape)), lambda: _runs_of(read.indices, shape, cover))
 
@@ -184,7 +193,7 @@ def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> 
         else:
             run = run * np.where(whole, count, 1)
             rows = rows * np.where(whole, 1, count)
-        if shape[position] > 1:  # of one element all are read
+        if shape[position] > 1:  # dims of one element are read whole
             whole = np.logical_and(whole, count >= shape[position])
     if sum(isinstance(primary, Indirect) for index in indices for primary, _ in index.terms) < 2:
         return rows, run
@@ -194,25 +203,27 @@ def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> 
 
 
 def scattered(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
-    """Return how many aligned groups of `unit` elements of a row-major tensor a read touches over a cover about, where
-    data says where each element lies within its row: as many as differ of so many drawn at random; 0 elsewhere.
+    """Return the expected groups of elements of a data-dependent read.
+
+    Groups have `unit` elements of a row-major tensor; the count is that of distinct ones among random draws, 0 for
+    other reads.
     """
     if not is_scattered(read):
         return 0.0
     dims = zip(read.indices, shape, strict=True)
-    *outer, inner = (extent if _placed(i) else distinct(i, cover.extents, extent) for i, extent in dims)
+    *outer, inner = (extent if _is_looked_up(i) else distinct(i, cover.extents, extent) for i, extent in dims)
     groups = product(outer) * ceil_div(inner, unit) * 1.0
     points = cover.dependent(places_of(read.indices))
     return groups * -np.expm1(-points / groups)
 
 
 def is_scattered(read: Read) -> bool:
-    """Whether data says where each element lies within its row."""
-    return bool(read.indices) and _placed(read.indices[-1])
+    """Return whether an element's place in its row is data-dependent."""
+    return bool(read.indices) and _is_looked_up(read.indices[-1])
 
 
-def _placed(index: Index) -> bool:
-    """Whether data says what an index is, anew for each value of some variables."""
+def _is_looked_up(index: Index) -> bool:
+    """Return whether an index is data-dependent, anew for each value of some variables."""
     return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in index.terms)
 
 

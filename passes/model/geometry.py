@@ -1,4 +1,4 @@
-"""Block, thread and loop sizes of all points of a structure, as arrays."""
+"""Block, thread and loop sizes of all candidate schedules, as arrays."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from ..lowering import axis_places, lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
 from .structure import SegmentStructure, Structure, next_power
 
-#: Parts of a row of which a knob says how many are kept.
+#: Units of a row that the parameter of the row cache counts.
 EIGHTHS = 8
-#: The value of `order` that leaves tiles in their natural order, and has what lies along the depth come through
-#: registers.
+#: The value of `order` that leaves tiles in their natural order, with register staging of operands along the depth.
 CARRIED = 3
-#: Arrays of knob values by knob name; they broadcast against each other.
+#: Arrays of parameter values by name; they broadcast against each other.
 Columns = Mapping[str, Count]
 T = TypeVar("T")
 
 
 @frozen
 class Geometry:
-    """Sizes of one segment: elements per block and per thread of each dim, threads along it, chunk and trips of each
-    loop.
+    """Sizes of one segment, as arrays over candidate schedules.
 
-    `order` 1 lays staged tiles out with their natural coordinates turned round (`FORMAT_shared`), 2 only those whose
-    memory runs along a reduced axis, 0 none; 3 lets threads carry those instead (`CARRIED`). What atoms multiply is
-    padded as its fragments ask for, or, where a schedule says so, by `pads`, per operand. With `ahead`, fragments are
-    loaded a step before they are multiplied. Where operands are `cached`, asynchronous copies leave what they bring in
-    L1. `kept` elements of each row lie in shared memory between statements. A block takes `turns` tiles, one after
-    another. What the segment reads of the one before comes in parts of `part` elements, 0 where it is all there.
+    They are the elements per block and per thread of each dim, threads along it, chunk and trips of each loop. `order`
+    1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory runs along a reduced axis, 0 none; 3 stages
+    those through registers instead (`CARRIED`). Operands of matrix instructions are padded for conflict-free fragments,
+    or by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied. Asynchronous copies
+    of `cached` operands allocate in L1 (.ca). Shared memory caches `kept` elements of each row between statements. A
+    block takes `turns` tiles, one after another. Input of the segment before comes in parts of `part` elements, 0 where
+    it is not streamed.
     """
 
     structure: SegmentStructure
@@ -59,19 +58,20 @@ class Geometry:
     _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what belongs to a key, made when it is first asked for."""
+        """Return the memoised value of a key."""
         if key not in self._known:
             self._known[key] = make()
         found: T = self._known[key]
         return found
 
     def lanes_along(self, warp_size: int) -> list[Count]:
-        """Return how many of a warp's lanes lie along each dim: by the warp map, or with the last dim fastest, after
-        the lanes of a row.
-        """
-        return self.once(("lanes", warp_size), lambda: self._spread(warp_size))
+        """Return a warp's lanes along each dim.
 
-    def _spread(self, warp_size: int) -> list[Count]:
+        They follow the warp layout, or the last dim is the fastest, after the reduction threads.
+        """
+        return self.once(("lanes", warp_size), lambda: self._warp_lanes(warp_size))
+
+    def _warp_lanes(self, warp_size: int) -> list[Count]:
         if self.structure.atom:
             return [
                 lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))
@@ -92,25 +92,25 @@ class Geometry:
         return self.once("threads", lambda: product(self.counts) * self.lanes)
 
     def warps(self, warp_size: int) -> Count:
-        """Return the warps of a block, the last of which may not be full."""
+        """Return the warps of a block; the last one may be incomplete."""
         return self.once(("warps", warp_size), lambda: ceil_div(self.threads, warp_size))
 
     @property
     def block_cover(self) -> Cover:
-        """What a block computes of the parallel axes."""
+        """Cover of a block over the parallel axes."""
         return self.once("block", lambda: self.cover(self.block))
 
     @property
     def thread_cover(self) -> Cover:
-        """What a thread computes of the parallel axes, as if it were in one piece."""
+        """Cover of a thread over the parallel axes, taken as contiguous."""
         return self.once("thread", lambda: self.cover(self.thread))
 
     def cover(self, sizes: Sequence[Count]) -> Cover:
-        """Return the cover of the parallel axes for the given sizes of the dims."""
+        """Return the cover of the parallel axes for sizes of the dims."""
         return Cover.of(self.structure.dims, sizes)
 
     def loop_cover(self, which: Sequence[int], sizes: Sequence[Count]) -> Cover:
-        """Return the cover of the reduced axes of some loops, for the given sizes of those."""
+        """Return the cover of some loops' reduced axes for given sizes."""
         return Cover.of([self.structure.loops[k] for k in which], sizes)
 
     def extents(self, which: Sequence[int]) -> list[int]:
@@ -119,8 +119,9 @@ class Geometry:
 
 
 def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_size: int) -> tuple[Geometry, ...]:
-    """Return the sizes of every segment; those that fill shared memory take theirs from the later segments that read
-    it.
+    """Return the sizes of every segment.
+
+    Segments that fill shared memory take theirs from the later segments that read it.
     """
     found: list[Geometry] = []
     for position in range(len(group.segments) - 1, -1, -1):
@@ -134,7 +135,7 @@ def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_s
 
 
 def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Sequence[Geometry]) -> list[Count]:
-    """Return how much of each axis of a segment the later ones read, whose sizes were `found`."""
+    """Return the extents of a segment's axes that the later ones read, whose sizes are `found`."""
     segment = group.segments[position]
     later = list(zip(group.segments[position + 1 :], found, strict=True))
     boxes: list[Count] = [1] * len(segment.axes)
@@ -181,15 +182,15 @@ def _geometry(
         columns.get(f"{prefix}order", 0),
         ahead=columns.get(f"{prefix}ahead", 0),
         cached=columns.get(f"{prefix}cached", 0),
-        kept=_kept(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
+        kept=_cached_elements(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
         turns=columns.get(f"{prefix}turns", 1),
         part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
 
 
-def _kept(parts: SegmentStructure, eighths: Count, chunk: Count, trips: Count) -> Count:
-    """Return how many elements of its only row a segment keeps, for as many eighths of it; -1 where these are no whole
-    trips, or fewer are all there is.
+def _cached_elements(parts: SegmentStructure, eighths: Count, chunk: Count, trips: Count) -> Count:
+    """Return the elements of the row cache for a number of eighths; -1 where these are no whole trips, or fewer are the
+    whole row.
     """
     eighth = next_power(prod(a.extent for a in parts.loops[0])) // EIGHTHS
     idle = np.not_equal(eighths * eighth % chunk, 0) | np.greater((eighths - 1) * eighth, (trips - 1) * chunk)
@@ -197,8 +198,8 @@ def _kept(parts: SegmentStructure, eighths: Count, chunk: Count, trips: Count) -
 
 
 def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:
-    """Return a warp's lanes along each dim for a knob that counts those of the faster dim of the patch;
-    0 means no map.
+    """Return a warp's lanes along each dim for a parameter that counts those of the patch's faster dim; 0 means no
+    layout.
     """
     if along is None:
         return ()
@@ -209,8 +210,9 @@ def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> t
 
 
 def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int) -> list[Count]:
-    """Return the extents of the box of a shared tensor that a block of the later segments reads (`staging.needed_box`
-    in arrays).
+    """Return the box of a shared tensor that a block reads.
+
+    The readers are later segments (`staging.needed_box` in arrays).
     """
     sizes: list[Count] = [1] * rank
     for segment, geometry in later:

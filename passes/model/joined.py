@@ -1,6 +1,4 @@
-"""Warps that divide the depth of products among them, for all points of a structure at once: the sums that meet in
-shared memory, and how the threads of a block share the results from there on.
-"""
+"""Warp split-K in arrays: shared memory of partial sums, and resulting sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from .geometry import Geometry
 
 
 def may_join(geometry: Geometry) -> bool:
-    """Whether at any point warps divide the depth of products among them."""
+    """Return whether any candidate schedule uses warp split-K."""
     return bool(geometry.structure.atom) and bool(np.any(np.greater(geometry.lanes, 1)))
 
 
 def joined_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared bytes in which sums of warps meet."""
+    """Return the shared-memory bytes of the warps' partial sums."""
     fast, slow, rows = _sides(segment, geometry)
     places = joined_places(geometry.block[fast], geometry.block[slow], rows, geometry.lanes)
     size = group.tensors[segment.reductions[0].name].dtype.size
@@ -27,7 +25,10 @@ def joined_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Cou
 
 
 def joined_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, target: Target) -> Geometry:
-    """Return the sizes behind the exchange of sums: each thread has a part of what it had, and nothing has lanes."""
+    """Return the sizes after the exchange of sums.
+
+    Each thread has a share of its former results, and there are no reduction threads.
+    """
     if not may_join(geometry):
         return geometry
     fast, slow, _ = _sides(segment, geometry)

@@ -1,6 +1,4 @@
-"""What expressions cost whatever the schedule: operations of a node,
-and the least work and traffic of a whole group.
-"""
+"""Roofline quantities: work and traffic of expressions under any schedule."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ from .footprint import Cover, elements, product
 
 @frozen
 class LeastWork:
-    """What one expression node costs: floating-point operations and issue slots."""
+    """Cost of one expression node: operations and issue slots."""
 
     flops: int
     issue: int
 
 
 def node_cost(expr: Expr) -> LeastWork:
-    """Return the cost of one node, its operands apart."""
+    """Return the cost of one node without its operands."""
     if isinstance(expr, Call):
         function = FUNCTIONS[expr.fn]
         return LeastWork(function.flops, function.issue)
@@ -30,7 +28,7 @@ def node_cost(expr: Expr) -> LeastWork:
 
 
 def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:
-    """Yield the distinct nodes of an expression, not entering those in `stop`."""
+    """Yield the distinct nodes of an expression, none in `stop`."""
     seen: set[Expr] = set()
     stack = [expr]
     while stack:
@@ -48,8 +46,9 @@ def memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:
 
 
 def group_work(group: FusedGroup) -> tuple[float, float]:
-    """Return what no schedule can avoid: useful floating-point operations, and bytes of distinct elements read and
-    written.
+    """Return a group's useful operations and distinct bytes.
+
+    No schedule can avoid them: floating-point operations, and bytes of distinct elements read and written.
     """
     flops = 0.0
     touched: dict[str, float] = {}
@@ -89,10 +88,11 @@ def _touch(
 
 
 def translations(found: Iterable[Read], rows: bool = False) -> list[tuple[Read, int]]:
-    """Return one read of each set that differs by constants only, and in how many disjoint lattices the set lies.
+    """Return one read per set of translates, and its lattices.
 
-    `x[2*p]`, `x[2*p + 1]`, `x[2*p + 2]` lie in two: the first and the last touch the same elements, a border apart.
-    With `rows`, what lies in one row counts once, as it shares sectors.
+    The reads of a set differ by constants only; they lie in so many disjoint lattices. `x[2*p]`, `x[2*p + 1]`, `x[2*p +
+    2]` lie in two: the first and the last touch the same elements, except at a border. With `rows`, reads of one row
+    count once, as they share sectors.
     """
     lattices: dict[object, dict[tuple[int, ...], Read]] = {}
     for read in found:

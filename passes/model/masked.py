@@ -1,5 +1,6 @@
-"""What a mask spares chains whose rows come in parts, for all points of a structure at once: blocks take only the parts
-that it leaves something of, and look at one factor of their sums in the others.
+"""Savings of mask-block skipping, for all candidate schedules of a template.
+
+Blocks process only the parts within the mask bound, and check one factor of their sums in the others.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from .footprint import Count, ceil_div, product
 from .geometry import Geometry
 
 #: Sums that do not grow with the parts of a row.
-WHOLE = frozenset({"stored", "stores", "body"})
+CONSTANT_SUMS = frozenset({"stored", "stores", "body"})
 #: Sums that a block's threads wait for one after another.
-WAITED = frozenset({"chain", "barriers"})
-#: What blocks get from memories that all of them share.
-SHARED = frozenset({"bytes", "streamed", "missed", "again", "columns", "rows", "transactions", "fetched"})
+SEQUENTIAL_SUMS = frozenset({"chain", "barriers"})
+#: Traffic of memories that all blocks share.
+SHARED_MEMORY_SUMS = frozenset({"bytes", "streamed", "missed", "again", "columns", "rows", "transactions", "fetched"})
 
 
 @frozen
 class Masked:
-    """The share of all parts that blocks take: on average, of what the fullest SM does, of what its blocks wait for one
-    after another, both at least; instructions of a thread for what is left out; the share of keys that anyone takes.
+    """Share of all parts that blocks process.
+
+    `average` is the mean, `fullest` that of the fullest SM, `waited` that of the longest sequence of its blocks;
+    `looked` are instructions of a thread for skipped parts; `seen` is the share of keys that any block processes.
     """
 
     average: Count
@@ -35,15 +38,17 @@ class Masked:
     seen: float
 
     def share(self, name: str) -> Count:
-        """Return what is left of a sum."""
-        if name in WHOLE:
+        """Return the remaining share of a sum."""
+        if name in CONSTANT_SUMS:
             return 1.0
-        return self.waited if name in WAITED else self.average if name in SHARED else self.fullest
+        return self.waited if name in SEQUENTIAL_SUMS else self.average if name in SHARED_MEMORY_SUMS else self.fullest
 
 
 def masked(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, target: Target) -> Masked | None:
-    """Return what a mask spares, None where it spares nothing. The bound takes blocks for equal: so many parts are
-    counted for each that the fullest SM has its even share of all, and as many as the longest block takes.
+    """Return the savings of a mask, None where there are none.
+
+    The bound takes blocks for equal: the fullest SM counts its even share of all parts, and at least those of the
+    longest block.
     """
     edge = edge_of(group)
     if edge is None or not geometry[1].structure.streams:
@@ -56,7 +61,7 @@ def masked(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, target:
     (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     longest = float(_ends(edge, edge.row.extent - 1 if edge.slope > 0 else 0))
     several, most = np.greater(parts, 1), np.minimum(parts, np.ceil(longest / length)) / parts
-    average = np.where(several, _taken(edge, last.block[place], length, parts) / parts, 1.0)
+    average = np.where(several, _mean_parts(edge, last.block[place], length, parts) / parts, 1.0)
     share = grid / target.NUM_SM
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // last.warps(target.warp_size))
     waves = share / np.maximum(1, resident)
@@ -70,12 +75,12 @@ def masked(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, target:
 
 
 def _ends(edge: Edge, rows: Count) -> Count:
-    """Return where some rows end."""
+    """Return the mask bounds of some rows."""
     return np.maximum(0, (edge.slope * rows + edge.const) // edge.step + 1)
 
 
-def _taken(edge: Edge, block: Count, length: Count, parts: Count) -> Count:
-    """Return how many parts a block takes, on average over the blocks of a row's axis."""
+def _mean_parts(edge: Edge, block: Count, length: Count, parts: Count) -> Count:
+    """Return the parts that a block processes, on average over the blocks of a row's axis."""
     sizes = np.broadcast_arrays(block, length, parts)
     kinds, which = np.unique(np.stack([np.ravel(s) for s in sizes]), axis=1, return_inverse=True)
     found = []
@@ -87,8 +92,8 @@ def _taken(edge: Edge, block: Count, length: Count, parts: Count) -> Count:
 
 
 def _columns(group: FusedGroup, last: Geometry) -> Count:
-    """Return how many elements of what weights are multiplied with a thread looks at of each key, on average: those
-    that have the same columns divide the keys.
+    """Return the elements of the other factors that a thread checks per key, on average: threads with the same columns
+    divide the keys.
     """
     total: Count = 0.0
     for reduction in group.segments[-1].reductions:

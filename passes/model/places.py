@@ -1,4 +1,4 @@
-"""Where an expression is evaluated, and how many elements a thread reads there."""
+"""Evaluation sites of expressions, and the elements that a thread reads there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .geometry import Geometry
 
 @frozen
 class Place:
-    """Where an expression is evaluated: the parts of one trip that a thread and a block go through, and the trips of
-    each loop.
+    """Evaluation site of an expression.
 
-    A thread's elements along a dim are `groups` runs of neighbours (`TileDim` says where they lie): `thread` counts all
-    of them, `run` covers one run, `step` what of it one turn of the outermost loop's `turns` in a trip reads. `whole`
+    It has the parts of one trip that a thread and a block go through, and the trips of each loop. A thread's elements
+    along a dim are `groups` runs of neighbours (in the order of `TileDim`): `thread` counts all of them, `run` covers
+    one run, `step` its part in one iteration of the outermost loop, which has `turns` iterations in a trip. `whole`
     covers all trips of a block.
     """
 
@@ -38,22 +38,22 @@ class Place:
     known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def _once(self, key: Hashable, make: Callable[[], Count]) -> Count:
-        """Return what was counted of a key, which many reads have in common."""
+        """Return the memoised count of a key that many reads have in common."""
         if key not in self.known:
             self.known[key] = make()
         return self.known[key]
 
     @property
     def rows(self) -> tuple[tuple[Var, ...], ...]:
-        """The loops that it is inside of."""
+        """Enclosing loops."""
         return self.thread.dims[self.parallel :]
 
     def repeats(self, used: frozenset[object]) -> Count:
-        """How many trips compute something new that depends on the used variables."""
+        """Return the trips with new values of the used variables."""
         return self._once(used, lambda: self._repeats(used))
 
     def computed(self, used: frozenset[Var]) -> Count:
-        """How often a thread computes what depends on the used variables."""
+        """Return how often a thread computes a value of used variables."""
         return self._once(("computed", used), lambda: self.thread.dependent(used) * self.repeats(used))
 
     def _repeats(self, used: frozenset[object]) -> Count:
@@ -61,8 +61,9 @@ class Place:
         return product(t for dim, t in loops if not used.isdisjoint(dim))
 
     def distinct(self, read: Read, shape: Sequence[int]) -> Count:
-        """How many different elements a thread reads in one trip: neighbours of a run share halos, runs far apart do
-        not.
+        """Return the distinct elements that a thread reads in one trip.
+
+        Neighbours of a run share halos, distant runs do not.
         """
         return self._once(("distinct", read.indices, tuple(shape)), lambda: self._distinct(read, shape))
 
@@ -70,8 +71,10 @@ class Place:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
 
     def loads(self, read: Read, shape: Sequence[int]) -> Count:
-        """How many elements a thread loads in one trip: each once, unless that is more than it holds; then each once in
-        each turn of the outermost loop, or, where even that is too many, for each use.
+        """Return the elements that a thread loads in one trip.
+
+        It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost loop,
+        or, if that is too many as well, for each use.
         """
         return self._once(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
 
@@ -95,7 +98,7 @@ class Place:
 
 
 def place_of(geometry: Geometry, which: Sequence[int]) -> Place:
-    """Return the place inside the given loops of a segment."""
+    """Return the evaluation site inside some loops of a segment."""
     return geometry.once(("place", tuple(which)), lambda: _place_of(geometry, which))
 
 
@@ -105,7 +108,10 @@ def _place_of(geometry: Geometry, which: Sequence[int]) -> Place:
 
 
 def output_place(geometry: Geometry, row: tuple[Var, ...]) -> Place:
-    """Return the place of an output along a row: that of the loop over it, else of a loop of its own, or of none."""
+    """Return the evaluation site of an output along a row.
+
+    It is that of the loop over the row, else of a loop of its own, or of none.
+    """
     if not row or row in geometry.structure.loops:
         return place_of(geometry, [geometry.structure.loops.index(row)] if row else [])
     length = prod(a.extent for a in row)
@@ -139,7 +145,7 @@ def _place(
 
 
 def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
-    """Return how many runs of neighbours a thread has along each dim, and the cover of one."""
+    """Return the runs of neighbours of a thread along each dim, and the cover of one."""
     sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
     runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
     groups = tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True))

@@ -1,7 +1,7 @@
-"""The paper's performance upper limit, `PUL = GMRatio * SMRatio * WBRatio * COEF_r` (DeepCuts section 4.2 and 4.3),
-with its slips mended.
+"""Performance upper limit (PUL) of the paper, with corrections.
 
-Corrections, each where the printed text contradicts itself or the hardware:
+`PUL = GMRatio * SMRatio * WBRatio * COEF_r` (DeepCuts section 4.2 and 4.3). Corrections, each where the printed text
+contradicts itself or the hardware:
 
 * Section 4.2, `WBRatio`: printed as `1 - ((N_TB mod N_SM) / N_SM) / ceil(N_TB / N_SM)`, which gives 133 blocks on 132
   SMs 0.996 and 131
@@ -13,11 +13,11 @@ Corrections, each where the printed text contradicts itself or the hardware:
 * Table 8: `W_block / (W_block / TRANS)` means `ceil(W_block / TRANS)` transactions per row.
 * Table 7, convolution: the filter's term is divided by `TRANS_global`, a unit of global memory; loads of shared memory
   are counted.
-* Section 4.2, `COEF_r`: `<` is `<=`, a block may use all of what the machine has.
+* Section 4.2, `COEF_r`: `<` is `<=`, a block may use all of the machine.
 
 Fusion follows section 4.4: at the register level loads and transactions are the predecessor's and computations add up;
-at the shared level every operation has its own PUL, nothing is charged for what lies in shared memory, and the group's
-is the harmonic mean weighted by computation (the ratio of peak to achieved time adds up).
+at the shared level every operation has its own PUL, shared-memory tensors are free, and the group's is the harmonic
+mean weighted by computation (the ratio of peak to achieved time adds up).
 """
 
 from __future__ import annotations
@@ -33,31 +33,43 @@ SIZE_ELEMENT = 4
 
 
 def gm_ratio(counts: PaperCounts, target: Target) -> Count:
-    """Return how far global memory lets a block come to peak: its operational intensity over the machine's balance."""
+    """Return the share of peak that global memory permits a block.
+
+    It is its operational intensity over the machine's balance.
+    """
     moved = SIZE_ELEMENT * target.TRANS_global * counts.transactions
     balance = target.PERF_peak / target.BW_global
     return np.minimum(1.0, counts.comp_block / np.maximum(moved, 1e-9) / balance)
 
 
 def sm_ratio(counts: PaperCounts, target: Target, conflicts: Count = 1.0) -> Count:
-    """Return how much of the latency of shared memory a thread's own arithmetic hides; `conflicts` is `COEF_bc`."""
+    """Return the shared-memory latency that arithmetic hides, as a share.
+
+    `conflicts` is `COEF_bc`.
+    """
     per_load = counts.comp_thread / np.maximum(counts.loads, 1e-9)
     return np.minimum(1.0, per_load / (target.LAT_shared * conflicts))
 
 
 def wb_ratio(blocks: Count, sms: int) -> Count:
-    """Return the share of SMs that work, over the waves of a grid."""
+    """Return the share of SMs that work, over a grid's waves."""
     return blocks / (sms * np.ceil(blocks / sms))
 
 
 def coef_r(features: Features, target: Target) -> Count:
-    """Return 1 where a block's threads and shared memory fit the machine, else 0."""
+    """Return 1 where a block fits the machine, else 0.
+
+    Its threads and its shared memory count.
+    """
     fits = np.logical_and(features.threads <= target.MAX_thread, features.shared <= target.MAX_shared)
     return np.where(fits, 1.0, 0.0)
 
 
 def pul(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
-    """Return the performance upper limit of every point as a share of peak, 0 where it does not fit."""
+    """Return the performance upper limit as a share of peak.
+
+    It is 0 where the candidate does not fit.
+    """
     work: Count = 0.0
     time: Count = 0.0
     for counts in features.segments:
@@ -69,7 +81,7 @@ def pul(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
 
 
 def _moving_only(features: Features, target: Target) -> Count:
-    """A group that computes nothing has no intensity: take one operation per element it loads, so that points still
+    """Return the ratio of a group without arithmetic: one operation per loaded element, so that candidates still
     differ.
     """
     loads: Count = sum((c.transactions for c in features.segments), 0.0)

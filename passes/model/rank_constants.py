@@ -1,9 +1,8 @@
-"""Constants of the estimate of time that orders points, fitted to measured kernels by `bench/fit_rank.py`; data, not
-code.
+"""Calibration of the cost model, fitted by `bench/fit_rank.py`; data, not code.
 
-Fitted to 12,900 points of 226 operations (convolutions of four networks and their transforms, matrix products, row
-operations, pooling, pointwise) on an H200: random points, favourites of the model, and what tuning measured. The rates
-and latencies that they scale are the target's.
+Fitted to 12,900 candidate schedules of 226 operations (convolutions of four networks and their transforms, matrix
+products, row operations, pooling, pointwise) on an H200: random ones, the model's favourites, and those that tuning
+measured. The rates and latencies that they scale are the target's.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from attrs import frozen
 
 @frozen
 class RankConstants:
-    """What the estimate multiplies the counts of a point with; all are positive, and are fitted in their logarithms.
+    """Coefficients of the counts; positive, fitted in their logarithms.
 
     Instructions of a warp: `load` and `shared_load` each, `store`, `guard` per instruction of guards and flattened
     indices of direct loads, `fetch` per instruction of staging, `division` per staged element found by divisions,
     `table` in place of those by a table, `beginning` of a kernel, `loop` per round. Cycles of shared memory: `returned`
-    per load and lane, `written` per staged instruction, `turned` per cycle of tiles turned round, `line` per line of
+    per load and lane, `written` per staged instruction, `turned` per cycle of transposed tiles, `line` per line of
     direct accesses; `conflict` is the exponent of bank conflicts.
 
     `warps` is how many warps of an SM hide the latency of arithmetic, `independent` the exponent of their results,
-    `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the part of
-    re-read bytes that DRAM serves, `asked` the part of L2 traffic that follows what threads ask for. One more than
+    `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share of
+    re-read bytes that DRAM serves, `asked` the share of L2 traffic that follows the threads' requests. One more than
     `overlap` is the power in which times add up: the greater, the better resources work side by side.
 
     Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
     divisions, with exponents `guarded` and `apart` of its guards and its lines per 32 lanes; `staged_round` and
-    `direct_round` of a round; `first` of a block; `entry` of a table; `fixed` of a kernel. `ahead` tells how much of it
-    the work of other rounds hides. `barrier` scales the target's, `block` is clocks to start one, `tail` the share of
-    the last wave that is not filled, `long` what each doubling of a long body costs.
+    `direct_round` of a round; `first` of a block; `entry` of a table; `fixed` of a kernel. `ahead` is the share of it
+    that the work of other rounds hides. `barrier` scales the target's, `block` is clocks to start one, `tail` the share
+    of the last wave that is not filled, `long` the cost of each doubling of a long body.
     """
 
     load: float

@@ -1,8 +1,8 @@
-"""Registers of a thread, estimated for all points of a structure at once; the constants were fitted to what ptxas
-reported for 500 kernels.
+"""Register estimates of a thread, for all candidate schedules of a template.
 
-Three figures: what a thread certainly *holds* (accumulators of a reduction), the fewest it *needs* to spill nothing,
-and what a compiler is *expected* to use where it may choose: it then loads the next elements while it works on these.
+The constants are fitted to the reports of ptxas for 500 kernels. Three figures: registers that a thread certainly
+*holds* (accumulators of a reduction), the fewest it *needs* without spills, and those that a compiler is *expected* to
+use, as it also loads the next elements early.
 """
 
 from __future__ import annotations
@@ -43,50 +43,48 @@ from .tile_access import carried_vector, held_deep
 from .tiles import StagedTile
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
-BASE = 26.0
-#: More of them where a fetch decodes the coordinates of a halo, or each element of a flattened loop is decoded.
-DECODED = 10.0
-#: Elements of an operand that is used once: a few are in flight, none is kept.
-PASSING = 8.0
-#: Part of the narrow ones that is held converted: they come from global memory as vectors, all of a step together. Of
+BASE_REGISTERS = 26.0
+#: Additional ones where a fetch decodes the coordinates of a halo, or each element of a flattened loop is decoded.
+DECODING_REGISTERS = 10.0
+#: Elements in flight of an operand that is used once.
+MAX_TRANSIENT_ELEMENTS = 8.0
+#: Share of narrow elements that is held converted: they come from global memory as vectors, all of a step together. Of
 #: 40 kernels of a pool of halves those of 128 outputs a thread spilled 520 bytes or more, those of 64 took 100 to 142.
-UNPACKED, WORD = 0.7, 4
-#: Of each neighbour that an instance of a stencil reads besides its own element, in kernels whose loops are unrolled:
+CONVERTED_SHARE, WORD = 0.7, 4
+#: Registers per neighbour that an instance of a stencil reads besides its own element, in kernels with unrolled loops:
 #: ptxas used 40 to 167 registers for filters of 3x3 to 7x7 taps and 4 to 32 outputs a thread, up to 255 with mirrored
 #: borders.
-NEIGHBOUR, CLAMPED = 0.2, 0.3
-#: Of each copy of a tile of which no two are a constant apart: 24 copies of 4 bytes took more than 90 registers.
-PLACE = 4.0
-#: Of each where no atoms multiply: with 28 sums and 7 of them beside the words of a halo, 80 registers spilled 44
-#: bytes; with 64 sums and 4 of them 103 were enough.
-UNEVEN = 2.0
-#: Of all that a loop unrolls, and the part of it that is held beside accumulators where no fragments are.
-MOST_PLACES, APART = 128.0, 0.6
-#: Elements of a tile that is computed from several tensors which a thread has under way beside its sums, what they
-#: are made of and what becomes of them: 16 spilled 100 bytes beside 64 sums in 128 registers, 32 spilled 156 beside 128
-#: in 255.
-CARRIED = 32
-#: Part of the vectors along the depth of what is staged that a step holds at a time: tiles of 8x8 and 4x4 results just
-#: spilled in 128 and 64 registers, and 8x4 did not in 128.
-DEEP = 0.75
-#: Registers that each element takes which a thread carries while it multiplies: with 64 sums in 128 registers, 8 of
-#: them spilled 28 bytes, or left none to choose from, so that 35 of 100 multiply-adds had three operands in one bank; 4
-#: did neither.
-CARRYING = 3.0
+NEIGHBOUR_REGISTERS, CLAMPED_NEIGHBOUR_REGISTERS = 0.2, 0.3
+#: Registers per copy of a tile without constant strides between copies: 24 copies of 4 bytes took more than 90.
+COPY_ADDRESS_REGISTERS = 4.0
+#: Registers per such copy without matrix instructions: with 28 sums and 7 copies beside the words of a halo, 80
+#: registers spilled 44 bytes; with 64 sums and 4 copies 103 were enough.
+STRIDED_WORD_REGISTERS = 2.0
+#: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
+MAX_COPY_ADDRESSES, HELD_ADDRESS_SHARE = 128.0, 0.6
+#: Most elements in flight of a tile that is computed from several tensors, with their operands and results: 16 spilled
+#: 100 bytes beside 64 sums in 128 registers, 32 spilled 156 beside 128 in 255.
+MAX_COMPUTED_ELEMENTS = 32
+#: Share of the vectors along the depth of staged operands that a step holds at a time: tiles of 8x8 and 4x4 results
+#: just spilled in 128 and 64 registers, and 8x4 did not in 128.
+HELD_DEPTH_SHARE = 0.75
+#: Registers per element of register staging during the multiplication: with 64 sums in 128 registers, 8 of them spilled
+#: 28 bytes, or left no choice, so that 35 of 100 multiply-adds had three operands in one bank; 4 did neither.
+STAGING_ELEMENT_REGISTERS = 3.0
 #: Warps share a register file by fours: one for each scheduler.
-WARPS_TOGETHER = 4
+WARP_ALLOCATION_UNIT = 4
 
 
 @frozen
 class Registers:
-    """Registers of a thread that are certainly held, needed to spill nothing, and expected."""
+    """Registers of a thread: held, needed without spills, and expected."""
 
     held: Count
     needed: Count
     expected: Count
 
     def beside(self, held: Count) -> Registers:
-        """Return what is needed where others hold so many registers all the time."""
+        """Return the registers needed beside `held` others."""
         return Registers(self.held + held, self.needed + held, self.expected + held)
 
     def joined(self, other: Registers) -> Registers:
@@ -96,10 +94,11 @@ class Registers:
 
 
 def register_limit(threads: Count, min_blocks: Count, target: Target) -> Count:
-    """Return how many registers a thread may have where `min_blocks` blocks shall be resident: the compiler obeys, or
-    spills.
+    """Return the register limit of a thread.
+
+    `min_blocks` blocks shall be resident: the compiler obeys, or spills.
     """
-    warps = ceil_div(ceil_div(threads, target.warp_size), WARPS_TOGETHER) * WARPS_TOGETHER
+    warps = ceil_div(ceil_div(threads, target.warp_size), WARP_ALLOCATION_UNIT) * WARP_ALLOCATION_UNIT
     share = target.registers_per_sm // (warps * target.warp_size * np.maximum(1, min_blocks))
     return least(np.maximum(8, share // 8 * 8), target.max_registers)
 
@@ -111,10 +110,18 @@ def thread_registers(
     tensors: Mapping[str, TensorType],
     rows: Sequence[str] = (),
 ) -> Registers:
-    """Estimate one segment over tensors of some types; `rows` are those of which earlier segments left rows."""
+    """Estimate the registers of one segment.
+
+    `rows` are the tensors whose rows earlier segments left in shared memory.
+    """
     instances = product(geometry.thread) * 1.0
     if not segment.reductions:
-        used = BASE - 6 + 0.8 * least(instances, 32.0) + instances * max(float(_shared(segment)), _stencil(segment))
+        used = (
+            BASE_REGISTERS
+            - 6
+            + 0.8 * least(instances, 32.0)
+            + instances * max(float(_shared_values(segment)), _stencil(segment))
+        )
         return Registers(8.0, used, used)
     if geometry.structure.atom:
         return _atom_registers(segment, geometry, tiles, tensors)
@@ -127,21 +134,20 @@ def thread_registers(
         vectors = np.maximum(vectors, deep)
     extra: Count = 0.0
     for tile in tiles:
-        extra = np.maximum(extra, np.where(tile.halo, DECODED, 0.0))
+        extra = np.maximum(extra, np.where(tile.halo, DECODING_REGISTERS, 0.0))
         if len(reads(tile.expr)) > 1:
-            extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), CARRIED))
+            extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), MAX_COMPUTED_ELEMENTS))
     for tile in tiles:
-        extra = extra + _carried(tile, geometry) + _apart(tile, geometry, tensors)
-    needed = BASE + held + _row(segment, geometry) + fragments + vectors + extra
+        extra = extra + _staging_registers(tile, geometry) + _stride_registers(tile, geometry, tensors)
+    needed = BASE_REGISTERS + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
 
 def _atom_registers(
     segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile], tensors: Mapping[str, TensorType]
 ) -> Registers:
-    """Estimate a segment in which atoms multiply: accumulators, twice where partial sums are promoted, and the
-    fragments of what a warp multiplies in one step: one of each part, and those that are loaded ahead, besides the ones
-    that several parts are made of.
+    """Estimate a segment with matrix instructions: accumulators, twice where partial sums are promoted, and the
+    fragments of a warp's step: one of each part, and those that are loaded ahead, besides the sources of several parts.
     """
     work = atom_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
@@ -149,16 +155,16 @@ def _atom_registers(
     sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
-    places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MOST_PLACES)
-    beside = np.where(geometry.ahead, 1.0, APART) * places
-    needed = BASE + held + fragments + 2.0 * len(tiles) + beside
-    # Of 286 kernels the blocks of an SM come out right for 256 so, for 245 with half of the fragments once more.
+    places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
+    beside = np.where(geometry.ahead, 1.0, HELD_ADDRESS_SHARE) * places
+    needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
+    # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
 
 
 def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
-    """Return the registers for where a thread's copies of a tile come from and go to: none where they are a constant
-    apart, because threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
+    """Return the registers for source and destination addresses of a thread's copies of a tile: none with constant
+    strides, where threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
     """
     structure, used = geometry.structure, expr_variables(tile.expr)
     main = main_read(tile.expr, used)
@@ -171,12 +177,12 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
-    return np.where(even, 0.0, PLACE * tile.count * cost / geometry.threads)
+    return np.where(even, 0.0, COPY_ADDRESS_REGISTERS * tile.count * cost / geometry.threads)
 
 
-def _apart(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
-    """Return what the places take of words that lie along the depth and are copied or carried one by one, where the
-    steps between a thread's are no constants.
+def _stride_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+    """Return the address registers of words that lie along the depth and are moved one by one, without constant strides
+    between a thread's words.
     """
     main = main_read(tile.expr, expr_variables(tile.expr))
     axis, _ = running_axis(main)
@@ -184,43 +190,41 @@ def _apart(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTyp
         return 0.0
     straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
     trips = ceil_div(tile.count, geometry.threads * carried_vector(tile.expr, tile, geometry))
-    return np.where(straight, 0.0, UNEVEN * least(trips, MOST_PLACES))
+    return np.where(straight, 0.0, STRIDED_WORD_REGISTERS * least(trips, MAX_COPY_ADDRESSES))
 
 
-def _carried(tile: StagedTile, geometry: Geometry) -> Count:
-    """Return what a thread carries of a tile while a chunk is multiplied."""
+def _staging_registers(tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the registers of register staging during the multiplication of a K block."""
     width = carried_vector(tile.expr, tile, geometry)
     held = np.greater(width, 1) & np.greater(geometry.stages, 1)
-    return np.where(held, CARRYING * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
+    return np.where(held, STAGING_ELEMENT_REGISTERS * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
 
 
-def _shared(segment: Segment) -> int:
-    """Return how many values the outputs of an instance have in common:
-    a folded transform reads a tile and holds it.
-    """
+def _shared_values(segment: Segment) -> int:
+    """Return how many values the outputs of an instance share: a folded transform reads a tile and holds it."""
     found = [set(reads(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
 
 
 def _stencil(segment: Segment) -> float:
-    """Return what an instance holds of the neighbours it reads, where a tensor is read at several places for each
-    output: sums and elements that the compiler loads early, and the addresses of those that clamps lead to.
+    """Return an instance's registers for neighbours, where a tensor is read at several places for each output: sums and
+    elements that the compiler loads early, and the addresses of clamped indices.
     """
     most = 0.0
     for output in segment.outputs:
         found = reads(output.body)
         straight = all(is_affine(i) for r in found for i in r.indices)
         neighbours = len(found) - len({r.tensor for r in found})
-        most = max(most, neighbours * (NEIGHBOUR if straight else CLAMPED))
+        most = max(most, neighbours * (NEIGHBOUR_REGISTERS if straight else CLAMPED_NEIGHBOUR_REGISTERS))
     return most
 
 
 def _fragments(
     segment: Segment, reduction: Reduction, geometry: Geometry, position: int, tensors: Mapping[str, TensorType]
 ) -> Count:
-    """Return what one step of a reduction keeps besides accumulators: the elements of each operand, and what guards and
-    indices take.
+    """Return the registers of one step of a reduction besides accumulators: the elements of each operand, guards and
+    indices.
     """
     instances = product(geometry.thread) * 1.0
     parts = operands(reduction, [r.name for r in segment.reductions])
@@ -231,7 +235,11 @@ def _fragments(
         passing = np.logical_or(elements >= instances, len(parts) == 1)
         staged = number in geometry.structure.staged[position]
         narrow = not staged and dtype_of(part, tensors).size < WORD
-        once = np.maximum(least(elements, PASSING), UNPACKED * elements) if narrow else least(elements, PASSING)
+        once = (
+            np.maximum(least(elements, MAX_TRANSIENT_ELEMENTS), CONVERTED_SHARE * elements)
+            if narrow
+            else least(elements, MAX_TRANSIENT_ELEMENTS)
+        )
         total = total + np.where(passing, once, elements)
         if staged:
             continue
@@ -239,18 +247,18 @@ def _fragments(
             total = total + 0.5 * least(elements, 32.0)
         if any(len(geometry.structure.loops[k]) > 1 and used.intersection(geometry.structure.loops[k][:-1])
                for k in geometry.structure.reduces[position]):  # fmt: skip
-            total = total + DECODED / len(parts)
+            total = total + DECODING_REGISTERS / len(parts)
     return total
 
 
 def _vectors_deep(reduction: Reduction, geometry: Geometry, position: int, tiles: Sequence[StagedTile]) -> Count:
-    """Return what one step keeps besides an element of each row, where threads load vectors along the depth of tiles
-    that are turned round.
+    """Return the registers of one step besides an element of each row, where threads load vectors along the depth of
+    transposed tiles.
     """
     found: Count = 0.0
     for tile in (t for t in tiles if t.reduction == position):
         elements = geometry.thread_cover.dependent(expr_variables(tile.expr)) * 1.0
-        more = np.maximum(0.0, DEEP * held_deep(tile.expr, tile, geometry) - 1.0)
+        more = np.maximum(0.0, HELD_DEPTH_SHARE * held_deep(tile.expr, tile, geometry) - 1.0)
         found = found + np.where(tile.turned, elements * more, 0.0)
     return found
 
@@ -258,7 +266,7 @@ def _vectors_deep(reduction: Reduction, geometry: Geometry, position: int, tiles
 def _rows_deep(
     reduction: Reduction, geometry: Geometry, tensors: Mapping[str, TensorType], rows: Sequence[str]
 ) -> Count:
-    """Return what one step keeps besides an element of each row that an earlier segment left, of which threads load
+    """Return the registers of one step besides an element of each row that an earlier segment left, where threads load
     vectors along the row.
     """
     found: Count = 0.0
@@ -270,18 +278,19 @@ def _rows_deep(
             and read.indices[-1] in map(as_index, reduction.reduce)
         ):
             elements = geometry.thread_cover.dependent(expr_variables(read)) * 1.0
-            found = found + elements * (DEEP * (WIDEST_BYTES // tensors[read.tensor].dtype.size) - 1.0)
+            found = found + elements * (HELD_DEPTH_SHARE * (WIDEST_BYTES // tensors[read.tensor].dtype.size) - 1.0)
     return found
 
 
 def resident_row(geometry: Geometry) -> Count:
-    """Return whether lanes hold whole rows: every reduction takes one trip, so that all statements of the row share its
-    loads.
+    """Return whether reduction threads hold whole rows.
+
+    Then every reduction takes one trip, and all statements of the row share its loads.
     """
     if not geometry.structure.lanes:
         return np.bool_(False)
     if geometry.structure.passes_rows:
-        return np.greater(geometry.lanes, 1)  # of rows that come in parts, one of them
+        return np.greater(geometry.lanes, 1)  # of streamed rows, one part
     single: Count = np.greater(geometry.lanes, 1)
     for trips in geometry.trips:
         single = np.logical_and(single, np.equal(trips, 1))
@@ -289,9 +298,9 @@ def resident_row(geometry: Geometry) -> Count:
 
 
 def _shared_rows(segment: Segment) -> int:
-    """Return how many rows of its own an instance needs in several statements: the compiler makes them once and keeps
-    them, as what they share, a sum of two rows as one. A gradient of a layer norm keeps those of its data and of what
-    it is given: 255 registers and spills where one row was counted, in 186.
+    """Return how many row values of its own an instance needs in several statements: the compiler computes them once
+    and keeps them; a sum of two rows counts as one. The gradient of a layer norm keeps those of its data and of its
+    upstream gradient: 255 registers and spills where one row was counted, in 186.
     """
     statements = [(r.body, r.reduce) for r in segment.reductions] + [(o.body, o.extra) for o in segment.outputs]
     bodies: list[Expr] = []
@@ -318,15 +327,15 @@ def _shared_rows(segment: Segment) -> int:
 
 
 def _row(segment: Segment, geometry: Geometry) -> Count:
-    """Return the elements of rows that a thread keeps from one statement to the next: from reduction to reduction, or
-    to outputs along the row; and those of values along it.
+    """Return the elements of rows that a thread keeps from one statement to the next: from reduction to reduction, to
+    outputs along the row, and to values along it.
     """
     if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
     longest: Count = 0
     for chunk in geometry.chunk:
         longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
-    # What is sorted is held with its place, in two registers, and beside it.
+    # Sorted elements are held with their place, in two registers, and beside it.
     along = sum(4 if r.along in ORDERS else bool(r.along) for r in segment.reductions)
     rows = max(1, along, _shared_rows(segment))
     return np.where(resident_row(geometry), longest * product(geometry.thread) * float(rows), 0.0)

@@ -1,4 +1,4 @@
-"""What describes a structure of the parameter space, and the classes of axes that structures are derived from."""
+"""Schedule templates, and the axis classes that they are derived from."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from ...ir import Segment, Var, expr_variables, is_contraction, operands
 
 @frozen(cache_hash=True)
 class Knob:
-    """A numeric parameter, or a few that are chosen together: their names within the structure, and the values they may
-    take.
+    """A numeric schedule parameter, or a few chosen together.
 
-    Threads, thread tile and vector of a dim are one knob, so that combinations that are pointless for its extent are no
-    points at all.
+    `names` are its names within the template, `values` its possible values. Threads, thread tile and vector of a dim
+    are one parameter, so that combinations that are pointless for its extent are no candidates.
     """
 
     names: tuple[str, ...]
@@ -25,17 +24,17 @@ class Knob:
 
 @frozen(cache_hash=True)
 class SegmentStructure:
-    """The discrete choices of one segment.
+    """Template of one segment: its discrete choices.
 
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
-    last. Where it `keeps` rows, part of them may lie in shared memory between statements. Where an `atom` multiplies,
-    the rows of its C lie along the dim at position `rows`, the columns along that at `columns`. The rows of loops in
-    `whole` are held by lanes in one trip. Where values that are combined in memory meet in shared memory first, blocks
-    take tiles in turns along the dim at position `meets`, -1 where none do. Where it `streams`, rows that it passes on
-    may come in parts; so may what it reads of the segment before, along the axis of that at position `parts`, if there
-    is one, which the loops at positions `parted` run along.
+    last. A segment that `keeps` rows may cache part of them in shared memory between statements. With a matrix
+    instruction `atom`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
+    Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
+    along the dim at position `meets`, which is -1 elsewhere. A segment that `streams` may pass rows on in parts; it may
+    also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
+    at positions `parted` run along.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -57,18 +56,24 @@ class SegmentStructure:
 
     @property
     def passes_rows(self) -> bool:
-        """Whether lanes hold rows that a later segment of the kernel reads: its block and its threads say the sizes."""
+        """True where reduction threads hold rows that a later segment reads.
+
+        That segment's block and threads determine the sizes.
+        """
         return self.lanes and bool(self.shared)
 
     @property
     def stages_any(self) -> bool:
-        """Whether any operand is staged."""
+        """True where any operand is staged."""
         return any(self.staged)
 
 
 @frozen(cache_hash=True)
 class Structure:
-    """The discrete choices of a group and the knobs that remain; `size` is the number of points."""
+    """Schedule template of a group, and its schedule parameters.
+
+    `size` is the number of candidate schedules.
+    """
 
     segments: tuple[SegmentStructure, ...]
     index: str
@@ -81,7 +86,7 @@ class Structure:
 
     @property
     def size(self) -> int:
-        """Number of points, legal or not."""
+        """Number of candidate schedules, legal or not."""
         return prod(self.shape)
 
 
@@ -97,7 +102,7 @@ def powers(low: int, high: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def axis_classes(segment: Segment) -> tuple[frozenset[int], ...]:
-    """Return for each parallel axis the operands of the main reduction that it indexes.
+    """Return the main reduction's operands that each parallel axis indexes.
 
     One operand: class M or N; all of them: *batch*; none: the axis only repeats. The main reduction is the first
     contraction, or the first reduction where there is none.
@@ -111,7 +116,10 @@ def axis_classes(segment: Segment) -> tuple[frozenset[int], ...]:
 
 
 def class_runs(segment: Segment) -> tuple[tuple[Var, ...], ...]:
-    """Return the maximal runs of neighbouring axes of one class; axes of extent 1 join no run."""
+    """Return the maximal runs of neighbouring axes of one class.
+
+    Axes of extent 1 join no run.
+    """
     runs: list[tuple[Var, ...]] = []
     last: frozenset[int] | None = None
     for axis, kind in zip(segment.axes, axis_classes(segment), strict=True):
@@ -127,7 +135,10 @@ def class_runs(segment: Segment) -> tuple[tuple[Var, ...], ...]:
 
 
 def is_matrix_like(segment: Segment) -> bool:
-    """Whether a contraction has axes of two classes, M and N: data is then reused in both directions."""
+    """Return whether a contraction has axes of both classes, M and N.
+
+    Data is then reused in both directions.
+    """
     kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
     own = [r.name for r in segment.reductions]
     return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)

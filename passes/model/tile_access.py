@@ -1,4 +1,4 @@
-"""How threads load elements of staged tiles: the neighbours that a vector holds."""
+"""Vector loads of threads from staged tiles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from .tiles import StagedTile
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile a thread loads at once: along the innermost tile dim, or, of a tile
-    that is turned round, along the depth; of a box, along a tile dim that its innermost coordinate is.
+    """Return the width of a thread's loads from a staged tile.
+
+    The vector runs along the innermost tile dim, or, in a transposed tile, along the depth; in a box, along a tile dim
+    that equals its innermost coordinate.
     """
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
@@ -25,8 +27,9 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
 
 
 def box_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a box a thread loads at once: those of a tile dim that is the last index of what is
-    read, or the first one, of a box that is turned round, alone.
+    """Return the width of a thread's loads from a box.
+
+    The vector runs along a tile dim that equals the last index of the read, or the first one in a transposed box.
     """
     indices = [i for i in main_read(expr).indices if any(a.extent > 1 for a in variables(i))] or [Index()]
     first, last = (_vector_along(i, geometry) for i in (indices[0], indices[-1]))
@@ -35,13 +38,13 @@ def box_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
 
 
 def _vector_along(index: Index, geometry: Geometry) -> Count:
-    """Return the vector of the tile dim that an index is, 1 where it is more than that or something else."""
+    """Return the vector of the tile dim that equals an index, 1 for other indices."""
     dims = zip(geometry.structure.dims, geometry.vector, strict=True)
     return next((vector for dim, vector in dims if index == as_index(dim[-1])), 1)
 
 
 def carried_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours of a staged tile threads carry and store at once, 1 where they carry none."""
+    """Return the width of register staging's stores, 1 without it."""
     if not np.any(tile.carried):
         return np.int64(1)
     used, whole = expr_variables(expr), WIDEST_BYTES // tile.size
@@ -52,15 +55,16 @@ def carried_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
 
 
 def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many neighbours along the depth of a tile that is turned round a thread loads at once."""
+    """Return the width of loads along the depth of transposed tiles."""
     whole = WIDEST_BYTES // tile.size
     depth = innermost_chunk(expr, tile, geometry)
     return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
 
 
 def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return how many elements of each row of a tile that is turned round a thread holds at once: vectors along the
-    depth are used up by the innermost loop, or kept while the loops inside of theirs run.
+    """Return the elements per row that a thread holds of transposed tiles.
+
+    Vectors along the depth are used up by the innermost loop, or kept while the loops inside of theirs run.
     """
     steps = product([geometry.chunk[k] for k in used_loops(expr, tile, geometry)])
     vector = depth_vector(expr, tile, geometry)
@@ -73,14 +77,15 @@ def main_read(expr: Expr) -> Read:
 
 
 def used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:
-    """Return the loops of a tile's reduction that it has coordinates for."""
+    """Return the loops of a tile's reduction that are its coordinates."""
     used = expr_variables(expr)
     return [k for k in geometry.structure.reduces[tile.reduction] if used.intersection(geometry.structure.loops[k])]
 
 
 def innermost_chunk(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return the extent of the innermost coordinate of a tile that is turned round: the first loop's of several
-    elements.
+    """Return the extent of a transposed tile's innermost coordinate.
+
+    It is that of the innermost loop with several elements.
     """
     found: Count = 1
     for k in reversed(used_loops(expr, tile, geometry)):

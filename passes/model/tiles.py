@@ -1,4 +1,4 @@
-"""Tiles of staged operands in arrays: `passes.lowering.staging` for all points of a structure at once."""
+"""Tiles of staged operands, as arrays (`passes.lowering.staging`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .geometry import CARRIED, Geometry
 
 @frozen
 class StagedTile:
-    """A staged operand in arrays: elements of a tile (padding apart), bytes of its buffer, all stages included.
+    """Staged operand, as arrays.
 
-    `halo` says where it is a box of tensor elements, `turned` where its coordinates are listed innermost first,
-    `carried` where threads carry it to shared memory, `size` how many bytes an element has.
+    `count` are a tile's elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box
+    of tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `carried` for
+    register staging; `size` are the bytes of an element.
     """
 
     reduction: int
@@ -33,7 +34,7 @@ class StagedTile:
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
-    """Return the staged operands of a segment with their sizes (`staging.stage` in arrays)."""
+    """Return the staged operands of a segment (`staging.stage` in arrays)."""
     found = []
     own = [r.name for r in segment.reductions]
     for position, reduction in enumerate(segment.reductions):
@@ -51,9 +52,7 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
 
 @frozen
 class _Shape:
-    """The coordinates of an operand's tile at every point: extents as a gather tile (a loop or tile dim each), and as a
-    box.
-    """
+    """Coordinates of an operand's tile: extents as a gather tile (a loop or tile dim each), and as a box."""
 
     dims: tuple[tuple[Var, ...], ...]
     gather: tuple[Count, ...]
@@ -81,8 +80,9 @@ def _shape_of(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geom
 
 
 def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
-    """Return where an operand's tile is turned round: all are, or, for order 2, those whose memory runs along a reduced
-    axis.
+    """Return where an operand's tile is transposed.
+
+    All tiles are, or, for order 2, those whose memory runs along a reduced axis.
     """
     if not np.any(geometry.order):
         return geometry.order
@@ -91,8 +91,9 @@ def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
 
 
 def own_carried(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
-    """Return where threads carry an operand to shared memory: where it is asked for, those whose memory runs along a
-    reduced axis.
+    """Return where an operand is staged through registers.
+
+    The schedule asks for it, and memory runs along a reduced axis.
     """
     return np.where(np.equal(geometry.order, CARRIED), int(_lies_deep(expr, reduction)), 0)
 
@@ -103,8 +104,10 @@ def _lies_deep(expr: Expr, reduction: Reduction) -> bool:
 
 
 def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Count:
-    """Return the padding of an operand's rows: what the schedule says, and where atoms multiply numbers of `size`
-    bytes, the least that keeps rows aligned and fragments free of conflicts (see `fragment_loads`).
+    """Return the padding of an operand's rows.
+
+    It is the schedule's or, with matrix instructions on numbers of `size` bytes, the least one that keeps rows aligned
+    and fragments free of conflicts (see `fragment_loads`).
     """
     structure = geometry.structure
     if not structure.atom:
@@ -115,8 +118,8 @@ def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> 
     used = expr_variables(expr)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
     extent = np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
-    apart = np.where(turned, 16, 8 * max(2, size)) // size
-    return (apart - extent) % (2 * apart)
+    distance = np.where(turned, 16, 8 * max(2, size)) // size
+    return (distance - extent) % (2 * distance)
 
 
 def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Geometry:
@@ -128,20 +131,24 @@ def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -
 def tile_size(
     expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
 ) -> tuple[Count, Count, Count]:
-    """Return the elements of an operand's tile, without and with the padding of its innermost coordinate, and where it
-    is a box; elements have `size` bytes.
+    """Return the elements of an operand's tile, and the box condition.
+
+    Elements are counted without and with the padding of the innermost coordinate; they have `size` bytes.
     """
     shape = _shape(expr, segment, reduction, geometry, position)
     geometry = _laid_out(expr, reduction, geometry, size)
-    count, padded = _padded(shape.gather, geometry)
+    count, padded = _tile_elements(shape.gather, geometry)
     if shape.halo is False:
         return count, padded, np.bool_(False)
-    box_count, box_padded = _padded(shape.box, geometry)
+    box_count, box_padded = _tile_elements(shape.box, geometry)
     return np.where(shape.halo, box_count, count), np.where(shape.halo, box_padded, padded), shape.halo
 
 
 def coordinate_count(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> int:
-    """Return how many coordinates the tile of a single point has: those of extent 1 are none."""
+    """Return the coordinates of a single schedule's tile.
+
+    Those of extent 1 do not count.
+    """
     shape = _shape(expr, segment, reduction, geometry, position)
     extents = shape.box if np.any(shape.halo) else shape.gather
     return sum(int(e) > 1 for e in extents)
@@ -150,8 +157,9 @@ def coordinate_count(expr: Expr, segment: Segment, reduction: Reduction, geometr
 def operand_steps(
     expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
 ) -> list[Count]:
-    """Return for each tile dim how far apart in the staged tile its neighbouring elements of `size` bytes lie, in
-    elements; 0 where it is not read.
+    """Return the staged tile's stride along each tile dim.
+
+    It is in elements of `size` bytes, 0 where the dim is not read.
     """
     shape = _shape(expr, segment, reduction, geometry, position)
     tiles = geometry.structure.dims
@@ -168,22 +176,26 @@ def operand_steps(
 
 
 def walked_box(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
-    """Return the extents of the box that a staged operand's tile may be, nearest in memory first."""
+    """Return the extents of a staged operand's box.
+
+    The smallest stride in memory comes first.
+    """
     return list(reversed(_shape(expr, segment, reduction, geometry, position).box))
 
 
 def depth_step(
     expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
 ) -> Count:
-    """Return how far apart neighbours along the first reduced dim lie in a staged tile that is no box, in elements of
-    `size` bytes.
+    """Return the stride along the first reduced dim of a tile.
+
+    The tile is no box; the stride is in elements of `size` bytes.
     """
     shape = _shape(expr, segment, reduction, geometry, position)
     return _steps(shape.gather, _laid_out(expr, reduction, geometry, size))[0]
 
 
 def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:
-    """Return the steps of coordinates in the layout of each point: as listed, or innermost first."""
+    """Return the strides of coordinates in the layout of each candidate: as listed, or innermost first."""
     natural = _pitches(extents, geometry.pad)
     if not np.any(geometry.order):
         return natural
@@ -192,7 +204,7 @@ def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:
 
 
 def _pitches(extents: Sequence[Count], pad: Count) -> list[Count]:
-    """Return the steps of coordinates laid out row-major, the innermost one above 1 longer by `pad`."""
+    """Return the strides of coordinates laid out row-major, the innermost one above 1 longer by `pad`."""
     found: list[Count] = []
     step: Count = np.int64(1)
     padded: Count = np.bool_(False)
@@ -205,7 +217,7 @@ def _pitches(extents: Sequence[Count], pad: Count) -> list[Count]:
 
 
 def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
-    """Return for each axis of a dim whether it varies within a tile: outer axes stand still where tiles divide the
+    """Return for each axis of a dim whether it varies within a tile: outer axes are constant where tiles divide the
     inner ones.
     """
     found = []
@@ -218,8 +230,8 @@ def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
     return found
 
 
-def _padded(extents: Sequence[Count], geometry: Geometry) -> tuple[Count, Count]:
-    """Return the product of extents, and the product where the innermost one above 1 is longer by the padding."""
+def _tile_elements(extents: Sequence[Count], geometry: Geometry) -> tuple[Count, Count]:
+    """Return the product of extents, without and with padding of the innermost one above 1."""
     total = product(extents)
     innermost = _last_wide(extents)
     if np.any(geometry.order):
@@ -271,7 +283,7 @@ def _box(
 
 
 def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
-    """Whether everything else the operand reads can be named by the box's coordinates."""
+    """Return whether the box's coordinates can express all other reads of the operand."""
     solved = {i.terms[0][0] for i in indices if len(i.terms) == 1 and i.terms[0][1] == 1}
     for read in reads(expr):
         for index in read.own_indices:

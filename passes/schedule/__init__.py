@@ -1,4 +1,4 @@
-"""The space of a group's schedules: enumerated as arrays, pruned, climbed, and the best points chosen."""
+"""Space of a group's schedules: enumeration, pruning, hill climbing and choice."""
 
 from .atom_structures import atom_structures, computed_by_atoms
 from .check_schedules import check_schedule

@@ -1,8 +1,8 @@
-"""Structures in which atoms multiply: derived from the classes of axes, as every structure is.
+"""Schedule templates with matrix instructions, derived from the classes of axes.
 
-A segment has them where it computes one sum of products of two factors in types that an atom of the target multiplies,
-where two of its runs of axes index one factor each (the rows and the columns), and where everything else is a batch, of
-which a block takes one. Either run may be the rows: an atom has more rows than columns.
+A segment has them where it computes one sum of products of two factors in types that an instruction of the target
+multiplies, where two of its runs of axes index one factor each (the rows and the columns), and where everything else is
+a batch, with one element per block. Either run may be the rows: an instruction has more rows than columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..model import SegmentStructure, axis_classes, class_runs
 
 
 def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentStructure]:
-    """Yield the structures of a segment for every atom of the target that multiplies what it multiplies."""
+    """Yield a segment's templates, for every suitable matrix instruction."""
     if len(segment.reductions) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
         return
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
@@ -39,13 +39,14 @@ def atom_structures(group: FusedGroup, segment: Segment, target: Target) -> Iter
 
 
 def computed_by_atoms(group: FusedGroup, target: Target) -> bool:
-    """Whether atoms of a target may compute a group of one segment."""
+    """Return whether matrix instructions may compute a one-segment group."""
     (segment, *others) = group.segments
     return not others and next(atom_structures(group, segment, target), None) is not None
 
 
 def _whole_classes(segment: Segment, kinds: dict[Var, frozenset[int]]) -> tuple[tuple[Var, ...], ...]:
-    """Return all axes of a class that indexes one factor as one dim, wherever they stand, and each other axis apart.
+    """Return all axes of a class that indexes one factor as one dim, in any position, and each other axis as a dim of
+    its own.
 
     The pixels of all images are then one run, though channels stand between them.
     """
@@ -66,15 +67,15 @@ def _structures(
     kinds: dict[Var, frozenset[int]],
 ) -> Iterator[SegmentStructure]:
     (reduction,) = segment.reductions
-    if not _apart(dims, rows, columns, kinds) or atom_operands(reduction, dims[rows], dims[columns]) is None:
+    if not _are_matrix_sides(dims, rows, columns, kinds) or atom_operands(reduction, dims[rows], dims[columns]) is None:
         return
     for name in _worthwhile(reduction, group, target):
         yield SegmentStructure(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
-    """Yield the atoms of a target that multiply a reduction, without those that a deeper one of the same rows and
-    columns has no more clocks than for the whole depth.
+    """Yield the instructions of a target that multiply a reduction, except where a deeper one of the same rows and
+    columns takes no more clocks for the whole depth.
     """
     depth = prod(v.extent for v in reduction.reduce)
     able = [(atom, clocks) for name, clocks in target.atoms if multiplies(atom := MATRIX_ATOMS[name], reduction, group)]
@@ -85,8 +86,10 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
             yield atom.name
 
 
-def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]) -> bool:
-    """Whether two runs have a class of one operand each, and are the longest of their class."""
+def _are_matrix_sides(
+    runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]
+) -> bool:
+    """Return whether two runs have a class of one operand each, and are the longest of their class."""
     chosen = [kinds[runs[d][-1]] for d in (rows, columns)]
     if any(len(kind) != 1 for kind in chosen) or chosen[0] == chosen[1]:
         return False
@@ -98,11 +101,14 @@ def _apart(runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: di
 
 
 def multiplies(atom: MatrixAtom, reduction: Reduction, group: FusedGroup) -> bool:
-    """Whether an atom computes a reduction: in the math mode that it has, or in the types that stand there."""
+    """Return whether an instruction computes a reduction.
+
+    It has the reduction's math mode, or its stored types.
+    """
     if group.tensors[reduction.name].dtype is not atom.accumulator:
         return False
     parts = factors(reduction.body)
-    # Integers are stored narrow and converted where they are used; floats that are, are meant to be wide.
+    # Integers are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
     stored = tuple(map(narrow, parts)) if atom.accumulator.is_int else parts
     held = {dtype_of(part, group.tensors) for part in stored}
     if reduction.math:

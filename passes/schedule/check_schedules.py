@@ -1,7 +1,7 @@
-"""The verifier of schedules: a list of named checks, each stating one invariant of a group's schedule on a target.
+"""Schedule verifier: named checks, one invariant of a group's schedule each.
 
-They are the scalar counterpart of the rules that enumeration applies to whole columns of points. A check yields every
-violation it finds, in words. What a schedule needs of the machine is asked only of one that is well formed.
+They are the scalar counterpart of the rules that enumeration applies to whole columns of candidates. A check yields a
+message for every violation. Machine limits are checked only for well-formed schedules.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_BODY = 4096
 
 @frozen(slots=False)
 class Scheduled:
-    """A group, its schedule and the machine, with what several checks ask about them."""
+    """A group, its schedule and the machine, with cached derivations."""
 
     group: FusedGroup
     schedule: Schedule
@@ -53,8 +53,10 @@ class Scheduled:
 
     @property
     def dims(self) -> Iterator[tuple[str, TileDim, bool, int]]:
-        """Each tile dim: its name, itself, whether its segment leaves a tensor in shared memory, and the elements that
-        an atom takes along it.
+        """Each tile dim with its properties.
+
+        They are its name, itself, whether its segment leaves a tensor in shared memory, and the elements of a matrix
+        instruction along it.
         """
         for segment, schedule in self.segments:
             held = any(o.tensor in self.group.shared for o in segment.outputs)
@@ -65,29 +67,29 @@ class Scheduled:
 
     @property
     def loops(self) -> Iterator[tuple[str, Reduction, ReductionSchedule, SegmentSchedule]]:
-        """Each reduction: the words for it, itself, its loop and the schedule of its segment."""
+        """Each reduction: its name, itself, its loop, its segment's schedule."""
         for segment, schedule in self.segments:
             for reduction, loop in zip(segment.reductions, schedule.reductions, strict=False):
                 yield f"reduction {reduction.name}", reduction, loop, schedule
 
     @cached_property
     def layout(self) -> BlockLayout:
-        """Where everything lies in a block."""
+        """Block layout."""
         return lay_out(self.group, self.schedule, self.target)
 
     @cached_property
     def tiles(self) -> list[Staged]:
-        """The tile of every staged operand, and the bytes of its buffers."""
+        """Tile of every staged operand, and the bytes of its buffers."""
         return staged_tiles_of(self.layout)
 
     @cached_property
     def features(self) -> Features:
-        """What the models count."""
+        """Features of the models."""
         return features_of(self.group, self.schedule, self.target)
 
 
 def check_segments_match(case: Scheduled) -> Iterator[str]:
-    """A schedule has a part for each segment of its group, and that one a loop for each of its reductions."""
+    """A schedule has one part per segment, one loop per reduction."""
     found, wanted = len(case.schedule.segments), len(case.group.segments)
     if found != wanted:
         yield f"the schedule has {found} segments, expected {wanted}"
@@ -98,10 +100,10 @@ def check_segments_match(case: Scheduled) -> Iterator[str]:
 
 
 def check_axes_covered(case: Scheduled) -> Iterator[str]:
-    """Tile dims hold the parallel axes in order, the dims of a loop those of its reduction."""
+    """Tile dims hold the parallel axes in order, loops their reduction's."""
     for segment, schedule in case.segments:
         covered = [a for d in schedule.dims for a in d.axes]
-        # Atoms take all axes of a class as one dim, wherever they stand.
+        # Matrix instructions take all axes of a class as one dim, in any position.
         atomic = schedule.atomic is not None and {*covered} == {*segment.axes} and len(covered) == len(segment.axes)
         if not atomic and tuple(covered) != segment.axes:
             yield "the tile dims do not cover the parallel axes in order"
@@ -111,7 +113,7 @@ def check_axes_covered(case: Scheduled) -> Iterator[str]:
 
 
 def check_tiles_divide(case: Scheduled) -> Iterator[str]:
-    """A block's tile is a multiple of a thread's, and that of its vector; all are positive."""
+    """Block, thread tile and vector are positive and nested multiples."""
     for name, dim, _, _ in case.dims:
         if dim.thread < 1 or dim.vector < 1:
             yield f"{name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
@@ -121,7 +123,10 @@ def check_tiles_divide(case: Scheduled) -> Iterator[str]:
 
 
 def check_tiles_fit(case: Scheduled) -> Iterator[str]:
-    """No block is larger than its dim takes; of a tensor in shared memory each axis is a dim."""
+    """No block is larger than its dim takes.
+
+    Of a tensor in shared memory each axis is a dim.
+    """
     for name, dim, held, least in case.dims:
         if not held and dim.block * dim.turns > max(next_power(dim.extent), least):
             yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
@@ -130,14 +135,17 @@ def check_tiles_fit(case: Scheduled) -> Iterator[str]:
 
 
 def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
-    """Lanes exchange values by halves, so their number is a power of two, as that of neighbours in a row is."""
+    """Reduction threads are a power of two, as is the row vector.
+
+    They exchange values by halves.
+    """
     for _, schedule in case.segments:
-        if not _power(schedule.lanes) or not _power(schedule.row_vector):
+        if not _is_power_of_two(schedule.lanes) or not _is_power_of_two(schedule.row_vector):
             yield f"lanes {schedule.lanes} and row vector {schedule.row_vector} must be powers of two"
 
 
 def check_warps_placed(case: Scheduled) -> Iterator[str]:
-    """A warp map places all lanes of a warp, within the threads of each dim."""
+    """A warp layout places all lanes within each dim's threads."""
     size = case.target.warp_size
     for _, schedule in case.segments:
         if not schedule.warp:
@@ -149,7 +157,7 @@ def check_warps_placed(case: Scheduled) -> Iterator[str]:
 
 
 def check_chunks_fit(case: Scheduled) -> Iterator[str]:
-    """A trip of a loop takes at least one element, and no more than there are."""
+    """A trip of a loop takes between one and all elements."""
     for name, _, loop, _ in case.loops:
         for dim in loop.dims:
             if not 1 <= dim.chunk <= max(next_power(dim.extent), least_chunk(loop.atom)):
@@ -157,15 +165,17 @@ def check_chunks_fit(case: Scheduled) -> Iterator[str]:
 
 
 def check_atoms_known(case: Scheduled) -> Iterator[str]:
-    """What multiplies is an atom of the table."""
+    """The matrix instruction of a reduction is in the table."""
     for name, _, loop, _ in case.loops:
         if loop.atom and loop.atom not in MATRIX_ATOMS:
             yield f"{name}: '{loop.atom}' is no atom"
 
 
 def check_atoms_spread(case: Scheduled) -> Iterator[str]:
-    """Atoms compute the only reduction of a segment, a sum of products of their rows and columns, and threads hold
-    their fragments; partial sums are promoted as often as the math mode says.
+    """Threads hold the fragments of a matrix instruction.
+
+    It computes the only reduction of a segment, a sum of products of its rows and columns; partial sums are promoted as
+    often as the math mode requires.
     """
     for segment, schedule in case.segments:
         loop = schedule.atomic
@@ -176,10 +186,10 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
         if len(segment.reductions) != 1:
             yield f"atom {loop.atom}: a segment with atoms has one reduction"
         elif not faults:
-            yield from _misplaced(segment.reductions[0], loop, schedule)
+            yield from _check_mma_reduction(segment.reductions[0], loop, schedule)
 
 
-def _misplaced(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
+def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
     if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
     mode = MATH_MODES.get(reduction.math)
@@ -188,8 +198,9 @@ def _misplaced(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentS
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
-    """What lanes share is one reduce dim, in whole turns of all lanes, and straight from memory but where atoms
-    multiply.
+    """Reduction threads share one reduce dim in whole trips.
+
+    They read it straight from memory, except with matrix instructions.
     """
     for name, _, loop, schedule in case.loops:
         step = schedule.lanes * schedule.row_vector
@@ -200,30 +211,36 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
 
 
 def check_rows_kept(case: Scheduled) -> Iterator[str]:
-    """What is kept of rows are whole trips over the only row of a segment, which several statements read and lanes do
-    not hold in one.
+    """The row cache holds whole trips over a segment's only row.
+
+    Several statements read the row, and no threads hold it in one trip.
     """
     for segment, schedule in case.segments:
         if not schedule.kept:
             continue
         loops = {d for r in schedule.reductions for d in r.dims}
         if len(loops) != 1 or not kept_reads(segment, (*case.group.shared, *case.group.constants)):
-            yield f"{schedule.kept} elements of rows are kept, of which no two statements read the same"
+            yield f"{schedule.kept} elements of rows are kept that no two statements share"
         for loop in loops:
             if loop.trips == 1 or schedule.kept % loop.chunk or not 0 < schedule.kept <= loop.trips * loop.chunk:
                 yield f"{schedule.kept} elements of rows are kept, not whole ones of {loop.trips} trips of {loop.chunk}"
 
 
 def check_rows_whole(case: Scheduled) -> Iterator[str]:
-    """Where a reduction has a value for each element of its row, lanes hold the row in one trip."""
+    """Reduction threads hold a row with a value per element.
+
+    They hold it in one trip.
+    """
     for name, reduction, loop, schedule in case.loops:
         if reduction.along and (schedule.lanes == 1 or loop.staging or any(d.trips > 1 for d in loop.dims)):
             yield f"{name}: lanes do not hold its whole row"
 
 
 def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
-    """Rows that a later segment reads are held by all threads of the block: who reads an element may then write it.
-    They come in parts only where sums can be scaled again, in parts of whole chunks of the loops behind.
+    """All threads of the block hold rows that a later segment reads.
+
+    The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
+    chunks of the later loops.
     """
     for segment, schedule in case.segments:
         if not any(o.extra and o.tensor in case.group.shared for o in segment.outputs):
@@ -233,13 +250,13 @@ def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
         parts = {(d.trips > 1, d.chunk) for r in schedule.reductions for d in r.dims}
         later = [d.chunk for r in case.schedule.segments[-1].reductions for d in r.dims]
         if len(parts) > 1 or any(parted and not comes_in_parts(case.group) for parted, _ in parts):
-            yield "rows come in parts, of which sums cannot be scaled again"
+            yield "rows come in parts whose sums cannot be scaled again"
         elif any(parted and chunk % other for parted, chunk in parts for other in later):
             yield f"rows come in parts that are no whole chunks of {later}"
 
 
 def check_parts_whole(case: Scheduled) -> Iterator[str]:
-    """Of what comes in parts between two segments, each part is a whole number of chunks of the loops behind."""
+    """Streamed parts are whole numbers of the later loops' chunks."""
     axis = axis_in_parts(case.group)
     if axis is None or len(case.schedule.segments) < 2:
         return
@@ -252,9 +269,11 @@ def check_parts_whole(case: Scheduled) -> Iterator[str]:
         yield f"parts of {tile.block} elements are no whole chunks of {chunks}"
 
 
-def check_meetings(case: Scheduled) -> Iterator[str]:
-    """Values meet where a segment does nothing but combine them in memory; only there blocks take tiles in turns, along
-    one dim, and each dim has only axes that name an element by themselves, or none.
+def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
+    """A privatised scatter belongs to a segment that only combines values.
+
+    Only there do blocks take several tiles, along one dim; the axes of each dim all equal an index of the output, or
+    none does.
     """
     for segment, schedule in case.segments:
         turned = [d for d in schedule.dims if d.turns != 1]
@@ -271,7 +290,7 @@ def check_meetings(case: Scheduled) -> Iterator[str]:
 
 
 def check_staging_known(case: Scheduled) -> Iterator[str]:
-    """A ring has a few buffers, and what is staged are operands of the reduction, each once."""
+    """Pipelines have a few stages, and staged operands are distinct."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
     for name, reduction, loop, _ in case.loops:
         if not 1 <= loop.stages <= RINGS_OF_ATOMS[-1]:
@@ -282,7 +301,7 @@ def check_staging_known(case: Scheduled) -> Iterator[str]:
 
 
 def check_cached_copies(case: Scheduled) -> Iterator[str]:
-    """Only copies into a ring choose whether they leave what they bring in the L1 cache: loads always do."""
+    """Only pipelined copies have a cache policy: loads always cache."""
     for name, _, loop, _ in case.loops:
         if loop.stages == 1 and any(s.cached for s in loop.staging):
             yield f"{name}: operands that are cached need a ring of at least 2 buffers"
@@ -295,14 +314,14 @@ def check_orders_permute(case: Scheduled) -> Iterator[str]:
 
 
 def check_carried_tiles(case: Scheduled) -> Iterator[str]:
-    """What threads carry to shared memory is stored as vectors, and is nothing that atoms multiply."""
+    """Register staging stores vectors, and excludes matrix instructions."""
     for name, _, loop, _ in case.loops:
         if any(s.carried for s in loop.staging) and (loop.atom or any(s.pad % 2 for s in loop.staging)):
             yield f"{name}: operands that are carried need an even padding, and no atom"
 
 
 def check_launch_known(case: Scheduled) -> Iterator[str]:
-    """How indices are computed is one of the ways there are; raster and resident blocks are counts."""
+    """The index function is known; raster and resident blocks are counts."""
     if case.schedule.index not in ("computed", "table"):
         yield f"index function '{case.schedule.index}' is not one of computed, table"
     if case.schedule.raster < 1 or case.schedule.min_blocks < 0:
@@ -316,7 +335,7 @@ def check_threads_fit(case: Scheduled) -> Iterator[str]:
 
 
 def check_tiles_laid_out(case: Scheduled) -> Iterator[str]:
-    """Everything staged has a place, and more than one element."""
+    """Every staged operand has a tile of several elements."""
     try:
         tiles = case.tiles
     except PassError as error:
@@ -334,7 +353,7 @@ def check_shared_memory_fits(case: Scheduled) -> Iterator[str]:
 
 
 def check_registers_suffice(case: Scheduled) -> Iterator[str]:
-    """A thread needs no more registers than it gets: else it spills them to memory."""
+    """A thread needs no more registers than it gets without spills."""
     if case.features.needed > case.features.limit:
         yield f"about {int(case.features.needed)} registers per thread, at most {int(case.features.limit)}"
 
@@ -347,7 +366,7 @@ def check_bodies_compile(case: Scheduled) -> Iterator[str]:
 
 Check: TypeAlias = Callable[[Scheduled], Iterator[str]]
 
-#: What makes a schedule one of its group.
+#: Checks of well-formedness.
 SHAPE_CHECKS: tuple[Check, ...] = (
     check_segments_match,
     check_atoms_known,
@@ -363,21 +382,21 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     check_rows_whole,
     check_rows_passed_on,
     check_parts_whole,
-    check_meetings,
+    check_privatised_scatter,
     check_staging_known,
     check_orders_permute,
     check_cached_copies,
     check_carried_tiles,
     check_launch_known,
 )
-#: What is asked of the layout alone, and what of the sizes that follow from it.
+#: Checks of the layout alone, and of the sizes that follow from it.
 LAYOUT_CHECKS: tuple[Check, ...] = (check_threads_fit, check_tiles_laid_out)
 SIZE_CHECKS: tuple[Check, ...] = (check_shared_memory_fits, check_registers_suffice, check_bodies_compile)
 CHECKS: tuple[Check, ...] = (*SHAPE_CHECKS, *LAYOUT_CHECKS, *SIZE_CHECKS)
 
 
 def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> list[str]:
-    """Return why a schedule is not legal for a group on a target; nothing where it is."""
+    """Return why a schedule is not legal; nothing where it is."""
     case = Scheduled(group, schedule, target)
     if found := [*check_segments_match(case), *check_atoms_known(case)]:
         return found
@@ -391,5 +410,5 @@ def _is_laid_out(case: Scheduled) -> bool:
     return "tiles" in vars(case)
 
 
-def _power(value: int) -> bool:
+def _is_power_of_two(value: int) -> bool:
     return value >= 1 and value & (value - 1) == 0

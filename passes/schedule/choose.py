@@ -1,4 +1,4 @@
-"""Choosing parameters of a group without a device, and saying why."""
+"""Choice of a group's schedule without a device, with an explanation."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from .legal_points import features_of
 from .prune import score
 from .space import Space, make_space
 
-#: Points of each structure that are looked at where there is no time for more.
-FEW = 1024
-#: Points that are ranked for a search which measures: a search of the model finds as many in the time that one takes.
+#: Samples of each template where time is short.
+MAX_SOON_SAMPLES = 1024
+#: Candidates that are ranked for a search with measurements.
 FIRST = 12
 
 
 @frozen
 class Candidate:
-    """A chosen point: its schedule, the lower bound of its time in seconds, what limits it, and its counts by name.
+    """A chosen schedule with its bound and features.
 
+    `bound` is the lower bound of its time in seconds, `limit` the limiting resource, `features` the counts by name.
     `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`.
-    `measured` is what measurements add to reports, as JSON values.
+    `measured` are additions of measurements to reports, as JSON values.
     """
 
     schedule: Schedule
@@ -61,10 +62,11 @@ class _Key:
 
 
 def choose(group: FusedGroup, target: Target, model: str = "bound", count: int = 1) -> list[Candidate]:
-    """Return the best `count` legal points of a group by a model, best first; ties go to the earlier point of the
-    space.
+    """Return the best `count` legal schedules of a group by a model.
 
-    `model` is "bound" or "paper". Raises `PassError` where no point is legal, which the target's limits can cause.
+    The best comes first; ties go to the earlier one of the space. `model` is "bound" or "paper".
+
+    Raises `PassError` where no schedule is legal, which the target's limits can cause.
     """
     points = first_points(group, target, model, count)
     space = make_space(group, target)
@@ -72,8 +74,9 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
 
 
 def first_points(group: FusedGroup, target: Target, model: str = "bound", count: int = FIRST) -> tuple[Point, ...]:
-    """Return the best `count` legal points of a group by a model, as `choose` does, for whoever makes candidates of
-    them; equal groups are searched once.
+    """Return the best `count` legal points of a group by a model.
+
+    `choose` returns their candidates; equal groups are searched once.
 
     Raises `PassError` where no point is legal.
     """
@@ -84,13 +87,15 @@ def first_points(group: FusedGroup, target: Target, model: str = "bound", count:
 
 
 def choose_soon(group: FusedGroup, target: Target) -> Candidate:
-    """Return the best of a few points of a group's space by the model, where there is no time to look at more.
+    """Return the best of a few samples of a group's space.
 
-    Raises `PassError` where no point is legal.
+    This serves callers without time for more.
+
+    Raises `PassError` where no schedule is legal.
     """
     space = make_space(group, target, coarse=True)
     best: tuple[float, int] | None = None
-    for batch in sampled(space, FEW):
+    for batch in sampled(space, MAX_SOON_SAMPLES):
         scores = np.where(batch.legal, score(batch, space, "bound"), inf)
         place = int(np.argmin(scores))
         if scores[place] < (inf if best is None else best[0]):
@@ -105,7 +110,10 @@ def _search(key: _Key, target: Target, model: str, count: int) -> tuple[Point, .
 
 
 def structural_key(group: FusedGroup) -> tuple[object, ...]:
-    """Return what the space of a group depends on, with names replaced by numbers."""
+    """Return the structure that determines a group's space.
+
+    Names are replaced by numbers.
+    """
     names: dict[str, str] = {}
     for segment in group.segments:
         for name in (
@@ -155,7 +163,7 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
 
 
 def candidate_of(space: Space, point: Point) -> Candidate:
-    """Return the candidate that a point of a group's full space describes."""
+    """Return the candidate of a point of a group's full space."""
     structure = space.structures[point.structure]
     columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
     values = {name: int(column[0]) for name, column in columns.items()}
@@ -164,7 +172,10 @@ def candidate_of(space: Space, point: Point) -> Candidate:
 
 
 def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float | None = None) -> Candidate:
-    """Return a schedule with its bound, what limits it and its counts; its score is the bound where none is given."""
+    """Return the candidate of a schedule: bound, limiting resource, counts.
+
+    Its score is the bound where none is given.
+    """
     features = features_of(group, schedule, target)
     found = bound(features, target)
     time = float(found.time)
@@ -178,7 +189,7 @@ def _numbers(features: Features, found: Bound) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-#: What each resource of the bound means to a reader.
+#: Explanation of each resource of the bound.
 _MEANING = {
     "math": "arithmetic at peak rate",
     "tensor": "tensor cores at their rate",
@@ -191,7 +202,10 @@ _MEANING = {
 
 
 def explain(candidate: Candidate, target: Target) -> str:
-    """Return what limits a candidate and what it wastes, a line each."""
+    """Return the limiting resource and the waste of a candidate.
+
+    The text has a line for each.
+    """
     numbers = candidate.features
     time = max(candidate.bound, 1e-12)
     share = numbers[f"time_{candidate.limit}"] / time
@@ -213,7 +227,7 @@ def explain(candidate: Candidate, target: Target) -> str:
 
 
 def _waves(blocks: int, sms: int) -> str:
-    """Say how evenly blocks fall on SMs: "133 blocks on 132 SMs: 50% of the SM time idle"."""
+    """Return how evenly blocks fall on SMs: "133 blocks on 132 SMs: 50% of the SM time idle"."""
     waves = ceil(blocks / sms)
     idle = 1 - blocks / (sms * waves)
     text = f"{blocks} {'block' if blocks == 1 else 'blocks'} on {sms} SMs"

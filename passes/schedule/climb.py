@@ -1,8 +1,7 @@
-"""Finding the best points of a space too large to score whole: a fixed sample of a thinned space, then hill climbing in
-the full one.
+"""Hill climbing in large spaces, from a sample of a thinned space.
 
-Everything is deterministic: the sample is fixed, every round tries all values of one parameter at a time, ties go to
-the earlier point. Within a structure points are numbers that order them as their places do, and none is scored twice.
+The search is deterministic: the sample is fixed, every round tries all values of one parameter at a time, ties go to
+the earlier point. Points of a template are numbered in the order of their places, and none is scored twice.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from .enumerate import columns_of, evaluate, promising
 from .prune import score
 from .space import Space, make_space
 
-#: Points that are scored before refinement, divided among the structures.
-SAMPLE = 1 << 16
+#: Points that are scored before refinement, divided among the templates.
+SAMPLED_POINTS = 1 << 16
 #: Points that are refined.
-SEEDS = 32
-#: Points of each structure that are refined in any case, so that no structure is judged by a poor sample.
-LEADERS = 6
+REFINED_POINTS = 32
+#: Points of each template that are refined in any case, so that no template is judged by a poor sample.
+TEMPLATE_LEADERS = 6
 #: Most rounds of refinement; climbing stops as soon as the best points stay the same.
-ROUNDS = 8
-#: Most points of one tile among those returned, where there are others.
-PER_TILE = 3
-#: How much longer than the best a point may take to be there for variety.
-FAR = 1.5
-#: Structures of more points than this are numbered with integers of any length.
-LONG = 1 << 62
-#: Points that leave their arrays together.
-TOGETHER = 256
+MAX_ROUNDS = 8
+#: Most points of one tile among the results, where there are others.
+MAX_PER_TILE = 3
+#: Greatest ratio to the best score of a point that adds variety.
+MAX_VARIETY_RATIO = 1.5
+#: Templates of more points than this are numbered with integers of any length.
+MAX_INT64_POINTS = 1 << 62
+#: Points that are extracted from arrays at once.
+EXTRACTED_POINTS = 256
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Point(NamedTuple):
-    """A scored point: position of its structure within the space, and of each knob's value."""
+    """A scored point: its template, and the position of each parameter's value."""
 
     score: float
     structure: int
@@ -50,27 +49,30 @@ class Point(NamedTuple):
 
 
 def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tuple[Point, ...]:
-    """Return the best legal points of a group's full space that a search finds, best first."""
+    """Return the best legal points of a group's full space.
+
+    They are those that a search finds, best first.
+    """
     coarse = make_space(group, target, coarse=True)
     full = make_space(group, target)
     wide = {(s.segments, s.index): k for k, s in enumerate(full.structures)}
     climb = _Climb(full, model)
-    for position, scores, rows in _seeds(coarse, max(SEEDS, count), model):
+    for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), model):
         structure = coarse.structures[position]
         place = wide[(structure.segments, structure.index)]
         climb.add(place, scores, _embed(structure, full.structures[place], rows))
     most = len(climb.scores)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not climb.refine(most):
             break
-        most = max(SEEDS, count)
-    return _varied(full, climb.points(), count)
+        most = max(REFINED_POINTS, count)
+    return _select_varied(full, climb.points(), count)
 
 
 @define
 class _Climb:
-    """The legal points of a space that were found: scores, structures, numbers, and which of them were `refined`.
-    `known` are the numbers of each structure that were scored, legal or not.
+    """The legal points found so far: scores, templates, numbers, and which of them were `refined`. `known` are the
+    scored numbers of each template, legal or not.
     """
 
     space: Space
@@ -82,7 +84,7 @@ class _Climb:
     known: dict[int, _Array] = field(factory=dict)
 
     def add(self, position: int, scores: _Array, numbers: _Array) -> None:
-        """Take in points of a structure that were scored, infinity where they are not legal."""
+        """Add scored points of a template, with infinity where not legal."""
         legal = np.isfinite(scores)
         before = self.known.get(position)
         self.known[position] = numbers if before is None else np.concatenate([before, numbers])
@@ -92,7 +94,10 @@ class _Climb:
         self.refined = np.concatenate([self.refined, np.zeros(int(legal.sum()), dtype=bool)])
 
     def refine(self, most: int) -> bool:
-        """Score the neighbours of the best points, false where that was done before."""
+        """Score the neighbours of the best points.
+
+        Returns false where all of them were scored already.
+        """
         best = self._best(most)
         fresh = best[~self.refined[best]]
         self.refined[fresh] = True
@@ -101,11 +106,11 @@ class _Climb:
             structure = self.space.structures[position]
             moves = _moves(structure, numbers[structures == position])
             moves = moves[~np.isin(moves, self.known[position])]
-            self.add(position, _scored(self.space, structure, moves, self.model), moves)
+            self.add(position, _score(self.space, structure, moves, self.model), moves)
         return bool(len(fresh))
 
     def _best(self, most: int) -> _Array:
-        """Return where the best points are, best first; ties in the order of the space."""
+        """Return the positions of the best points, best first; ties in the order of the space."""
         among = np.arange(len(self.scores))
         if len(among) > most:
             among = np.flatnonzero(self.scores <= np.partition(self.scores, most - 1)[most - 1])
@@ -114,11 +119,10 @@ class _Climb:
     def points(self) -> Iterator[Point]:
         """Yield all points, best first."""
         order = self._best(len(self.scores))
-        for start in range(0, len(order), TOGETHER):
-            yield from self._some(order[start : start + TOGETHER])
+        for start in range(0, len(order), EXTRACTED_POINTS):
+            yield from self._some(order[start : start + EXTRACTED_POINTS])
 
     def _some(self, which: _Array) -> Iterator[Point]:
-        """Yield some points."""
         structures = self.structures[which]
         places: dict[int, tuple[int, ...]] = {}
         for position in sorted(set(structures.tolist())):
@@ -129,19 +133,19 @@ class _Climb:
             yield Point(value, position, places[k])
 
 
-def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
-    """Return the first points, a few of each tile, one of each tile and loop, some of each structure and thread tile,
-    and of atoms some of each block, whose warps may lie in many ways, and of each number of warps that divide the
-    depth; then others.
+def _select_varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
+    """Return the first points under limits of variety, then others. The limits hold per tile, per tile and loop, per
+    template, per thread tile, per block of matrix instructions, whose warps may lie in many ways, and per number of
+    split-K warps.
     """
-    limits = (PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 5), max(1, 3 * count // 4))
+    limits = (MAX_PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 5), max(1, 3 * count // 4))
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
     best: Point | None = None
     for point in ordered:
         best = best or point
-        if len(chosen) + len(rest) >= count and _far(space, best, point):
+        if len(chosen) + len(rest) >= count and _is_far(space, best, point):
             break
         knobs = list(zip(space.structures[point.structure].knobs, point.places, strict=True))
         warps = _warps(space, point)
@@ -160,7 +164,7 @@ def _varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, 
 
 
 def _block(space: Space, point: Point) -> tuple[object, ...]:
-    """Return the extents of a block that atoms compute; of others all that a point is, so that none is like it."""
+    """Return the extents of a block with matrix instructions; else all of a point, which makes it unique."""
     structure = space.structures[point.structure]
     if not any(segment.atom for segment in structure.segments):
         return point.structure, point.places
@@ -169,7 +173,7 @@ def _block(space: Space, point: Point) -> tuple[object, ...]:
 
 
 def _warps(space: Space, point: Point) -> tuple[object, ...]:
-    """Return how many warps divide the depth of what atoms multiply where they may; else all of the point."""
+    """Return the warps of a warp split-K where there may be several; else all of the point."""
     structure = space.structures[point.structure]
     axis = _depth_knob(structure)
     if axis is None:
@@ -177,18 +181,18 @@ def _warps(space: Space, point: Point) -> tuple[object, ...]:
     return "warps", *structure.knobs[axis].values[point.places[axis]]
 
 
-def _far(space: Space, best: Point, point: Point) -> bool:
-    """Whether a point is far behind the best, where that has warps that may divide a depth: others like it have less to
-    say, but are better.
+def _is_far(space: Space, best: Point, point: Point) -> bool:
+    """Return whether a point is much slower than the best, where that may split K among warps: similar points add less
+    variety, but are better.
     """
-    return point.score > FAR * best.score and _warps(space, best)[0] == "warps"
+    return point.score > MAX_VARIETY_RATIO * best.score and _warps(space, best)[0] == "warps"
 
 
 def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:
-    """Yield the best points of a sample, and the leaders of every structure: position of the structure, scores, and
-    rows of places.
+    """Yield the best points of a sample, and the leaders of every template: position of the template, scores, and rows
+    of places.
     """
-    each = max(2048, min(16384, SAMPLE // len(space.structures)))
+    each = max(2048, min(16384, SAMPLED_POINTS // len(space.structures)))
     found: list[tuple[int, _Array, _Array]] = []
     for position, batch in enumerate(promising(space, each)):
         values = score(batch, space, model)
@@ -207,24 +211,22 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
     best[np.lexsort((positions, scores))[:count]] = True
     for position, scores, points in found:
         kept = best[positions == position]
-        kept[:LEADERS] = True
+        kept[:TEMPLATE_LEADERS] = True
         structure = space.structures[position]
         places = _places(structure, points)
         for same in _by_warps(structure, places):
-            kept[np.flatnonzero(same)[:LEADERS]] = True
+            kept[np.flatnonzero(same)[:TEMPLATE_LEADERS]] = True
         yield position, scores[kept], places[kept]
 
 
 def _by_warps(structure: Structure, places: _Array) -> list[_Array]:
-    """Return which points have how many warps that divide the depth of what atoms multiply; nothing where no point has
-    several.
-    """
+    """Return the points of each number of split-K warps; nothing where no point has several."""
     axis = _depth_knob(structure)
     return [] if axis is None else [places[:, axis] == value for value in range(structure.shape[axis])]
 
 
 def _depth_knob(structure: Structure) -> int | None:
-    """Return the knob that says how many warps divide the depth of what atoms multiply; None where there is none."""
+    """Return the parameter of the warps of a warp split-K; None where there is none."""
     if not any(segment.atom for segment in structure.segments):
         return None
     found = (n for n, k in enumerate(structure.knobs) if k.names[0].endswith(".lanes") and len(k.values) > 1)
@@ -241,20 +243,20 @@ def _embed(coarse: Structure, full: Structure, rows: _Array) -> _Array:
 
 
 def _weights(structure: Structure) -> _Array:
-    """Return by how much a point's number grows with the place of each knob."""
+    """Return the stride of a point's number along each parameter."""
     shape = structure.shape
-    kind = np.int64 if structure.size <= LONG else object
+    kind = np.int64 if structure.size <= MAX_INT64_POINTS else object
     return np.asarray([prod(shape[axis + 1 :]) for axis in range(len(shape))], dtype=kind)
 
 
 def _places(structure: Structure, numbers: _Array) -> _Array:
-    """Return the places of each knob, a row per point."""
+    """Return the places of each parameter, a row per point."""
     weights, shape = _weights(structure), structure.shape
     places = numbers[:, None] // weights % np.asarray(shape, dtype=weights.dtype)
     return np.asarray(places, dtype=np.int64)
 
 
-def _scored(space: Space, structure: Structure, numbers: _Array, model: str) -> _Array:
+def _score(space: Space, structure: Structure, numbers: _Array, model: str) -> _Array:
     """Return the scores of points, infinity where they are not legal."""
     if not len(numbers):
         return np.zeros(0)
@@ -263,13 +265,13 @@ def _scored(space: Space, structure: Structure, numbers: _Array, model: str) -> 
 
 
 def neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
-    """Return the points that differ in one parameter, scored; illegal ones are left out."""
+    """Return scored legal points that differ in one parameter."""
     climb = _Climb(space, model)
     for position in sorted({p.structure for p in points}):
         structure = space.structures[position]
         rows = np.asarray([p.places for p in points if p.structure == position], dtype=np.int64)
         moves = _moves(structure, rows @ _weights(structure))
-        climb.add(position, _scored(space, structure, moves, model), moves)
+        climb.add(position, _score(space, structure, moves, model), moves)
     return set(climb.points())
 
 
@@ -285,10 +287,10 @@ def _moves(structure: Structure, numbers: _Array) -> _Array:
 
 @lru_cache(maxsize=4096)
 def _siblings(knob: Knob) -> _Array:
-    """Return for each two values of a knob whether they differ in one of its parameters.
+    """Return for each two values of a joint parameter whether they differ in one component.
 
-    Threads and what each of them computes also change together, so that the block stays as it is. Runs of neighbours,
-    whose vector is the whole thread tile, change both together, and may keep the block while they do.
+    Threads and their tile also change together, so that the block stays as it is. Runs of neighbours, whose vector is
+    the whole thread tile, change both together, and may keep the block while they do.
     """
     table = np.asarray(knob.values, dtype=np.int64)
     near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1

@@ -1,4 +1,4 @@
-"""All points of a space as arrays, which of them are legal and why others are not, and points as schedules."""
+"""Enumeration of a space as arrays: legality of points, and their schedules."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ BATCH = 1 << 17
 
 @frozen
 class SpaceSlice:
-    """Consecutive points of a structure: the leading knobs at `fixed` positions, the next one from `first` to `last`,
-    the rest whole.
+    """Consecutive points of a template.
 
-    `start` is the number of the first point within the structure.
+    The leading parameters stand at `fixed` positions, the next one runs from `first` to `last`, the rest is whole.
+    `start` is the number of the first point within the template.
     """
 
     fixed: tuple[int, ...]
@@ -81,7 +81,7 @@ class Batch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the mesh the columns span."""
+        """Shape of the mesh that the columns span."""
         return np.broadcast_shapes(*(np.shape(c) for c in self.columns.values())) if self.columns else ()
 
     def flat(self, value: Count) -> np.ndarray[Any, Any]:
@@ -90,7 +90,7 @@ class Batch:
 
     @property
     def legal(self) -> np.ndarray[Any, Any]:
-        """Whether each point is legal."""
+        """Legality of each point."""
         bad: Count = np.bool_(False)
         for reason in self.illegal.values():
             bad = np.logical_or(bad, reason)
@@ -98,7 +98,10 @@ class Batch:
 
 
 def mesh(structure: Structure, part: SpaceSlice) -> dict[str, Count]:
-    """Return the knobs of a slice as an open mesh: arrays that broadcast to all its points."""
+    """Return the parameters of a slice as an open mesh.
+
+    It consists of arrays that broadcast to all its points.
+    """
     rank = len(structure.knobs)
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.knobs):
@@ -113,7 +116,10 @@ def mesh(structure: Structure, part: SpaceSlice) -> dict[str, Count]:
 
 
 def slices(structure: Structure) -> Iterator[SpaceSlice]:
-    """Yield the points of a structure in order, in slices of at most about `BATCH` points."""
+    """Yield the points of a template in order, in slices.
+
+    A slice has at most about `BATCH` points.
+    """
     shape = structure.shape
     axis = 0
     while axis + 1 < len(shape) and prod(shape[axis + 1 :]) > BATCH:
@@ -129,14 +135,14 @@ def slices(structure: Structure) -> Iterator[SpaceSlice]:
 
 
 def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, Count]:
-    """Return the knobs of the points with the given numbers within the structure."""
+    """Return the parameters of the points with the given numbers."""
     if not structure.knobs:
         return {}
     return columns_of(structure, np.stack(np.unravel_index(points, structure.shape), axis=1))
 
 
 def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, Count]:
-    """Return the knobs of points given as rows of positions, one per knob."""
+    """Return the parameters of points given as rows of positions."""
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.knobs):
         table = np.asarray(knob.values, dtype=np.int64)[places[:, axis]]
@@ -145,7 +151,7 @@ def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, 
 
 
 def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
-    """Return for each rule which points break it."""
+    """Return for each rule the points that break it."""
     return {
         "shared": features.shared > target.MAX_shared,
         "registers": features.needed > features.limit,
@@ -156,7 +162,7 @@ def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Feature
 
 
 def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Count]:
-    """Return for each rule that asks for nothing but sizes which points break it."""
+    """Return for each rule about sizes alone the points that break it."""
     threads: Count = 0
     for geometry in sizes:
         threads = np.maximum(threads, geometry.threads)
@@ -212,8 +218,8 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
 
 
 def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
-    """Return where lanes hold no rows, or, where these come in parts, where a part is no whole number of what lanes
-    take, or of what the last segment does, or longer than a row.
+    """Return where no threads hold rows, or where a streamed part is no whole number of their trips, or of the last
+    segment's chunks, or is longer than a row.
     """
     uneven: Count = np.less_equal(rows.lanes, 1)
     for loop, chunk, trips in zip(rows.structure.loops, rows.chunk, rows.trips, strict=True):
@@ -226,7 +232,7 @@ def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
 
 
 def _uneven_turns(first: Geometry, last: Geometry) -> Count:
-    """Return where a part of what the last segment reads is no tile of the first one, or no whole number of chunks."""
+    """Return where a part of the last segment's input is no tile of the first one, or no whole number of chunks."""
     uneven: Count = np.not_equal(first.block[last.structure.parts], last.part)
     for k in last.structure.parted:
         uneven = uneven | np.not_equal(last.part % last.chunk[k], 0)
@@ -234,7 +240,7 @@ def _uneven_turns(first: Geometry, last: Geometry) -> Count:
 
 
 def _pointless(geometry: Geometry) -> Count:
-    """Return where a row is kept that lies in registers, or as many elements of it as another point keeps."""
+    """Return where a cached row lies in registers, or as many elements of it as another point caches."""
     return np.less(geometry.kept, 0) | np.greater(geometry.kept, 0) & np.equal(geometry.trips[0], 1)
 
 
@@ -251,7 +257,7 @@ def evaluate(
 
 
 def batches(space: Space) -> Iterator[Batch]:
-    """Yield all points of a space in order, in batches that fit the cache."""
+    """Yield all points of a space in order, in cache-sized batches."""
     start = 0
     for structure in space.structures:
         for part in slices(structure):
@@ -260,7 +266,10 @@ def batches(space: Space) -> Iterator[Batch]:
 
 
 def sampled(space: Space, most: int) -> Iterator[Batch]:
-    """Yield a fixed sample of at most `most` points of each structure; all points of those that are smaller."""
+    """Yield a fixed sample of at most `most` points per template.
+
+    Smaller templates contribute all points.
+    """
     start = 0
     for structure in space.structures:
         points = _sample(structure, most)
@@ -269,7 +278,10 @@ def sampled(space: Space, most: int) -> Iterator[Batch]:
 
 
 def promising(space: Space, most: int) -> Iterator[Batch]:
-    """Yield what `sampled` yields, without points whose sizes alone break a rule, but for one where all do."""
+    """Yield the sample of `sampled` with possible sizes.
+
+    Points whose sizes alone break a rule are left out, except for one where all do.
+    """
     start = 0
     for structure in space.structures:
         points = _sample(structure, most)
@@ -285,14 +297,17 @@ def promising(space: Space, most: int) -> Iterator[Batch]:
 
 
 def _sample(structure: Structure, most: int) -> np.ndarray[Any, Any]:
-    """Return the numbers of all points of a structure, or of a fixed sample."""
+    """Return the numbers of all points of a template, or of a fixed sample."""
     if structure.size <= most:
         return np.arange(structure.size)
     return distinct_values((scatter(most) % np.uint64(structure.size)).astype(np.int64))
 
 
 def scatter(count: int) -> np.ndarray[Any, Any]:
-    """Return `count` well-mixed 64-bit numbers, always the same (the finaliser of SplitMix64)."""
+    """Return `count` well-mixed 64-bit numbers, always the same.
+
+    They are those of the finaliser of SplitMix64.
+    """
     value = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -300,7 +315,10 @@ def scatter(count: int) -> np.ndarray[Any, Any]:
 
 
 def illegal_histogram(space: Space) -> dict[str, int]:
-    """Return how many points break each rule (a point may break several), and how many are legal."""
+    """Return how many points break each rule, and the legal ones.
+
+    A point may break several rules.
+    """
     counts: dict[str, int] = {"legal": 0}
     for batch in batches(space):
         counts["legal"] += int(batch.legal.sum())
@@ -321,7 +339,7 @@ def to_schedule(space: Space, point: int) -> Schedule:
 
 
 def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
-    """Return the schedule that a structure's knob values describe."""
+    """Return the schedule of a template's parameter values."""
     sizes = geometries(group, structure, values, warp_size)
     parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
     return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))

@@ -1,4 +1,4 @@
-"""The numeric knobs of a structure: block and thread tiles, vectors, chunks, lanes, stages, padding, warp maps."""
+"""Schedule parameters of a template: tiles, vectors, K blocks, threads, stages, layouts."""
 
 from __future__ import annotations
 
@@ -22,33 +22,36 @@ from ...ir import (
 from ..lowering import atom_operands, main_read, mixed_atoms
 from ..model import CARRIED, EIGHTHS, Knob, SegmentStructure, axis_classes, is_matrix_like, next_power, powers
 
-#: Buffers that a loop over chunks may cycle through: atoms need their chunks early.
-RINGS, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
+#: Stages of a K loop; matrix instructions need their K blocks early.
+STAGES, RINGS_OF_ATOMS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
-FULL_TILE = 128 * 128
+FULL_TILE_RESULTS = 128 * 128
 #: Most neighbours along a window that one thread computes.
-LONGEST_RUN = 14
-#: Most tiles that a block takes one after another, where their values meet in shared memory.
-MOST_TURNS = 256
+MAX_WINDOW_RUN = 14
+#: Most tiles per block in a privatised scatter.
+MAX_TILES_PER_BLOCK = 256
 #: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
 #: `WHOLE` elements may be a single chunk.
-EVEN, WHOLE = 8, 128
-#: Longest axis of a product that one thread may have all of, where its extent is odd.
-SHORT = 7
-#: Results of a product that make a block of their own.
-FILLED = 4096
-#: Results of a thread, threads and chunks along each dim that are looked at first where a kernel has several products.
-TILES, WARPED, DEEP = (4, 8), (4, 8, 16, 32), (8, 16, 32)
-#: Lanes that share a row of those.
-SHARING = (2, 4, 8, 16, 32)
-#: Elements of a part of a row that passes through shared memory, or of an axis that is added up along.
+CHUNK_UNIT, MAX_SINGLE_CHUNK = 8, 128
+#: Longest odd axis of a product that one thread may compute whole.
+MAX_WHOLE_AXIS = 7
+#: Results of a product that fill a block of their own.
+MIN_BLOCK_RESULTS = 4096
+#: Thread tiles, threads and K blocks along each dim in the thinned space of a kernel with several products.
+THINNED_TILES, THINNED_THREADS, THINNED_CHUNKS = (4, 8), (4, 8, 16, 32), (8, 16, 32)
+#: Reduction threads of such kernels.
+THINNED_LANES = (2, 4, 8, 16, 32)
+#: Elements of a streamed part of a row, or of an axis that is summed over.
 PARTS = (32, 64, 128, 256)
 
 
 def segment_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
-    """Yield the knobs of one segment; names begin with `prefix`, `widest` are the elements of its longest vector."""
+    """Yield the schedule parameters of one segment.
+
+    Names begin with `prefix`; `widest` are the elements of its longest vector.
+    """
     if structure.atom:
         yield from atom_knobs(segment, structure, prefix, target, coarse, widest)
         return
@@ -82,7 +85,7 @@ def segment_knobs(
             triples += _runs(extent, counts, tiles, triples, target, coarse)
         yield Knob((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
     if structure.meets >= 0:
-        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MOST_TURNS)
+        most = min(next_power(prod(a.extent for a in structure.dims[structure.meets])), MAX_TILES_PER_BLOCK)
         yield _single(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
@@ -100,7 +103,7 @@ def segment_knobs(
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield _single(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
-        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else RINGS)
+        yield _single(f"{prefix}stages", (1, 2) if coarse or not target.async_copy else STAGES)
         pads = (0, finer, 4 * finer)  # a word, and as many as keep vectors aligned
         deep = target.banked and _stages_deep(segment, structure)
         yield _single(f"{prefix}pad", (pads[-1 if deep else 0],) if coarse or not target.banked else pads)
@@ -108,14 +111,17 @@ def segment_knobs(
 
 
 def layouts(deep: bool, coarse: bool, target: Target) -> tuple[int, ...]:
-    """Return the layouts of staged tiles that are tried; `deep` says whether memory runs along the depth of any."""
+    """Return the candidate layouts of staged tiles.
+
+    `deep` tells whether any operand's memory runs along the depth.
+    """
     if coarse or not target.banked:
         return (0, 2, CARRIED) if deep else (0,)
     return (0, 1, 2, CARRIED) if deep else (0, 1, 2)
 
 
 def _lanes(structure: SegmentStructure, prefix: str, target: Target, widest: int) -> Knob:
-    """Return the knob of how many lanes share a row, and how many neighbours each takes at once."""
+    """Return the parameter of the reduction threads of a row, and the neighbours that each takes at once."""
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
@@ -123,7 +129,10 @@ def _lanes(structure: SegmentStructure, prefix: str, target: Target, widest: int
 
 
 def fitting(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]) -> Iterator[Knob]:
-    """Yield the knobs of one of several products: no block has two elements of a dim that indexes both factors."""
+    """Yield the parameters of one of several products.
+
+    No block has two elements of a dim that indexes both factors.
+    """
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
     for knob in knobs:
         dim = structure.dims[int(knob.names[0].partition(".")[2][1:])] if len(knob.names) == 3 else ()
@@ -132,13 +141,15 @@ def fitting(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]
 
 
 def thinned(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]) -> Iterator[Knob]:
-    """Yield knobs with the values that tiles of registers are good for, where there are others: what several segments
-    have in common has so many points that a sample of all would hold few that are good for each.
+    """Yield parameters restricted to values that suit register tiles.
+
+    Other values remain where no such value exists. The segments of a fusion group have so many common candidates that
+    an unrestricted sample would hold few that suit each.
     """
     if structure.passes_rows:
         for knob in knobs:
             widest = max(v[-1] for v in knob.values)
-            pairs = tuple(v for v in knob.values if len(v) == 2 and v[0] in SHARING and v[1] == widest)
+            pairs = tuple(v for v in knob.values if len(v) == 2 and v[0] in THINNED_LANES and v[1] == widest)
             yield Knob(knob.names, pairs or knob.values)
         return
     if not structure.stages_any:
@@ -150,29 +161,33 @@ def thinned(segment: Segment, structure: SegmentStructure, knobs: Iterable[Knob]
         name = knob.names[0].partition(".")[2]
         if len(knob.names) == 3:
             dim = structure.dims[int(name[1:])]
-            wide = all(len(kinds[a]) < 2 for a in dim) and prod(a.extent for a in dim) > SHORT
-            tiles = [v for v in kept if (v[1] in TILES and (v[0] == 1 or v[0] in WARPED) if wide else v[:2] == (1, 1))]
+            wide = all(len(kinds[a]) < 2 for a in dim) and prod(a.extent for a in dim) > MAX_WHOLE_AXIS
+            tiles = [
+                v
+                for v in kept
+                if (v[1] in THINNED_TILES and (v[0] == 1 or v[0] in THINNED_THREADS) if wide else v[:2] == (1, 1))
+            ]
             longest = max((v[2] for v in tiles), default=1)
             kept = tuple(v for v in tiles if v[2] in (1, longest)) or kept
         elif name[0] == "c":
-            kept = tuple(v for v in kept if v[0] in DEEP) or kept
+            kept = tuple(v for v in kept if v[0] in THINNED_CHUNKS) or kept
         elif name == "stages":
             kept = tuple(v for v in kept if v[0] > 1) or kept
         yield Knob(knob.names, kept)
 
 
 def _batch_dims(segment: Segment, structure: SegmentStructure) -> frozenset[int]:
-    """Return the dims that index both factors of a product, where each of its results fills a block: a block has
-    nothing to gain from two of them.
+    """Return the dims that index both factors of a product, where each of its results fills a block: a block gains
+    nothing from two of them.
     """
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
-    if prod(a.extent for a, kind in kinds.items() if len(kind) == 1) < FILLED:
+    if prod(a.extent for a, kind in kinds.items() if len(kind) == 1) < MIN_BLOCK_RESULTS:
         return frozenset()
     return frozenset(d for d, dim in enumerate(structure.dims) if all(len(kinds[a]) > 1 for a in dim))
 
 
 def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
-    """Whether the memory of a staged operand runs along a reduced axis and no other."""
+    """Return whether the memory of a staged operand runs along a reduced axis and no other."""
     own = [r.name for r in segment.reductions]
     for reduction, staged in zip(segment.reductions, structure.staged, strict=True):
         parts = operands(reduction, own)
@@ -186,13 +201,13 @@ def _stages_deep(segment: Segment, structure: SegmentStructure) -> bool:
 def atom_knobs(
     segment: Segment, structure: SegmentStructure, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[Knob]:
-    """Yield the knobs of a segment in which atoms multiply: warps along rows and columns, atoms of a warp along either,
-    chunks of whole atoms, fragments loaded ahead or not, copies that L1 keeps or not.
+    """Yield the schedule parameters of a segment with matrix instructions.
 
-    Where results lie along a side, a lane's neighbours may be elements of several atoms, and results leave as longer
-    vectors: for nothing where that side's operand lies along the depth, so that any rows or columns load as well, else
-    for halves, which are then loaded one by one. Where words of the rows' operand lie along the rows, what a lane holds
-    of an atom may be neighbours, and loads bring two.
+    They are warps along rows and columns, instructions of a warp along either, whole K blocks, prefetched fragments,
+    and the cache policy of copies. Where results lie along a side, a lane's neighbours may be elements of several
+    instructions, and results leave as longer vectors: at no cost where that side's operand lies along the depth, so
+    that any rows or columns load as well, else for halves, which are then loaded one by one. Where words of the rows'
+    operand lie along the rows, a lane's elements of an instruction may be neighbours, and loads bring two.
     """
     atom, (reduction,) = MATRIX_ATOMS[structure.atom], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
@@ -224,7 +239,7 @@ def atom_knobs(
         most = MATH_MODES[reduction.math].every
     yield _single(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
     yield _single(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
-    # A product of few rows waits for copies: 36 chunks of a warp took 170 ns each with three of them under way.
+    # A product of few rows waits for copies: 36 K blocks of a warp took 170 ns each with three of them in flight.
     stages = (1, 3) if coarse or not target.async_copy else RINGS_OF_ATOMS
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
     yield Knob((f"{prefix}stages", f"{prefix}ahead"), rings)
@@ -233,12 +248,12 @@ def atom_knobs(
 
 
 def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
-    """Return how many warps may divide the depth of the same results: several where there are too few results to keep
-    all SMs busy with tiles of them.
+    """Return the candidate warps of a warp split-K: several where there are too few results to keep all SMs busy with
+    tiles of them.
     """
     results = prod(a.extent for axes in structure.dims for a in axes)
     most = min(8, next_power(depth) // step)
-    if results > target.NUM_SM * FULL_TILE or most < 2:
+    if results > target.NUM_SM * FULL_TILE_RESULTS or most < 2:
         return (1,)
     return (1, min(4, most)) if coarse else powers(1, most)
 
@@ -246,21 +261,23 @@ def _depth_warps(structure: SegmentStructure, depth: int, step: int, target: Tar
 def _atom_vectors(
     reduction: Reduction, structure: SegmentStructure, axis: int, segment: Segment, widest: int
 ) -> tuple[int, ...]:
-    """Return how many neighbours along an atom's rows (`axis` 0) or columns (1) a lane may hold."""
+    """Return the candidate neighbours of a lane along an instruction's rows (`axis` 0) or columns (1)."""
     axes, least = structure.dims[(structure.rows, structure.columns)[axis]], NEIGHBOURS[axis]
     packed = MATRIX_ATOMS[structure.atom].a.packed > 1
     if _lies_deep(reduction, structure, axis) or packed:
-        return powers(least, max(least, widest)) if _written(axes, segment) else (least,)
+        return powers(least, max(least, widest)) if _is_contiguous(axes, segment) else (least,)
     return (least,) if axis else (least, 2 * least)
 
 
 def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
-    """Return the longest of some vectors that take all of a thread's atoms."""
+    """Return the longest of some vectors that fit all of a thread's instructions."""
     return (max(v for v in vectors if atoms % mixed_atoms(v, run) == 0),)
 
 
 def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> bool:
-    """Whether the operand of an atom's rows (`axis` 0) or columns (1) runs along a reduced axis in memory."""
+    """Return whether the operand of an instruction's rows (`axis` 0) or columns (1) runs along a reduced axis in
+    memory.
+    """
     sides = structure.dims[structure.rows], structure.dims[structure.columns]
     found = atom_operands(reduction, *sides)
     if found is None:
@@ -269,14 +286,15 @@ def _lies_deep(reduction: Reduction, structure: SegmentStructure, axis: int) -> 
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
-def _written(axes: Sequence[Var], segment: Segment) -> bool:
-    """Whether results lie along a dim in memory."""
+def _is_contiguous(axes: Sequence[Var], segment: Segment) -> bool:
+    """Return whether results lie along a dim in memory."""
     return any(o.write and axes[-1] in variables(o.write[-1]) for o in segment.outputs)
 
 
 def launch_knobs(structures: Sequence[SegmentStructure], target: Target, coarse: bool) -> tuple[Knob, ...]:
-    """Return the knobs of a whole kernel that stages a matrix product: how the grid is walked, and how many blocks
-    shall be resident.
+    """Return the launch parameters of a kernel with a staged product.
+
+    They are the raster of the grid, and the resident blocks.
     """
     last = structures[-1]
     if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
@@ -292,7 +310,7 @@ def _single(name: str, values: Iterable[int]) -> Knob:
 def _thread_counts(
     extent: int, rank: int, structure: SegmentStructure, target: Target, coarse: bool
 ) -> tuple[int, ...]:
-    """Powers of two, and counts that cover a small extent exactly (7 threads for 7 pixels)."""
+    """Return powers of two, and counts that cover a small extent exactly (7 threads for 7 pixels)."""
     top = min(next_power(extent), target.MAX_thread)
     found = set(powers(1, top))
     if rank >= 3 and not structure.lanes:
@@ -307,18 +325,18 @@ def _thread_counts(
 def _thread_tiles(
     extent: int, structure: SegmentStructure, matrix: bool, target: Target, coarse: bool, finer: int
 ) -> tuple[int, ...]:
-    """Powers of two; where a thread does little with an element, `finer` elements count as one. In a product, one
-    thread may also have all of a short odd axis, such as the taps of a filter.
+    """Return powers of two; where a thread does little with an element, `finer` elements count as one. In a product,
+    one thread may also have all of a short odd axis, such as the taps of a filter.
     """
     top = 8 if matrix else (4 if structure.loops else 8) * finer
     if matrix and (not target.lockstep or (not coarse and len(structure.dims) <= 3)):
         top = 16
-    whole = (extent,) if matrix and target.lockstep and 1 < extent <= SHORT and extent % 2 else ()
+    whole = (extent,) if matrix and target.lockstep and 1 < extent <= MAX_WHOLE_AXIS and extent % 2 else ()
     return tuple(sorted({*powers(1, min(next_power(extent), top)), *whole}))
 
 
 def _slides(axis: Var, segment: Segment) -> bool:
-    """Whether a window moves along an axis, so that neighbours read some of the same elements."""
+    """Return whether a window moves along an axis, so that neighbours read some of the same elements."""
     found = [i for r in segment.reductions for read in reads(r.body) for i in read.indices if axis in variables(i)]
     return any(len(variables(i)) > 1 for i in found)
 
@@ -332,7 +350,7 @@ def _runs(
     coarse: bool,
 ) -> list[tuple[int, int, int]]:
     """Return runs of neighbours for one thread along a window: powers of two, and lengths that divide the extent."""
-    lengths = {*tiles, *(e for e in range(3, LONGEST_RUN + 1) if target.lockstep and extent % e == 0)}
+    lengths = {*tiles, *(e for e in range(3, MAX_WINDOW_RUN + 1) if target.lockstep and extent % e == 0)}
     found = []
     for e in sorted(lengths - {1}):
         exact = () if coarse and e in tiles else (-(-extent // e),)
@@ -342,8 +360,8 @@ def _runs(
 
 
 def _vectors(d: int, structure: SegmentStructure, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
-    """Neighbouring elements only help along a dim that is innermost in some tensor; what is combined in memory at once
-    goes one by one, and neighbours then belong to neighbouring threads.
+    """Return vector widths: neighbouring elements only help along a dim that is innermost in some tensor. Values of a
+    direct scatter go one by one, and neighbours then belong to neighbouring threads.
     """
     if structure.meets < 0 and any(output.into for output in segment.outputs):
         return (1,)
@@ -362,14 +380,14 @@ def _chunks(extent: int, flat: bool, structure: SegmentStructure, coarse: bool) 
     found = set(powers(4 if flat else 1, min(next_power(extent), 64)))
     if extent <= 64:
         found.add(extent)
-    elif extent % EVEN and not flat:
+    elif extent % CHUNK_UNIT and not flat:
         # No power of two divides such a loop: its last trip would do the work of a whole one for little.
-        found |= {max(n for n in range(1, 65) if extent % n == 0), *((extent,) if extent <= WHOLE else ())}
+        found |= {max(n for n in range(1, 65) if extent % n == 0), *((extent,) if extent <= MAX_SINGLE_CHUNK else ())}
     if coarse and len(found) > 4:
-        found &= {1, 8, 16, 32, *((extent,) if extent <= WHOLE else ())}
+        found &= {1, 8, 16, 32, *((extent,) if extent <= MAX_SINGLE_CHUNK else ())}
     return tuple(sorted(found))
 
 
 def _multiples(extent: int) -> tuple[int, ...]:
-    """How many strides of `lanes * row_vector` elements one trip over a row takes."""
+    """Return the candidate strides of `lanes * row_vector` elements in one trip over a row."""
     return powers(1, min(next_power(extent), 64))

@@ -1,4 +1,4 @@
-"""One point of a space, chosen here or written by hand: its staged tiles, its shared memory, what the models count."""
+"""One schedule, chosen or handwritten: staged tiles, shared memory, and features."""
 
 from __future__ import annotations
 
@@ -44,14 +44,17 @@ from ..model import CARRIED, Features, Geometry, SegmentStructure, count_feature
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
-    """Return the least block of a tile dim where an atom multiplies: its rows or its columns; 0 of other dims."""
+    """Return the least block of a tile dim with matrix instructions.
+
+    It is the instruction's rows or its columns; 0 of other dims.
+    """
     if not atom:
         return 0
     return MATRIX_ATOMS[atom].m if dim == rows else MATRIX_ATOMS[atom].n if dim == columns else 0
 
 
 def least_chunk(atom: str) -> int:
-    """Return the least chunk of a reduced dim where an atom multiplies; 0 where none does."""
+    """Return the least K block of a matrix instruction, else 0."""
     return MATRIX_ATOMS[atom].k if atom else 0
 
 
@@ -61,7 +64,10 @@ def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
 
 
 class Staged(NamedTuple):
-    """The tile of a staged operand, the bytes of its ring of buffers, which segment stages it, and its type."""
+    """Tile of a staged operand.
+
+    It comes with the bytes of its pipeline buffers, the position of its segment, and its type.
+    """
 
     tile: Tile
     nbytes: int
@@ -70,7 +76,7 @@ class Staged(NamedTuple):
 
 
 def staged_tiles_of(layout: BlockLayout) -> list[Staged]:
-    """Return the tile of every staged operand, and the bytes of its buffers."""
+    """Return the tile of every staged operand, and its bytes."""
     return [found for number in range(len(layout.frames)) for found in _frame_tiles(layout, number)]
 
 
@@ -92,13 +98,14 @@ def _frame_tiles(layout: BlockLayout, position: int) -> Iterator[Staged]:
 
 
 def shared_bytes(layout: BlockLayout, tiles: list[Staged]) -> int:
-    """Return the shared memory of a block: tensors passed between segments, staged tiles, scratch of reductions across
-    lanes, rows that are kept, bins in which values meet.
+    """Return the shared memory of a block.
+
+    It holds tensors passed between segments, staged tiles, scratch of reductions across threads, row caches, and bins.
     """
     staged: dict[tuple[int, DType], Any] = {}
     for tile in tiles:
         staged[tile.segment, tile.dtype] = staged.get((tile.segment, tile.dtype), 0) + tile.nbytes
-    # Where rows come in parts, chunks of the next part are on their way while those of this one are used.
+    # Where rows are streamed, K blocks of the next part are in flight while those of this one are used.
     together = sum(staged.values()) if layout.part is not None else most_staged(staged)
     total = sum(b.nbytes for b in layout.buffers.values()) + int(together)
     widest = [
@@ -118,7 +125,7 @@ def shared_bytes(layout: BlockLayout, tiles: list[Staged]) -> int:
 
 
 def _joined_bytes(group: FusedGroup, frame: Frame) -> int:
-    """Return the bytes in which sums meet of warps that divide the depth of products."""
+    """Return the bytes of partial sums in a warp split-K."""
     loop, dims = frame.schedule.atomic, frame.schedule.dims
     if loop is None or frame.schedule.lanes == 1:
         return 0
@@ -129,14 +136,14 @@ def _joined_bytes(group: FusedGroup, frame: Frame) -> int:
 
 
 def _kept_bytes(group: FusedGroup, frame: Frame) -> Iterator[int]:
-    """Yield the bytes that each read of rows takes which are kept."""
+    """Yield the bytes of each read in the row cache."""
     rows = prod(d.block for d in frame.schedule.dims)
     for read in kept_reads(frame.segment, (*group.shared, *group.constants)) if frame.schedule.kept else ():
         yield rows * frame.schedule.kept * group.tensors[read.tensor].dtype.size
 
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
-    """Return the sizes of a schedule's segments in the form that the models count from."""
+    """Return the sizes of a schedule's segments for the models."""
     found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
     if (axis := axis_in_parts(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
         structure = parted(found[-1].structure, group, axis)
@@ -145,8 +152,9 @@ def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
 
 
 def parted(structure: SegmentStructure, group: FusedGroup, axis: int) -> SegmentStructure:
-    """Return the structure of a group's last segment with what it reads coming in parts of an axis, where that is a
-    loop of its own.
+    """Return the last segment's template with streamed input.
+
+    Parts divide the given axis, where that is a loop of its own.
     """
     rows = parted_rows(group)
     along = tuple(k for k, loop in enumerate(structure.loops) if rows & {*loop})
@@ -193,14 +201,15 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
 
 
 def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the loops, by position, over rows that have a value for each element; `reduces` are those of each
-    reduction.
+    """Return the loops over rows that have a value per element.
+
+    Loops are positions; `reduces` are those of each reduction.
     """
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 
 def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:
-    """Return the padding of each operand that atoms multiply, nothing where none do."""
+    """Return the padding of each operand of a matrix instruction, nothing without one."""
     if schedule.atomic is None:
         return ()
     found = {s.operand: s.pad for s in schedule.atomic.staging}
@@ -208,13 +217,15 @@ def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:
 
 
 def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
-    """Return what a structure says of the atom that a schedule uses."""
+    """Return a schedule's matrix instruction as fields of a template."""
     loop = schedule.atomic
     return {} if loop is None else {"atom": loop.atom, "rows": loop.rows, "columns": loop.columns}
 
 
 def _order(schedule: SegmentSchedule) -> int:
-    """Return the knob that describes the layouts of staged tiles: none, all, or some turned round, or some carried."""
+    """Return the parameter value for the layouts of staged tiles: all natural, all or some transposed, or some staged
+    through registers.
+    """
     if any(s.carried for r in schedule.reductions for s in r.staging):
         return CARRIED
     orders = [s.order for r in schedule.reductions for s in r.staging]
@@ -223,6 +234,6 @@ def _order(schedule: SegmentSchedule) -> int:
 
 
 def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
-    """Return the counts of one schedule, chosen here or written by hand."""
+    """Return the counts of one schedule, chosen or handwritten."""
     launch = (np.int64(schedule.raster), np.int64(schedule.min_blocks))
     return count_features(group, geometry_of(group, schedule), target, *launch, index=schedule.index)

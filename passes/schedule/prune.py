@@ -1,6 +1,4 @@
-"""Pruning a space: which points are worth compiling, by a named strategy, and which are certainly slower than one
-already measured.
-"""
+"""Pruning of a space: scores by a model, and proofs of slowness."""
 
 from __future__ import annotations
 
@@ -16,17 +14,17 @@ from .enumerate import Batch, batches, sampled
 from .space import Space
 
 #: A space of more points than this is represented by a fixed sample.
-MOST_POINTS = 20_000_000
-#: Points of each structure in such a sample.
-SAMPLE = 1 << 17
+MAX_ENUMERATED_POINTS = 20_000_000
+#: Points of each template in such a sample.
+SAMPLED_POINTS = 1 << 17
 
 
 @frozen
 class Pruned:
-    """What is left of a space: numbers of points within it, best first, and their scores (smaller is better).
+    """The remaining points of a space, best first.
 
-    `considered` counts all points looked at, `legal` those that could run, `discarded` those proven slower than the
-    measured best.
+    `points` are their numbers within the space, `scores` their scores (smaller is better). `considered` counts all
+    examined points, `legal` the legal ones, `discarded` those proven slower than the measured best.
     """
 
     points: np.ndarray[Any, Any]
@@ -52,7 +50,9 @@ MODELS: dict[str, Callable[[Batch, Space], np.ndarray[Any, Any]]] = {"bound": _b
 
 
 def score(batch: Batch, space: Space, model: str) -> np.ndarray[Any, Any]:
-    """Return a model's score of every point of a batch, infinite where the point is not legal.
+    """Return a model's score of every point of a batch.
+
+    It is infinite where the point is not legal.
 
     Raises `UsageError` where no model has that name.
     """
@@ -64,11 +64,11 @@ def score(batch: Batch, space: Space, model: str) -> np.ndarray[Any, Any]:
 def prune(
     space: Space, model: str = "bound", top: float = 1.0, most: int | None = None, best: float = np.inf
 ) -> Pruned:
-    """Return the points of a space that are worth measuring, best first.
+    """Return the points of a space to measure, best first.
 
     `paper` keeps the best `top` percent of the legal points by PUL (section 4.3; the paper takes 1). `bound` keeps
-    every point whose lower bound is not above `best`, the least time measured so far in seconds: what it discards is
-    slower, with proof. Either keeps at most `most`.
+    every point whose lower bound is not above `best`, the least time measured so far in seconds: the discarded points
+    are slower, with proof. Either keeps at most `most`.
     """
     numbers: list[np.ndarray[Any, Any]] = []
     scores: list[np.ndarray[Any, Any]] = []
@@ -91,7 +91,10 @@ def prune(
 
 
 def proven_slower(batch: Batch, target: Target, best: float) -> np.ndarray[Any, Any]:
-    """Return which points cannot be faster than a measured time: their lower bound is above it."""
+    """Return the points that cannot beat a measured time.
+
+    Their lower bound is above it.
+    """
     return np.asarray(batch.flat(bound(batch.features, target).time) > best)
 
 
@@ -102,6 +105,6 @@ def _numbers(batch: Batch) -> np.ndarray[Any, Any]:
 
 
 def _all_or_sample(space: Space) -> Iterator[Batch] | Iterable[Batch]:
-    if space.size <= MOST_POINTS:
+    if space.size <= MAX_ENUMERATED_POINTS:
         return batches(space)
-    return sampled(space, SAMPLE)
+    return sampled(space, SAMPLED_POINTS)

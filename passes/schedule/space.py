@@ -1,10 +1,9 @@
-"""The parameter space of a fused group: its discrete structures, and the numeric knobs of each (DeepCuts Tables 3 and 4
-per axis).
+"""Parameter space of a fusion group: schedule templates and their parameters.
 
-A *structure* says which axes are flattened into which tile dim, which reduced axes are flattened, which operands are
-staged in shared memory, whether lanes share a reduction, and which index function is used. Its *knobs* are lists of
-numbers; a point takes one of each. Everything is read off the accesses of the group, nothing asks which operation it
-is.
+They correspond to DeepCuts Tables 3 and 4, per axis. A *template* fixes which axes are flattened into which tile dim,
+which reduced axes are flattened, which operands are staged in shared memory, whether threads share a reduction, and
+which index function is used. Its *parameters* are lists of numbers; a candidate schedule takes one of each. Everything
+is derived from the accesses of the group; operations are not distinguished.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ from .atom_structures import atom_structures
 from .knobs import fitting, launch_knobs, segment_knobs, thinned
 from .legal_points import parted, whole_loops
 
-#: Elements of a row that a thread always has registers for, besides what it computes with.
+#: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
 
 
 @frozen
 class Space:
-    """All structures of a group on a target; points are numbered through them in order. `work` is what none of them
-    avoids.
+    """All templates of a group on a target.
+
+    Points are numbered through them in order. `work` is the least work of any schedule.
     """
 
     group: FusedGroup
@@ -63,8 +63,9 @@ class Space:
 
 
 def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
-    """Return the operands of a reduction that may be staged: those that are not in shared memory already, indexed
-    directly.
+    """Return the operands of a reduction that may be staged.
+
+    They are indexed directly, and not in shared memory already.
     """
     held = set(shared)
     found = []
@@ -88,7 +89,7 @@ def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], t
 
 
 def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the sets of staged operands to consider: none, all, and each alone; chosen alike for all reductions."""
+    """Return the sets of staged operands to consider: none, all, and each alone; the same for all reductions."""
     possible = [stageable(segment, r, shared) for r in segment.reductions]
     own = [r.name for r in segment.reductions]
     heavy = [
@@ -102,34 +103,32 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
 
 
 def segment_structures(group: FusedGroup, position: int, target: Target) -> list[SegmentStructure]:
-    """Return the structures of one segment that a target has what it takes for."""
+    """Return the templates of one segment that a target supports."""
     segment = group.segments[position]
     written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
     reads_shared = any(t in group.shared for t in segment.tensors_read)
-    apart = tuple((a,) for a in segment.axes)
+    separate = tuple((a,) for a in segment.axes)
     if not segment.reductions:
-        shapes = [apart] if written or reads_shared else _pointwise_dims(segment)
+        shapes = [separate] if written or reads_shared else _pointwise_dims(segment)
         found = [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
         return [*found, *_meeting(group, segment, target)] if may_meet(segment) else found
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        dims = apart if reads_shared or written else _flat(segment)
+        dims = separate if reads_shared or written else _flat(segment)
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and comes_in_parts(group)
         keeps = not whole and not written and _keeps(group, segment, loops, target)
         return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
                                  streams=streams)]  # fmt: skip
-    found = _reduction_structures(group, segment, written, reads_shared, apart, target)
+    found = _reduction_structures(group, segment, written, reads_shared, separate, target)
     if position and (axis := takes_parts(group)) is not None:
         found = [parted(structure, group, axis) for structure in found]
     return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
 
 
 def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentStructure]:
-    """Return the structure whose values meet in shared memory, where that has room for one value of each element at
-    which they may arrive.
-    """
+    """Return the template of a privatised scatter, where shared memory has room for all bins."""
     own = own_axes(segment, group)
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
     turned, type_ = turned_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
@@ -142,15 +141,15 @@ def _reduction_structures(
     segment: Segment,
     written: tuple[str, ...],
     reads_shared: bool,
-    apart: tuple[tuple[Var, ...], ...],
+    separate: tuple[tuple[Var, ...], ...],
     target: Target,
 ) -> list[SegmentStructure]:
     matrix = is_matrix_like(segment)
     runs = class_runs(segment)
     found: list[SegmentStructure] = []
-    layouts = [(apart, False), (runs, True), (runs, False)]
+    layouts = [(separate, False), (runs, True), (runs, False)]
     for (dims, flat), staged in cartesian(layouts, _staging_choices(segment, group.shared, matrix)):
-        if (dims != apart and (written or reads_shared)) or (any(staged) and dims == runs != apart and not flat):
+        if (dims != separate and (written or reads_shared)) or (any(staged) and dims == runs != separate and not flat):
             continue
         if any(staged) and not matrix and flat:
             continue
@@ -167,7 +166,7 @@ def _reduction_structures(
 
 
 def _keeps(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
-    """Whether shared memory may hold what statements share of rows: where a block's threads would hold too much."""
+    """Return whether shared memory may cache shared rows: where a block's threads would hold too much."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     return target.lockstep and long and bool(kept_reads(segment, (*group.shared, *group.constants)))
 
@@ -188,7 +187,7 @@ def _patch(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]
 
 
 def _pointwise_dims(segment: Segment) -> list[tuple[tuple[Var, ...], ...]]:
-    """Return one flat dim, and the last axis apart from the others (reads that are not linear in the flat index)."""
+    """Return one flat dim, and a split before the last axis (for reads that are not linear in the flat index)."""
     if not segment.axes:
         return [()]
     wide = [a for a in segment.axes if a.extent > 1]
@@ -205,10 +204,11 @@ def make_space(
     coarse: bool = False,
     combinations: Iterable[tuple[SegmentStructure, ...]] | None = None,
 ) -> Space:
-    """Derive the space of a group: every combination of its segments' structures with their knobs.
+    """Derive the space of a group.
 
-    `coarse` thins the knobs so that the whole space can be scored in a fraction of a second; `choose` refines what it
-    finds there. `combinations` are the structures of segments to combine, all by default.
+    It has every combination of its segments' templates with their parameters. `coarse` thins the parameters so that the
+    whole space can be scored in a fraction of a second; `choose` refines the results. `combinations` are the templates
+    of segments to combine, all by default.
     """
     found = []
     widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
@@ -226,7 +226,7 @@ def make_space(
 def _knobs(
     group: FusedGroup, position: int, structure: SegmentStructure, target: Target, coarse: bool, widest: int
 ) -> Iterable[Knob]:
-    """Return the knobs of a segment, fewer of one of many in a thinned space."""
+    """Return the parameters of a segment, fewer for one of many in a thinned space."""
     found = segment_knobs(group.segments[position], structure, f"s{position}.", target, coarse, widest)
     if not sizes_depend(group):
         return found

@@ -1,4 +1,4 @@
-"""Groups with few results and long reductions, divided: into parts that two kernels compute, or into slices."""
+"""Divides long reductions with few results: split-K in two kernels, or sliced-K."""
 
 from .splitting import Division, Splitting, split_groups
 

@@ -1,13 +1,13 @@
-"""Slices: groups of threads of a block share a reduction with few results, and meet in shared memory.
+"""Sliced-K: threads of a block share a reduction through shared memory.
 
-A block then has more threads than its results would occupy, and what they add up takes no second kernel, unlike parts
+A block then has more threads than its results would occupy, and no second kernel adds the slices up, unlike split-K
 (`split_reduction.py`). The order of all additions is fixed, so results are the same from run to run.
 
     acc[m, n] = sum_k a[m, k] * b[k, n];  y = relu(acc)
       ->   w[s, m, n] = sum_j a[m, S*j + s] * b[S*j + s, n];     acc[m, n] = sum_s w[s, m, n];  y = relu(acc)
 
-The two are segments of one group with `w` between them in shared memory, so nothing behind this pass knows about it.
-Elements of slices alternate: what all of them need of a chunk is one run of neighbours, as without slices.
+The two are segments of one group with `w` between them in shared memory; later passes treat it as any group. Elements
+of slices alternate: the elements of a K block that all of them need are one run of neighbours, as without slices.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ...ir import FusedGroup, Output, Read, Reduction, Segment, Target, TensorTy
 from ..fusion import FusionError
 from .split_reduction import MIN_TERMS, candidates, free_name, free_tensor, may_be_divided, part_of, split_axis
 
-#: How many slices are compared: of 2 to 16, 8 were fastest where slices were faster at all on an H200.
-SLICES = (8,)
+#: Numbers of slices to compare: of 2 to 16, 8 is the fastest where slices help on an H200.
+SLICE_COUNTS = (8,)
 
 
 def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:
-    """Return a group of two segments that computes what a group of one computes, its reduction in some slices.
+    """Return a group of two segments, the first one sliced.
 
     None where the group is not one reduction, none of its reduced axes has that many elements, or no guard keeps it
-    from what lies behind the last.
+    from elements past the end of the last slice.
     """
     if not may_be_divided(group) or len(group.segments[0].reductions) != 1:
         return None
@@ -58,8 +58,9 @@ def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:
 
 
 def slicings(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
-    """Return the groups in slices that may take a group's place, by the number of slices: those of a contraction that
-    may be split at all, with enough terms for each slice.
+    """Return the sliced groups that may replace a group, by slices.
+
+    Only contractions that may be split are sliced, with enough terms for each slice.
     """
     if not candidates(group, target) or len(group.segments[0].reductions) != 1:
         return {}
@@ -67,5 +68,5 @@ def slicings(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
     terms = prod(axis.extent for axis in reduction.reduce)
     if not is_contraction(reduction):
         return {}
-    found = {n: slice_reduction(group, n) for n in SLICES if terms >= n * MIN_TERMS}
+    found = {n: slice_reduction(group, n) for n in SLICE_COUNTS if terms >= n * MIN_TERMS}
     return {n: form for n, form in found.items() if form is not None}

@@ -1,9 +1,11 @@
-"""Split-K: a reduction with few results becomes two kernels, so that it fills the machine.
+"""Split-K: a reduction with few results becomes two kernels.
+
+Its parts fill the machine.
 
 The first sums parts of the reduced axis, a part being one more parallel axis, into a workspace; the second adds the
 parts up in a fixed order and applies the epilogue. Results are the same from run to run, unlike with atomic additions.
-Both are ordinary groups, so nothing behind this pass knows about it. Sums over one space that do not wait for each
-other are divided together, each with a workspace of its own.
+Both are ordinary groups for later passes. Independent sums over one space are divided together, each with a workspace
+of its own.
 
     acc[m, n] = sum_k a[m, k] * b[k, n];  y = relu(acc)
       ->   w[p, m, n] = sum_j a[m, J*p + j] * b[J*p + j, n];     acc[m, n] = sum_p w[p, m, n];  y = relu(acc)
@@ -41,21 +43,23 @@ from ..fusion import FusionError, apply_guards
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
 #: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
-#: reads each element least often are larger by `LARGER`.
-TILE, COLUMNS, TILES_PER_SM, LARGER = 2048, 128, 2, 4
+#: reads each element least often are larger by `CONTRACTION_TILE_FACTOR`.
+RESULTS_PER_TILE, COLUMNS_PER_TILE, TILES_PER_SM, CONTRACTION_TILE_FACTOR = 2048, 128, 2, 4
 #: Fewest terms that a part keeps, and most parts: of one axis of a contraction, whose parts are tiles, and of another
 #: reduction, where 64 blocks are half of a large machine.
 MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
 #: Of parts of two axes, one in so many elements of the inner one may be missing from its last part.
-MISSING = 6
+MIN_ELEMENTS_PER_MISSING = 6
 
 
 def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
-    """Return two groups that together compute a group; the outputs of the first are the workspaces between them.
+    """Return two groups that together compute a group.
 
-    Workspaces are the first inputs of the second. None where the group is not reductions over one space that do not
-    wait for each other, where its reduced axes have too few elements, or no guard keeps it from what lies behind the
-    last. Nor where lanes that share the reduction write a row: as many as there are parts would write all of it.
+    The outputs of the first are the workspaces between them, which are the first inputs of the second.
+
+    None where the group is not independent reductions over one space, where its reduced axes have too few elements, or
+    no guard keeps it from elements past the end of the last part. Nor where lanes that share the reduction write a row:
+    as many as there are parts would write all of it.
     """
     if not may_be_divided(group):
         return None
@@ -99,8 +103,10 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
 
 
 def may_be_divided(group: FusedGroup) -> bool:
-    """Whether a group is reductions over one space that do not wait for each other, one alone if it is a product of
-    matrices, and neither they nor what is written needs whole rows.
+    """Return whether the reduction of a group may be divided.
+
+    It consists of independent reductions over one space, one alone if it is a contraction, and neither they nor the
+    writes need whole rows.
     """
     if len(group.segments) != 1:
         return False
@@ -115,36 +121,42 @@ def may_be_divided(group: FusedGroup) -> bool:
 
 
 def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
-    """Return the reduced axes to split and into how many parts, about as many as asked for in all: one that divides
+    """Return the reduced axes to split and into how many parts, about `parts` in all. Preferred is an axis that divides
     evenly, else the outermost one into its elements and the next one besides, where little is missing from its last
-    part, else one whose last part may be shorter. No part is empty.
+    part, else an axis whose last part may be shorter. No part is empty.
     """
     axis, (first, *others) = split_axis(reduction, parts), reduction.reduce
     if axis is not None and axis.extent % parts == 0:
         return ((axis, parts),)
     each = parts // first.extent
     if others and 1 < each <= others[0].extent:
-        count, length = _filled(others[0].extent, each)
-        if (count * length - others[0].extent) * MISSING <= others[0].extent:
+        count, length = _even_parts(others[0].extent, each)
+        if (count * length - others[0].extent) * MIN_ELEMENTS_PER_MISSING <= others[0].extent:
             return (first, first.extent), (others[0], count)
-    return ((axis, _filled(axis.extent, parts)[0]),) if axis is not None else ()
+    return ((axis, _even_parts(axis.extent, parts)[0]),) if axis is not None else ()
 
 
-def _filled(extent: int, parts: int) -> tuple[int, int]:
+def _even_parts(extent: int, parts: int) -> tuple[int, int]:
     """Return how many parts an axis has where all but the last are as long as the longest of so many, and how long."""
     length = -(-extent // parts)
     return -(-extent // length), length
 
 
 def split_axis(reduction: Reduction, parts: int) -> Var | None:
-    """Return the reduced axis to split: one that divides evenly if there is any, the outermost of them."""
+    """Return the reduced axis to split, preferably one that divides evenly.
+
+    Of several, it is the outermost.
+    """
     possible = [v for v in reduction.reduce if v.extent >= parts]
     even = [v for v in possible if v.extent % parts == 0]
     return next(iter((*even, *possible)), None)
 
 
 def part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) -> Expr:
-    """Return the body at an element of a part; elements past the end of the axis contribute nothing."""
+    """Return the body at an element of a part.
+
+    Elements past the end of the axis contribute nothing.
+    """
     body = substitute_expr(reduction.body, {axis: index})
     guard = Guard(index, 0, axis.extent)
     identity = COMBINERS[reduction.combine].identity(group.tensors[reduction.name].dtype)
@@ -152,13 +164,13 @@ def part_of(reduction: Reduction, axis: Var, index: Index, group: FusedGroup) ->
 
 
 def free_tensor(name: str, group: FusedGroup, made: Collection[str] = ()) -> str:
-    """Return a name that begins so and that no tensor of a group has, nor one that was made."""
+    """Return a tensor name with this prefix, new to the group."""
     taken = {*group.tensors, *made}
     return next(n for n in (f"{name}{k}" for k in range(len(taken) + 1)) if n not in taken)
 
 
 def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
-    """Return a name that begins so and that no axis of a segment has, nor one that was made."""
+    """Return an axis name with this prefix, new to the segment."""
     taken = {v.name for body in segment.expressions for v in expr_variables(body)}
     taken |= {v.name for v in (*segment.axes, *made)}
     return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
@@ -179,10 +191,10 @@ def _group(
 
 
 def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
-    """Return the numbers of parts worth comparing, least first: those that give every other SM a tile, up to several
-    for each.
+    """Return the numbers of parts to compare, least first.
 
-    There are none where the group has tiles enough by itself, large ones if it is a contraction.
+    They give every other SM a tile, up to several for each. There are none where the group has tiles enough unsplit,
+    large ones if it is a contraction.
     """
     if not may_be_divided(group):
         return ()
@@ -190,7 +202,7 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     reduction = segment.reductions[0]
     contracts = is_contraction(reduction) and len(segment.reductions) == 1
     tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction, contracts))
-    large = -(-tiles // LARGER) if contracts else tiles
+    large = -(-tiles // CONTRACTION_TILE_FACTOR) if contracts else tiles
     terms = prod(v.extent for v in reduction.reduce)
     if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
         return ()
@@ -198,17 +210,15 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
     limit = min(MAX_PARTS if contracts else MAX_ROWS, most, longest)
     first, *others = reduction.reduce
-    if contracts and others and first.extent <= MAX_PARTS:  # few images, of which each has many rows
+    if contracts and others and first.extent <= MAX_PARTS:  # few images with many rows each
         limit = max(limit, min(most, first.extent * others[0].extent))
     found = [1 << k for k in range(1, 16) if 1 << k <= limit and _cuts(reduction, 1 << k)]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 
 def _results_per_tile(reduction: Reduction, contracts: bool) -> int:
-    """Return about how many results a block computes: those that share loads,
-    or whose loads are neighbours in memory.
-    """
+    """Return about how many results a block computes: those that share loads or cache lines."""
     if contracts:
-        return TILE
+        return RESULTS_PER_TILE
     innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
-    return COLUMNS if innermost and not innermost & set(reduction.reduce) else 1
+    return COLUMNS_PER_TILE if innermost and not innermost & set(reduction.reduce) else 1

@@ -1,6 +1,4 @@
-"""How groups with few results and long reductions are divided: into parts, which two kernels compute, or into slices,
-which threads of a block share.
-"""
+"""Chooses split-K or sliced-K for groups with few results and long reductions."""
 
 from __future__ import annotations
 
@@ -18,7 +16,10 @@ from .split_reduction import candidates, split_reduction
 
 @frozen
 class Division:
-    """Into how many parts a group's reduction is divided, or into how many slices; one of either where it is whole."""
+    """Number of parts or slices of a group's reduction.
+
+    Either is 1 where the reduction is whole.
+    """
 
     parts: int = 1
     slices: int = 1
@@ -28,14 +29,16 @@ WHOLE = Division()
 
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
-CLOSE = 1.5
+MAX_CONTENDER_RATIO = 1.5
 
 
 @frozen
 class Splitting:
-    """What groups cost where each may be divided: the model says in how many parts. Where both ways are `timed`,
-    `evaluator` says whether that is faster; elsewhere the model must see the parts take less than the part `worth` of
-    the whole. Slices take a group's place only where they were timed, and so was what they replace.
+    """Cost of groups with their best division.
+
+    The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
+    else the parts have to take less than the part `worth` of the whole by the model. Slices replace a group only where
+    both were timed.
     """
 
     evaluator: GroupEvaluator
@@ -48,19 +51,19 @@ class Splitting:
     sliced: dict[Hashable, dict[int, FusedGroup]] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
-        """Return the seconds of a group, or of its parts where these are faster."""
+        """Return the seconds of a group, or of its faster parts."""
         return self.best(group)[0]
 
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
-        seconds, division, known = self._parted(group)
+        seconds, division, known = self._best_parts(group)
         if known:
             for number, form in self.slicings(group).items():
                 if self.timed(form) and (found := self.evaluator.cost(form)) < seconds:
                     seconds, division = found, Division(slices=number)
         return seconds, division
 
-    def _parted(self, group: FusedGroup) -> tuple[float, Division, bool]:
+    def _best_parts(self, group: FusedGroup) -> tuple[float, Division, bool]:
         """Return the least seconds without slices, the division, and whether it was timed."""
         halves, whole = self.halves(group), self.evaluator.cost(group)
         if not halves:
@@ -74,53 +77,57 @@ class Splitting:
         return (parts, Division(parts=self.most_useful(group)), known) if split else (whole, WHOLE, known)
 
     def division(self, group: FusedGroup) -> Division:
-        """Return how a group is divided where it is fastest, not at all where no kernel computes it."""
+        """Return the fastest division, none where no kernel computes the group."""
         seconds, division = self.best(group)
         return division if seconds < inf else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
-        """Return what computes a group as it is fastest: the group, its halves, or the group in slices."""
-        return _named(divided(group, self.division(group)))
+        """Return the fastest kernels of a group: whole, split or sliced."""
+        return _canonical_groups(divided(group, self.division(group)))
 
     def contenders(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
-        """Return the groups of which a clock has to say how a group is divided: the group and what would take its
-        place, but for what takes much longer by the model.
+        """Return the groups to time before a group's division is chosen.
+
+        These are the group and its replacements, without those that take much longer by the model.
         """
         halves, sliced = self.halves(group), tuple(self.slicings(group).values())
         whole, parts = self.modelled.cost(group), _sum(halves, self.modelled) if halves else inf
-        close = CLOSE * min(whole, parts)
+        close = MAX_CONTENDER_RATIO * min(whole, parts)
         return (*((group,) if whole <= close else ()), *(halves if parts <= close else ()), *sliced)
 
     def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
-        """Return the group in slices by how many there are, those numbers that are worth comparing."""
+        """Return the sliced group for each number of slices worth comparing."""
         key = form_key(group)
         if key not in self.sliced:
             sliced = slicings(group, self.target)
-            self.sliced[key] = dict(zip(sliced, _named(sliced.values()), strict=True))
+            self.sliced[key] = dict(zip(sliced, _canonical_groups(sliced.values()), strict=True))
         return self.sliced[key]
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
-        """Return the two groups that would take a group's place, none where it is not worth splitting."""
+        """Return the two groups that replace a group, none without gain."""
         parts = self.most_useful(group)
         return self._halves(group, parts) if parts > 1 else ()
 
     def _halves(self, group: FusedGroup, parts: int) -> tuple[FusedGroup, ...]:
-        """Return the two groups that compute one with its reduction in parts, none where that cannot be; they are made
-        once.
+        """Return the two groups that compute one with its reduction in parts, None where that is impossible. Results
+        are cached.
         """
         key = form_key(group), parts
         if key not in self.halved:
-            self.halved[key] = _named(split_reduction(group, parts) or ())
+            self.halved[key] = _canonical_groups(split_reduction(group, parts) or ())
         return self.halved[key]
 
     def most_useful(self, group: FusedGroup) -> int:
-        """Return the number of parts that is best by the model; fewer parts are tried as long as they help."""
+        """Return the number of parts that is best by the model.
+
+        Fewer parts are tried as long as they help.
+        """
         key = form_key(group)
         if key not in self.known:
             found, slower = (inf, 1), False
             for parts in reversed(candidates(group, self.target)):
                 seconds = _sum(self._halves(group, parts), self.modelled) or inf
-                if isnan(seconds):  # nobody said in time
+                if isnan(seconds):  # no answer in time
                     return 1
                 slower = seconds >= found[0]
                 found = min(found, (seconds, parts))
@@ -134,15 +141,16 @@ def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
     return sum(evaluator.cost(group) for group in groups)
 
 
-def _named(groups: Iterable[FusedGroup]) -> tuple[FusedGroup, ...]:
-    """Return groups over the names that they will have where they are launched, so that what is learned of them is
-    found again.
-    """
+def _canonical_groups(groups: Iterable[FusedGroup]) -> tuple[FusedGroup, ...]:
+    """Return groups with the canonical names of their launches, so that measurements of them are found."""
     return tuple(canonical_names(group)[0] for group in groups)
 
 
 def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
-    """Return the kernels of a group with its reduction divided, the group where that is not possible."""
+    """Return the kernels of a group with its reduction divided.
+
+    The group itself is returned where that is impossible.
+    """
     if division.slices > 1:
         found = slice_reduction(group, division.slices)
         return (group,) if found is None else (found,)
@@ -153,8 +161,9 @@ def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
 def split_groups(
     groups: Sequence[Group], views: Views, division_of: Callable[[FusedGroup], Division]
 ) -> tuple[Sequence[Group], Views]:
-    """Return the groups with those of several parts split in two and those of several slices in these, and views that
-    know the workspaces.
+    """Return the groups with their reductions divided, and views with the workspaces.
+
+    Groups of several parts become two; groups of several slices become one of two segments.
     """
     types: dict[str, TensorType] = {}
     result: list[Group] = []

@@ -1,7 +1,7 @@
-"""A plan as one self-contained HTML page: what was cut where and why, what each kernel takes, what else was tried.
+"""Report of a plan as one self-contained HTML page.
 
-`page` puts the page together, `section` says what it shows of one plan, `picture` draws its launches and what they
-hand on, `chart` draws curves.
+It shows the partition with its reasons, the times of kernels, and rejected candidates. `page` assembles the page,
+`section` describes one plan, `picture` draws its launches and their data flow, `chart` draws curves.
 """
 
 from .chart import StepCurve, chart

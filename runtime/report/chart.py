@@ -9,7 +9,7 @@ from attrs import frozen
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 720, 240
-#: Room for the numbers of the axes, in pixels: left, below, and on the other two sides.
+#: Margins in pixels, with the numbers of the axes: left, below, and on the other two sides.
 LEFT, BELOW, MARGIN = 70, 34, 12
 TICKS = 5
 
@@ -23,9 +23,9 @@ class StepCurve:
 
 
 def chart(lines: Sequence[StepCurve], x: str, y: str) -> Markup:
-    """Draw curves that are steps: a value holds until the next one. `x` and `y` say what the axes show.
+    """Draw step curves, whose values hold until the next point.
 
-    The y axis begins at zero. There is nothing where no line has a point.
+    `x` and `y` are the titles of the axes. The y axis begins at zero. Empty where no line has a point.
     """
     points = [point for line in lines for point in line.points]
     if not points:
@@ -61,7 +61,10 @@ def chart(lines: Sequence[StepCurve], x: str, y: str) -> Markup:
 
 
 def ticks(most: float, count: int = TICKS) -> list[float]:
-    """Return round numbers from 0 to the first that is not below `most`: 1, 2 or 5 times a power of ten apart."""
+    """Return round numbers from 0 to the first that reaches `most`.
+
+    Their distance is 1, 2 or 5 times a power of ten.
+    """
     rough = most / count
     power = 10.0 ** floor(log10(rough))
     step = next(n * power for n in (1, 2, 5, 10) if n * power >= rough * 0.999)

@@ -1,4 +1,4 @@
-"""The page: its frame, style and script; sections are put into it as they are."""
+"""Frame, style and script of the page, around given sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ TEMPLATES = Environment(
 
 
 def html_page(title: str, environment: Mapping[str, object], sections: Sequence[Markup]) -> str:
-    """Return a page of sections; `environment` says where and when it was made."""
+    """Return a page of sections.
+
+    `environment` has the place and the time of its making.
+    """
     style, script = Markup(_read("style.css")), Markup(_read("script.js"))
     return TEMPLATES.get_template("page.html").render(
         title=title, environment=environment, sections=sections, style=style, script=script

@@ -1,4 +1,4 @@
-"""Which launch reads what another wrote, drawn as arcs beside the rows of a table, a row for each launch."""
+"""Data flow between launches, as arcs beside a table of launches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..plan import Plan
 
 #: Pixels: the height of a row of the table, and the width of the drawing.
 ROW, WIDTH = 26, 120
-#: Rows that an arc spans, of which the next doubling reaches further to the left.
+#: Pixels by which an arc reaches further to the left for each doubling of its rows.
 _STEP = 14
 
 
 @frozen
 class Arc:
-    """From the launch that writes something to one that reads it, as the path of an SVG drawing."""
+    """Arc from a writing launch to a reader, as an SVG path."""
 
     writer: int
     reader: int
@@ -31,9 +31,10 @@ def arcs(plan: Plan) -> Iterator[Arc]:
 
 
 def sources(plan: Plan) -> Iterator[list[int]]:
-    """Yield for each launch those before it whose results it reads: the last that wrote each of its buffers.
+    """Yield for each launch the earlier launches whose results it reads.
 
-    Views of a buffer are the buffer; of one that is written in pieces the last writer stands for all.
+    These are the last writers of each of its buffers. Views of a buffer are the buffer; for a buffer written in pieces
+    the last writer stands for all.
     """
     written: dict[str, int] = {}
     for number, _ in enumerate(plan.steps):

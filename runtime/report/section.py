@@ -1,4 +1,4 @@
-"""What a page says of one plan."""
+"""Section of a page, which describes one plan."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .chart import StepCurve, chart
 from .page import TEMPLATES
 from .picture import ROW, WIDTH, arcs
 
-#: Records of a group that the page shows elsewhere than in the table of its facts.
-_ELSEWHERE = ("merges", "parts")
+#: Records of a group that the page shows outside of the table of its facts.
+_SHOWN_SEPARATELY = ("merges", "parts")
 
 
 @frozen
 class Tried:
-    """A candidate that was tried for a kernel: its schedule as text, how that ended, and the seconds, if it ran."""
+    """Measured candidate of a kernel.
+
+    It has its schedule as text, its outcome, and the seconds, if it ran.
+    """
 
     schedule: str
     outcome: str
@@ -32,11 +35,11 @@ class Tried:
 
 @frozen
 class Evidence:
-    """What is known of a plan besides itself.
+    """Facts about a plan from outside of it.
 
-    `times` are those of each step, `resources` what the compiler says of each kernel by its number, `curve` what the
-    kernels took together while they were searched for, `trials` by the key of a search ("tuning" in a group's record)
-    the candidates of a kernel, `search` figures of the whole search.
+    `times` are those of each step, `resources` the compiler's figures of each kernel by its number, `curve` the total
+    time of the kernels during the search, `trials` by the key of a search ("tuning" in a group's record) the candidates
+    of a kernel, `search` figures of the whole search.
     """
 
     results: Sequence[Comparison] = ()
@@ -48,8 +51,11 @@ class Evidence:
 
 
 def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str = "") -> Markup:
-    """Return what a page says of one plan; `name` tells it from others of the page, `title` is its heading."""
-    spent, source = _spent(plan, evidence.times)
+    """Return the section of one plan.
+
+    `name` distinguishes it from others of the page, `title` is its heading.
+    """
+    spent, source = _step_seconds(plan, evidence.times)
     limits = list(dict.fromkeys(str(_group(plan, n).get("limit", "")) for n in range(len(plan.steps))))
     longest = max(spent, default=0.0) or 1.0
     return Markup(
@@ -76,15 +82,15 @@ def _group(plan: Plan, number: int) -> Mapping[str, Any]:
     return plan.groups[number] if number < len(plan.groups) else {}
 
 
-def _spent(plan: Plan, times: Sequence[Timing]) -> tuple[list[float], str]:
-    """Return the seconds of each step, of all its turns, and where they are from."""
+def _step_seconds(plan: Plan, times: Sequence[Timing]) -> tuple[list[float], str]:
+    """Return the seconds of each step, of all its iterations, and their source."""
     if times:
         return [t.typical * plan.turns(n) for n, t in enumerate(times)], "each launch was timed in this plan"
     known = [_group(plan, n) for n in range(len(plan.steps))]
     seconds = [float(g.get("measured") or g.get("estimate") or 0.0) * plan.turns(n) for n, g in enumerate(known)]
     count = sum("measured" in g for g in known)
     if count == len(known):
-        return seconds, "each kernel was timed by itself while it was tuned"
+        return seconds, "each kernel was timed alone while it was tuned"
     return seconds, f"{count} of {len(known)} timed while they were tuned, the others as the model estimates"
 
 
@@ -108,10 +114,10 @@ def _state_figures(plan: Plan) -> Mapping[str, object]:
 def _launch(
     plan: Plan, number: int, spent: Sequence[float], longest: float, limits: Sequence[str], evidence: Evidence
 ) -> Mapping[str, object]:
-    """Return what the page shows of a launch."""
+    """Return the facts of a launch for the page."""
     step, group = plan.steps[number], _group(plan, number)
     kernel, turns, bound = plan.kernels[step.kernel], plan.turns(number), group.get("bound")
-    facts = {key: value for key, value in group.items() if key not in _ELSEWHERE}
+    facts = {key: value for key, value in group.items() if key not in _SHOWN_SEPARATELY}
     facts |= {"tensors": step.tensors, "grid": kernel.grid, "block": kernel.block}
     facts |= {"info": kernel.info} if kernel.info else {}
     facts |= evidence.resources.get(step.kernel, {})
@@ -139,7 +145,7 @@ def _trial(trial: Tried) -> Mapping[str, str]:
 
 
 def _merges(plan: Plan) -> Sequence[Mapping[str, object]]:
-    """Return the merges of all groups, each once, what was closest first."""
+    """Return the merges of all groups, each once, the closest first."""
     found: dict[Any, Mapping[str, Any]] = {}
     for number in range(len(plan.steps)):
         for merge in _group(plan, number).get("merges", ()):
@@ -152,14 +158,14 @@ def _merges(plan: Plan) -> Sequence[Mapping[str, object]]:
             "together_value": merge["together"]["seconds"] if merge["together"] else inf,
             "apart": _price(merge["apart"]),
             "apart_value": merge["apart"]["seconds"],
-            "why": merge["why"] or f"{_lost(merge):+.1%}",
+            "why": merge["why"] or f"{_relative_loss(merge):+.1%}",
         }
-        for merge in sorted(found.values(), key=_lost)
+        for merge in sorted(found.values(), key=_relative_loss)
     ]
 
 
-def _lost(merge: Mapping[str, Any]) -> float:
-    """Return what merging would add, as a part of what the two take apart; what cannot be merged comes last."""
+def _relative_loss(merge: Mapping[str, Any]) -> float:
+    """Return the relative time that merging adds to the unfused groups; impossible merges come last."""
     return inf if not merge["together"] else merge["together"]["seconds"] / merge["apart"]["seconds"] - 1
 
 

@@ -1,4 +1,4 @@
-"""Processes that are copies of one which has imported what they need."""
+"""Fork server: worker processes forked from one that has imported their modules."""
 
 from .nursery import Nursery, ProcessCopy
 from .threads import one_thread

@@ -1,4 +1,4 @@
-"""What a nursery's process does: it imports a module, makes copies of itself that serve, and says how they ended."""
+"""Fork server process: imports a module, forks on request, reports exits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from attrs import define, field
 
 from ..child import serve
 
-#: Bytes of a request, and the connections that it brings: the one to serve on, and the one to say how that ended.
+#: Bytes of a request, and the file descriptors in it: the connection to serve on, and the one for status reports.
 REQUEST, CONNECTIONS = 16, 2
-#: Bytes that are read at once of what says that copies have ended.
-MANY = 4096
+#: Bytes that are read at once from the wake-up pipe.
+WAKEUP_BYTES = 4096
 
 
 def main() -> None:
-    """Serve as a nursery that is a program, of a module that is named, with requests on a connection of a number."""
+    """Serve as a fork server program for a module."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_copies(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
 
 
 def serve_copies(requests: socket.socket, module: str, ready: Callable[[], object] = lambda: None) -> None:
-    """Import a module, do what it does once for all copies, and copy this process whenever that is asked for, from when
-    it is `ready`.
+    """Import a module, prepare it for forking, and fork on every request.
+
+    `ready` is called once requests are accepted.
     """
-    with suppress(Exception):  # whoever needs the module meets this again, and says so
+    with suppress(Exception):  # a worker that needs the module reports the same error
         getattr(import_module(module), "before_copies", lambda: None)()
     gc.freeze()
     ready()
@@ -42,7 +43,10 @@ def serve_copies(requests: socket.socket, module: str, ready: Callable[[], objec
 
 @define
 class Copying:
-    """Makes copies of this process, one for each request; `running` has whom to tell how each ended."""
+    """Fork this process once for each request.
+
+    `running` has the receiver of each child's exit code.
+    """
 
     requests: socket.socket
     running: dict[int, socket.socket] = field(factory=dict)
@@ -54,20 +58,20 @@ class Copying:
         os.set_blocking(self._wake, False)
 
     def run(self) -> None:
-        """Go on until nobody asks any more and all copies have ended."""
+        """Serve until the request connection closes and all children have ended."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         asked = True
         while asked or self.running:
             ready = wait([self._woken, *([self.requests] if asked else [])])
             if self._woken in ready:
-                os.read(self._woken, MANY)
-                self._tell_ended()
+                os.read(self._woken, WAKEUP_BYTES)
+                self._report_exits()
             if self.requests in ready:
                 asked = self._answer()
 
     def _answer(self) -> bool:
-        """Make the copy that is asked for; say whether anybody asked."""
+        """Fork a child for a request; return whether there was one."""
         message, numbers, _, _ = socket.recv_fds(self.requests, REQUEST, CONNECTIONS)
         if not message:
             return False
@@ -75,7 +79,7 @@ class Copying:
         asker = socket.socket(fileno=status)
         try:
             copy = os.fork()
-        except OSError:  # too many processes, or too little memory: whoever asked sees the connection end
+        except OSError:  # too many processes, or too little memory: the requester sees the connection end
             asker.close()
             os.close(service)
             return True
@@ -83,11 +87,11 @@ class Copying:
             self._serve(service, asker)
         os.close(service)
         self.running[copy] = asker
-        _tell(asker, copy)
+        _send_number(asker, copy)
         return True
 
     def _serve(self, service: int, asker: socket.socket) -> None:
-        """Serve as a copy, and end; what is the nursery's is let go first, as others wait for its end."""
+        """Serve as a child, and exit; the server's files are closed first, as others wait for their end."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -98,21 +102,21 @@ class Copying:
             os.close(self._wake)
             serve(Connection(service))
             code = 0
-        except BaseException:  # nothing may get to where the nursery goes on
+        except BaseException:  # no exception may reach the server's code
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
 
-    def _tell_ended(self) -> None:
+    def _report_exits(self) -> None:
         for copy in list(self.running):
             ended, status = os.waitpid(copy, os.WNOHANG)
             if ended:
                 asker = self.running.pop(copy)
-                _tell(asker, os.waitstatus_to_exitcode(status))
+                _send_number(asker, os.waitstatus_to_exitcode(status))
                 asker.close()
 
 
-def _tell(asker: socket.socket, number: int) -> None:
-    with suppress(OSError):  # it does not want to know any more
+def _send_number(asker: socket.socket, number: int) -> None:
+    with suppress(OSError):  # the receiver has gone
         asker.send(str(number).encode())

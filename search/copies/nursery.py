@@ -1,10 +1,9 @@
-"""A process that imports once what many children need, and makes them by copying itself: sixteen that import it side by
-side take all cores for two seconds.
+"""Fork server: a process that imports modules once and forks many children.
 
-It is a copy of the process that asks, where that may be copied (`twin.py`), else a program of its own, as single
-children are (`../child.py`). It does nothing but import, what the module does once for all copies (`before_copies`),
-and copy: it has no GPU context and no threads that do anything, so that a copy begins where it is. Its libraries get
-one thread each for the same reason.
+Sixteen processes that import the same modules at once take all cores for two seconds. The server is a fork of this
+process, where that is possible (`twin.py`), else a program of its own, as single children are (`../child.py`). It only
+imports, prepares the module for forks (`before_copies`), and forks: it has no GPU context and no active threads, so
+that a child starts in the same state. Its libraries get one thread each for the same reason.
 """
 
 from __future__ import annotations
@@ -20,37 +19,38 @@ from contextlib import suppress
 
 from .twin import COPYING, Twin, copy_this, may_be_copied
 
-#: What keeps libraries from threads, which a copy would not have.
+#: Environment that keeps libraries from starting threads, which a fork would not have.
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-#: What gives the GNU C library's memory large pages, where the system has them for who asks: a copy's first kernel then
-#: takes its compiler 2,800 page faults in place of 8,500 (`../memory.py` says what these cost).
+#: Environment that gives the GNU C library's memory large pages where available: the compiler of a fork's first kernel
+#: then takes 2,800 page faults instead of 8,500 (`../memory.py` describes their cost).
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-#: What keeps a compiler from opening GPUs, which copies do not use.
+#: Environment that hides GPUs, which forks do not use.
 BLIND = {"CUDA_VISIBLE_DEVICES": "-1"}
-#: Bytes of a message that says which process was born, or how it ended.
-NUMBER = 12
+#: Bytes of a message with a process number or exit code.
+MESSAGE_BYTES = 12
 
 
 class ProcessCopy:
-    """A process that a nursery made, with what `subprocess.Popen` has of one: `status` says first which it is, then how
-    it ended.
+    """Forked process with the interface of `subprocess.Popen`.
+
+    Its status connection first delivers its number, then its exit code.
     """
 
-    def __init__(self, status: socket.socket, unborn: Callable[[], None]) -> None:
+    def __init__(self, status: socket.socket, cancel: Callable[[], None]) -> None:
         self._status = status
-        self._unborn = unborn
+        self._cancel = cancel
         self.pid: int | None = None
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, or minus the signal that ended it; nothing where it runs."""
+        """Return the exit code, or minus the signal; None while it runs."""
         while self.returncode is None and self._readable(0.0):
             self._read()
         return self.returncode
 
     @property
     def stillborn(self) -> bool:
-        """Whether the nursery ended before it made the process."""
+        """True if the fork server ended before it made the process."""
         return self.poll() is not None and self.pid is None
 
     def wait(self, timeout: float | None = None) -> int:
@@ -65,11 +65,11 @@ class ProcessCopy:
         return self.returncode
 
     def kill(self) -> None:
-        """End it at once; one that is not born yet never will be."""
+        """Kill the process, or prevent its start."""
         if self.poll() is not None:
             return
         if self.pid is None:
-            self._unborn()
+            self._cancel()
         else:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -77,20 +77,23 @@ class ProcessCopy:
         return bool(select.select([self._status], [], [], timeout)[0])
 
     def _read(self) -> None:
-        said = self._status.recv(NUMBER)
+        said = self._status.recv(MESSAGE_BYTES)
         if said and self.pid is None:
             self.pid = int(said)
             return
-        self.returncode = int(said) if said else 1  # whoever would have said it is gone
+        self.returncode = int(said) if said else 1  # the server that would have sent it has ended
         self._status.close()
 
 
 class Nursery:
-    """Makes processes that have imported a module; where it is lost, `copy` says so."""
+    """Fork server for processes that have imported a module.
+
+    `copy` raises an error where the server is lost.
+    """
 
     @staticmethod
     def possible() -> bool:
-        """Whether a process may be copied here: elsewhere system libraries do not stand it."""
+        """Return whether the platform supports forks: only Linux's system libraries do."""
         return sys.platform == "linux"
 
     def __init__(self, module: str) -> None:
@@ -99,17 +102,17 @@ class Nursery:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Start it, without waiting for it; it is started once."""
+        """Start the server once, without waiting for it."""
         if self._process is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = self._made(theirs)
+        self._process = self._start_process(theirs)
         theirs.close()
         self._control = ours
 
-    def _made(self, requests: socket.socket) -> subprocess.Popen[bytes] | Twin:
+    def _start_process(self, requests: socket.socket) -> subprocess.Popen[bytes] | Twin:
         if may_be_copied(self.module):
-            with suppress(OSError):  # there is too little memory, or are too many processes
+            with suppress(OSError):  # too little memory, or too many processes
                 return copy_this(requests, self.module, ALONE | BLIND)
         paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-c", f"from {COPYING} import main; main()", str(requests.fileno()), self.module]
@@ -123,9 +126,9 @@ class Nursery:
         )
 
     def copy(self, service: int) -> ProcessCopy:
-        """Have a process made that serves on a connection, whose number here is given.
+        """Fork a process that serves on the connection with a file descriptor.
 
-        Raises `OSError` where the nursery is gone.
+        Raises `OSError` where the server is gone.
         """
         self.start()
         if self._control is None:
@@ -141,13 +144,13 @@ class Nursery:
         return ProcessCopy(ours, self.kill)
 
     def kill(self) -> None:
-        """End it at once: what is not born yet never will be."""
+        """Kill the server; requested processes without a start will not run."""
         if self._process is not None:
             self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """End it, once the processes that it made have ended."""
+        """End the server, once its processes have ended."""
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -1,10 +1,10 @@
-"""A nursery that is a copy of the process that asks: it has imported what workers need, so that they answer at once
-where a program would import it first (2 s of a search that takes 20, on a host whose processors are slow).
+"""Fork server as a fork of this process, with its imported modules.
 
-Not every process may be copied. Its threads would not be there, but what they had locked. So it is done only where none
-are to be seen but those of libraries that are known to be left alone in copies, and else a program is started
-(`nursery.py`): OpenBLAS ends its threads before a process is copied, and makes new ones behind it; the CUDA driver
-answers copies that there is no GPU, which is what workers want, and is else not called by them.
+Workers then answer at once, while a program would import the modules first (2 s of a search of 20 s on a host with slow
+cores). Not every process may be forked: its threads would be missing, but not the locks that they hold. So only a
+process is forked whose threads are those of libraries that support forks; otherwise a program is started
+(`nursery.py`). OpenBLAS ends its threads before a fork and starts new ones afterwards. The CUDA driver reports no GPU
+to forks, as workers need it, and is not called by them otherwise.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ from attrs import define
 from ..course import HERE
 from .threads import keep_one_thread, library_threads
 
-#: Libraries that do not stand it: what they hold open is there in copies, too.
+#: Libraries that do not support forks: their open resources would be shared.
 UNFIT = ("libOpenCL.so", "libpocl", "libamdhip64")
-#: How the system calls threads of the CUDA driver.
-DRIVER = "cuda"
-#: Seconds in which a copy must be ready for requests: it ends itself else, and single processes are started. Ready is
-#: it in a fraction of one; a compiler that is read from a disk far away may take several.
+#: Prefix of the names of the CUDA driver's threads.
+DRIVER_THREAD_PREFIX = "cuda"
+#: Seconds in which a fork must be ready for requests; otherwise it ends itself and single processes are started. It
+#: takes a fraction of a second, or several where the compiler is read from a remote disk.
 READY = 30
-#: Bytes of memory from which on the system takes long to copy a process, whatever is shared.
-LARGE = 2 << 30
-#: Seconds between two looks at whether it has ended.
+#: Bytes of resident memory from which on a fork takes long, even with shared pages.
+MAX_RESIDENT_BYTES = 2 << 30
+#: Seconds between two checks of its exit.
 LOOK = 0.01
-#: The system's number for "a process has this name", and the name.
-SET_NAME, NAME = 15, b"cuts-nursery"
-#: The module of what a nursery does, which needs what needs nurseries.
+#: Number of the prctl option that sets a process name, and the name.
+PR_SET_NAME, NAME = 15, b"cuts-nursery"
+#: Module of the fork server process, which imports modules that import this one.
 COPYING = f"{__package__}.copying"
-#: What streams a copy had that it must not close, as they may hold text that the other process has yet to write.
-_LEFT: list[object] = []
+#: Streams of a fork that must not be closed, as they may hold text that the parent has yet to write.
+_INHERITED_STREAMS: list[object] = []
 
 
 def may_be_copied(module: str) -> bool:
-    """Whether a copy of this process would do for a nursery: one that has imported a module, has one thread but for
-    those of libraries that know of copies, and nobody that watches each of its steps.
+    """Return whether a fork of this process can be a fork server.
+
+    The process must have imported the module, have no threads except those of libraries that support forks, and no
+    tracer or profiler.
     """
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         return False
@@ -64,23 +66,23 @@ def may_be_copied(module: str) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     unfit = any(library in maps for library in UNFIT)
-    others = sum(not name.startswith(DRIVER) for name in threads)
-    return not unfit and resident < LARGE and others <= 1 + library_threads()
+    others = sum(not name.startswith(DRIVER_THREAD_PREFIX) for name in threads)
+    return not unfit and resident < MAX_RESIDENT_BYTES and others <= 1 + library_threads()
 
 
 @define
 class Twin:
-    """A copy of this process, with what `subprocess.Popen` has of one that is needed."""
+    """Fork of this process with the interface of `subprocess.Popen`."""
 
     pid: int
     returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, or minus the signal that ended it; nothing where it runs."""
+        """Return the exit code, or minus the signal; None while it runs."""
         if self.returncode is None:
             try:
                 ended, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else asked first
+            except ChildProcessError:  # another caller has waited for it
                 ended, status = self.pid, 0
             self.returncode = os.waitstatus_to_exitcode(status) if ended else None
         return self.returncode
@@ -98,34 +100,34 @@ class Twin:
         return code
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
 
 def copy_this(requests: socket.socket, module: str, environment: dict[str, str]) -> Twin:
-    """Copy this process; the copy answers requests as a nursery of a module.
+    """Fork this process; the fork is a fork server for a module.
 
-    Raises `OSError` where the system has no room for it.
+    Raises `OSError` where the system lacks memory or processes.
     """
     import_module(COPYING)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python cannot know whose threads there are
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python cannot know the owners of the threads
             pid = os.fork()
         if not pid:
-            _become_nursery(requests, module, environment, blocked)
+            _become_fork_server(requests, module, environment, blocked)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return Twin(pid)
 
 
-def _become_nursery(
+def _become_fork_server(
     requests: socket.socket, module: str, environment: dict[str, str], blocked: set[int | signal.Signals]
 ) -> NoReturn:
-    """Let go what is the other process's, and answer requests until nobody asks any more."""
-    gc.freeze()  # what is garbage there may be memory of a GPU, which is not for us to give back
+    """Release the resources of the parent, and serve requests until the connection closes."""
+    gc.freeze()  # garbage of the parent may own GPU memory, which a fork must not free
     try:
         os.setpgid(0, 0)
         for number in signal.valid_signals():
@@ -137,21 +139,22 @@ def _become_nursery(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         with suppress(AttributeError, OSError, TypeError):
-            ctypes.CDLL(None).prctl(SET_NAME, NAME, 0, 0, 0)
-        _let_go(requests.fileno())
+            ctypes.CDLL(None).prctl(PR_SET_NAME, NAME, 0, 0, 0)
+        _close_files(requests.fileno())
         os.environ.update(environment)
         keep_one_thread()
         HERE.done.clear()
         import_module(COPYING).serve_copies(requests, module, lambda: signal.alarm(0))
-    except BaseException:  # nothing may get to where the other process goes on
+    except BaseException:  # no exception may reach the parent's code
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _let_go(kept: int) -> None:
-    """Close all files but one and standard error, in whose place what libraries print goes there, too. Their numbers
-    are kept by a file that is nothing: what still knows of them may close them at any time.
+def _close_files(kept: int) -> None:
+    """Close all files but one and standard error, which replaces standard output.
+
+    Their descriptors point to the null device: objects of the parent may still close them.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -161,6 +164,6 @@ def _let_go(kept: int) -> None:
     with suppress(OSError):
         os.dup2(nothing, 0)
         os.dup2(2, 1)
-    _LEFT.extend((sys.stdin, sys.stdout, sys.stderr))
+    _INHERITED_STREAMS.extend((sys.stdin, sys.stdout, sys.stderr))
     sys.stdin = open(os.devnull)  # noqa: SIM115
     sys.stdout = sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115

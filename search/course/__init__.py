@@ -1,4 +1,4 @@
-"""How a search went: how times fell, and what its processes did when."""
+"""Trace of a search: best times, and activity of its processes."""
 
 from .curve import Search
 from .timeline import HERE, SLICE, Busy, Timeline

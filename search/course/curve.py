@@ -1,4 +1,4 @@
-"""How the times of kernels fell while they were searched for."""
+"""Best times of kernels over the time of a search."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Protocol
 
 from attrs import define, field
 
-#: Seconds between two points, at least.
-APART = 0.05
+#: Seconds between two samples, at least.
+MIN_SAMPLE_SECONDS = 0.05
 
 
 class Searched(Protocol):
-    """A kernel that is searched for: how often it is launched, and what its best candidate takes so far, infinity
-    where none was measured.
+    """Kernel under search: number of launches and best time so far.
+
+    The time is infinity without a measurement.
     """
 
     @property
@@ -26,8 +27,9 @@ class Searched(Protocol):
 
 @define
 class Search:
-    """A search of several kernels: the times of all of them, whenever one fell, by the seconds since the compilation
-    began. What the model expects of a kernel is known of all when the search has ended.
+    """Trace of a search: times of all kernels at each improvement.
+
+    Moments are seconds since the compilation began. The cost model's predictions are known when the search has ended.
     """
 
     tasks: Sequence[Searched]
@@ -35,21 +37,22 @@ class Search:
     expected: Sequence[float] = ()
 
     def note(self, elapsed: float) -> None:
-        """Take down how far the kernels are."""
-        if self.times and elapsed - self.times[-1][0] < APART:
+        """Store the current times."""
+        if self.times and elapsed - self.times[-1][0] < MIN_SAMPLE_SECONDS:
             return
         now = [task.seconds for task in self.tasks]
         if not self.times or now != self.times[-1][1]:
             self.times.append((elapsed, now))
 
     def end(self, elapsed: float, expected: Sequence[float]) -> None:
-        """Take down the end, and what the model expects of kernels that were not measured at first."""
+        """Store the final times and the cost model's predictions."""
         self.times.append((elapsed, [task.seconds for task in self.tasks]))
         self.expected = expected
 
     def points(self) -> Iterator[tuple[float, float]]:
-        """Yield the seconds since the compilation began and what the kernels take together then: of one that was not
-        measured yet, what the model expects.
+        """Yield seconds since the start and the kernels' total time then.
+
+        A kernel without a measurement counts with its prediction.
         """
         for elapsed, times in self.times if self.expected else ():
             known = [e if t == inf else t for t, e in zip(times, self.expected, strict=True)]

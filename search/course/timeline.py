@@ -1,7 +1,7 @@
-"""What this process and those that it started did when: busy seconds by half a second.
+"""Timeline of this process and its children: busy seconds by slice.
 
-Every child says with each answer what it did since the last one, with a clock that all processes of a host share. So
-who asks knows at the end whether cores, devices or decisions were waited for.
+Every child sends its activity since the last answer with each answer, by a clock that all processes of a host share.
+The parent can then tell whether cores, devices or decisions limited the search.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ SLICE = 0.5
 
 @define
 class Busy:
-    """What was done of one kind: seconds by the number of the slice, how often it ended in each, when it first began
-    and last ended.
-    """
+    """Activity of one kind: busy seconds and completions by slice."""
 
     seconds: dict[int, float] = field(factory=dict)
     counts: dict[int, int] = field(factory=dict)
@@ -29,7 +27,7 @@ class Busy:
     last: float = 0.0
 
     def note(self, begin: float, end: float) -> None:
-        """Take down that it was done from one moment to another."""
+        """Add an interval."""
         last = int(end // SLICE)
         for number in range(int(begin // SLICE), last + 1):
             taken = min(end, (number + 1) * SLICE) - max(begin, number * SLICE)
@@ -38,7 +36,7 @@ class Busy:
         self.first, self.last = min(self.first, begin), max(self.last, end)
 
     def join(self, other: Busy) -> None:
-        """Take in what another process did of it."""
+        """Add the activity of another process."""
         for number, seconds in other.seconds.items():
             self.seconds[number] = self.seconds.get(number, 0.0) + seconds
         for number, count in other.counts.items():
@@ -48,27 +46,27 @@ class Busy:
 
 @define
 class Timeline:
-    """What was done so far, by its kind."""
+    """Activity so far, by kind."""
 
     done: dict[str, Busy] = field(factory=dict)
 
     def note(self, kind: str, begin: float, end: float) -> None:
-        """Take down that something was done from one moment to another."""
+        """Add an interval of one kind."""
         self.done.setdefault(kind, Busy()).note(begin, end)
 
     def take_in(self, done: Mapping[str, Busy], whose: str) -> None:
-        """Take down what another process did."""
+        """Add the activity of another process."""
         for kind, busy in done.items():
             self.done.setdefault(f"{whose} {kind}", Busy()).join(busy)
 
     def hand_over(self) -> Mapping[str, Busy]:
-        """Return everything, and forget it."""
+        """Return all activity and clear it."""
         done, self.done = self.done, {}
         return done
 
     @contextmanager
     def noting(self, kind: str, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-        """Take down when a block runs."""
+        """Record the time of a block."""
         begin = clock()
         try:
             yield
@@ -76,5 +74,5 @@ class Timeline:
             self.note(kind, begin, clock())
 
 
-#: That of this process.
+#: Timeline of this process.
 HERE = Timeline()

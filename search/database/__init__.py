@@ -1,8 +1,8 @@
-"""The tuning database: one SQLite file that keeps what was measured, failures and wrong results included.
+"""Tuning database: a SQLite file with all measurements, failures included.
 
 A *problem* is a kernel on a machine (`Problem.description`), a *trial* one schedule of it. Several processes may share
-the file (WAL). A file that is damaged is set aside and a new one begun, with a notice: results can be measured again.
-Results of other machines are hints only.
+the file (WAL). A damaged file is set aside and a new one begun, with a notice: results can be measured again. Results
+of other machines are hints only.
 """
 
 from .explained import explain, summary_of

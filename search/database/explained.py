@@ -1,4 +1,4 @@
-"""What the tuning database holds, for people to read."""
+"""Contents of the tuning database, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .versions import VersionedFile
 
 
 def summary_of(database: VersionedFile) -> dict[str, object]:
-    """Return how much is kept, and how many of the trials are of kernels that this version writes as they were."""
+    """Return the counts of stored entries, and of valid measurements."""
     with database.errors() as db:
         outcomes = dict(db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall())
         problems, done = db.execute("select count(*), coalesce(sum(done), 0) from problems").fetchone()
@@ -34,7 +34,7 @@ def summary_of(database: VersionedFile) -> dict[str, object]:
 
 
 def explain(database: VersionedFile, prefix: str) -> list[dict[str, Any]]:
-    """Return what every key with a prefix stands for: problems with their trials' counts, or single trials."""
+    """Return the entries whose key has a prefix: problems or single trials."""
     like = prefix.lower() + "%"
     with database.errors() as db:
         problems = db.execute(
@@ -56,7 +56,7 @@ def _problem_record(db: sqlite3.Connection, row: Sequence[Any]) -> dict[str, Any
     names = ("key", "hashed", "label", "finished", "best", "seconds", "spread", "points", "proven slower", "at")
     record = dict(zip(names, row, strict=True)) | {
         "kind": "problem",
-        "hashed": _hashed(row[1]),
+        "hashed": _key_source(row[1]),
         "finished": bool(row[3]),
     }
     counts = db.execute("select outcome, count(*) from trials where problem = ? group by outcome", (row[0],)).fetchall()
@@ -81,11 +81,11 @@ def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
         "holds",
     )
     holds = None if row[-1] is None else bool(row[-1])
-    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _hashed(row[1]), "holds": holds}
+    return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _key_source(row[1]), "holds": holds}
 
 
-def _hashed(description: object) -> dict[str, Any]:
-    """Return what a key was made from; a damaged description as what it is."""
+def _key_source(description: object) -> dict[str, Any]:
+    """Return the source of a key; a damaged description as text."""
     try:
         found = json.loads(description) if isinstance(description, str) else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The file of the tuning database: opened, shared by processes, and set aside where it is damaged."""
+"""File of the tuning database: shared by processes, set aside where damaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from ...ir import BackendError
 
 _VERSION = 1
-#: Seconds that a process waits for others to be done with the file.
+#: Seconds that a process waits for a lock of the file.
 _PATIENCE = 30.0
 _SCHEMA = """
 create table if not exists problems (
@@ -43,7 +43,7 @@ create table if not exists expected (name text primary key, seconds real not nul
 
 
 class DatabaseFile:
-    """The file, through one connection; without a path it lives in memory for as long as the object does."""
+    """Connection to the file; without a path the database lives in memory."""
 
     def __init__(self, path: Path | None, notice: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class DatabaseFile:
                 rest.unlink(missing_ok=True)
             notice(f"tuning database {path} is damaged ({error}); it was set aside as {aside.name} and a new one begun")
             self._connection = self._open()
-        # A file that nobody closed is no reason to warn.
+        # A file that was never closed causes no warning.
         self._finalizer = weakref.finalize(self, self._connection.close)
 
     def _open(self) -> sqlite3.Connection:
@@ -84,7 +84,7 @@ class DatabaseFile:
         return connection
 
     def close(self) -> None:
-        """Close the file; nothing is left to do when the object goes, which may be in another thread."""
+        """Close the file, and disable the finaliser."""
         self._finalizer.detach()
         self._connection.close()
 
@@ -92,7 +92,7 @@ class DatabaseFile:
     def errors(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection.
 
-        Raises `BackendError`, which names the file, for what SQLite refuses.
+        Raises `BackendError`, which names the file, for errors of SQLite.
         """
         try:
             yield self._connection
@@ -101,7 +101,7 @@ class DatabaseFile:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Write what a block changes together, or nothing of it where it fails."""
+        """Run a block as one transaction; a failure undoes its changes."""
         with self.errors() as db:
             db.execute("begin immediate")
             try:
@@ -113,9 +113,7 @@ class DatabaseFile:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Let readers and writers share the file. Of processes that ask for it at once SQLite refuses some, without
-    waiting.
-    """
+    """Let readers and writers share the file. SQLite rejects some concurrent requests for this mode without waiting."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:

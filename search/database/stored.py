@@ -1,4 +1,4 @@
-"""What the tuning database keeps: trials, winners, and results that travel."""
+"""Records of the tuning database: measurements, winners, portable results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from attrs import field, frozen
 
-#: What may become of a trial.
+#: Outcomes of a measurement.
 OUTCOMES = ("ok", "spilled", "wrong", "failed", "timeout")
 
 
 @frozen
 class Trial:
-    """What became of one schedule: times in seconds where it ran right, else the reason in `message`.
+    """Measurement of one schedule: seconds of correct runs, else the error message.
 
-    `source` is a digest of the kernel's text; a result counts only for the code that it was measured with. It `holds`
-    where this version of the compiler writes the same; nothing where nobody looked yet.
+    `source` is a digest of the kernel's text; a result is valid only for the measured code. It `holds` where this
+    version of the compiler prints the same, and is None where that is unknown.
     """
 
     schedule: str
@@ -32,14 +32,15 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran and computed what it must."""
+        """True if it ran and was correct."""
         return self.outcome == "ok" and self.seconds is not None
 
 
 @frozen
 class KernelTime:
-    """What a kernel takes, by which it was decided about a group or a launch, and the code that was measured: the
-    digest of its text, and its schedule where it has one.
+    """Time of a kernel for decisions about groups and launches.
+
+    It has the digest of the measured text, and the schedule where there is one.
     """
 
     seconds: float
@@ -49,8 +50,9 @@ class KernelTime:
 
 @frozen
 class Winner:
-    """The schedule that a finished search chose, its time and spread,
-    and how much of the space was looked at or proven slower.
+    """Chosen schedule of a finished search, with its time and spread.
+
+    It includes the number of measured points and the share that is proven slower.
     """
 
     schedule: str
@@ -64,7 +66,10 @@ class Winner:
 
 @frozen
 class Result:
-    """The best that is known of a problem, whose search is `finished` or not, in a form that any database takes."""
+    """Best result of a task, portable between databases.
+
+    The search is `finished` or not.
+    """
 
     key: str
     description: str
@@ -73,7 +78,7 @@ class Result:
     winner: Winner
 
 
-#: What the columns of a winner and of a trial hold.
+#: Types of the columns of records.
 NUMBER, PERHAPS = (int, float), (int, float, type(None))
 WINNER_KINDS = (str, NUMBER, NUMBER, str, NUMBER, NUMBER, NUMBER)
 ANSWER_KINDS = (str, str, str, str, str, NUMBER, int)
@@ -82,5 +87,8 @@ TRIAL_KINDS = (str, str, PERHAPS, NUMBER, int, str, str, NUMBER, NUMBER)
 
 
 def fits(row: Sequence[object], kinds: Sequence[Any]) -> bool:
-    """Whether a row's values are of the kinds that we write: SQLite keeps whatever it is given."""
+    """Return whether a row has the types that this code writes.
+
+    SQLite stores values of any type.
+    """
     return all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True))

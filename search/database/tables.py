@@ -1,4 +1,4 @@
-"""The tables of the tuning database: problems with their winners, trials, decisions about graphs, and costs."""
+"""Tables of the tuning database: problems, trials, decisions and costs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..problem import Problem, trial_key
 from .stored import ANSWER_KINDS, TRIAL_KINDS, WINNER_KINDS, Result, Trial, Winner, fits
 from .versions import VersionedFile
 
-#: What is known of what this version writes for trials.
-_WRITTEN = "left join written on written.point = trials.key and written.version = ?"
-#: The columns of a winner that waits.
+#: Join with the sources that this version prints.
+_JOIN_WRITTEN = "left join written on written.point = trials.key and written.version = ?"
+#: Columns of an offered winner.
 _OFFER = "best, seconds, spread, source, trials, points, proven"
 _TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.source, message, bound, score"
 
 
 class Database(VersionedFile):
-    """Reads and writes what is known of kernels and of graphs."""
+    """Tuning database of kernels and graphs."""
 
-    # ---- problems
+    # ---- tuning tasks
 
     def winner(self, problem: Problem) -> Winner | None:
-        """Return what a finished search chose, nothing where none was finished."""
+        """Return the winner of a finished search, None without one."""
         with self.errors() as db:
             row = db.execute(
                 "select best, seconds, spread, source, trials, points, proven from problems where key = ? and done = 1",
@@ -35,7 +35,7 @@ class Database(VersionedFile):
         return Winner(*row) if row and fits(row, WINNER_KINDS) else None
 
     def finish(self, problem: Problem, winner: Winner) -> None:
-        """Keep the choice of a finished search."""
+        """Store the winner of a finished search."""
         self.register(problem)
         with self.errors() as db:
             db.execute(
@@ -46,7 +46,7 @@ class Database(VersionedFile):
             )
 
     def register(self, problem: Problem) -> None:
-        """Make a problem known, so that its key can be explained."""
+        """Store a task, so that its key can be explained."""
         with self.errors() as db:
             db.execute(
                 "insert or ignore into problems (key, description, work, label, at) values (?, ?, ?, ?, ?)",
@@ -54,8 +54,9 @@ class Database(VersionedFile):
             )
 
     def evict(self, problem: Problem) -> None:
-        """Take back that the search of a problem is finished, as what it found does not hold and is a hint. What was
-        found elsewhere, and waited behind it, takes its place.
+        """Mark the search of a task with an invalid result as unfinished.
+
+        The result stays as a hint. An offered result from another machine replaces it.
         """
         with self.errors() as db:
             db.execute("update problems set done = 0 where key = ?", (problem.key,))
@@ -64,13 +65,13 @@ class Database(VersionedFile):
         if row is not None and fits(row[:-1], WINNER_KINDS):
             self._put(Result(problem.key, problem.description, problem.label, bool(row[-1]), Winner(*row[:-1])))
 
-    # ---- trials
+    # ---- measurements
 
     def trials(self, problem: Problem) -> list[Trial]:
-        """Return all results of a problem, in the order of its points, and what is known of whether they hold."""
+        """Return all measurements of a task by score, with their validity."""
         with self.errors() as db:
             rows = db.execute(
-                f"select {_TRIAL}, written.source = trials.source from trials {_WRITTEN} "
+                f"select {_TRIAL}, written.source = trials.source from trials {_JOIN_WRITTEN} "
                 "where problem = ? order by score, schedule",
                 (self.version, problem.key),
             ).fetchall()
@@ -78,7 +79,7 @@ class Database(VersionedFile):
         return [evolve(Trial(*row), holds=known.get(holds)) for *row, holds in rows if fits(row, TRIAL_KINDS)]
 
     def recorded(self, work: str) -> list[Trial]:
-        """Return all results for the same work, on whatever machine, the oldest first."""
+        """Return all measurements of the same work on any machine, oldest first."""
         joined = "trials join problems on problems.key = trials.problem"
         query = f"select {_TRIAL} from {joined} where work = ? order by trials.at"
         with self.errors() as db:
@@ -86,8 +87,9 @@ class Database(VersionedFile):
         return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
 
     def measured(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
-        """Return the label, the work and the seconds by schedule of every problem of a machine; not those of kernels
-        that are known to be made otherwise today.
+        """Return label, work and seconds by schedule of a machine's tasks.
+
+        Kernels that are known to be printed differently today are left out.
         """
         with self.errors() as db:
             rows = db.execute(
@@ -104,8 +106,9 @@ class Database(VersionedFile):
         return list(found.values())
 
     def elsewhere(self, problem: Problem) -> dict[str, float]:
-        """Return the seconds by schedule of the same work on another machine, or with another version: of those the one
-        that has most.
+        """Return the seconds by schedule of the same work on another machine.
+
+        Of several machines, or versions, it is the one with the most measurements.
         """
         with self.errors() as db:
             rows = db.execute(
@@ -120,8 +123,9 @@ class Database(VersionedFile):
         return max(found.values(), key=len, default={})
 
     def record(self, problem: Problem, trials: Sequence[Trial], today: bool = False) -> None:
-        """Keep results, of kernels that this version made if they are of `today`; a later one of the same schedule
-        replaces the earlier.
+        """Store measurements; a later one of the same schedule replaces the earlier.
+
+        Measurements of `today` are of kernels that this version printed.
         """
         if today:
             self.note_sources({trial_key(problem.key, t.schedule): t.source for t in trials})
@@ -135,7 +139,7 @@ class Database(VersionedFile):
             db.executemany("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def hints(self, problem: Problem, most: int = 4) -> list[str]:
-        """Return the best schedules that other machines, or other versions, found for the same work."""
+        """Return the best schedules of other machines for the same work."""
         with self.errors() as db:
             rows = db.execute(
                 "select best from problems where work = ? and (key <> ? or done = 0) and best is not null "
@@ -144,10 +148,10 @@ class Database(VersionedFile):
             ).fetchall()
         return list(dict.fromkeys(row[0] for row in rows if isinstance(row[0], str)))
 
-    # ---- results that travel
+    # ---- portable results
 
     def results(self) -> tuple[Result, ...]:
-        """Return the best result of every problem that has one, by key."""
+        """Return the best result of every task that has one, by key."""
         chosen = "p.key, p.description, p.label, p.done"
         with self.errors() as db:
             rows = db.execute(
@@ -166,16 +170,16 @@ class Database(VersionedFile):
         )
 
     def adopt(self, result: Result, work: str) -> bool:
-        """Take a result from elsewhere, of the work that its description states; say whether it is news.
+        """Add a result of another machine; return whether it is new.
 
-        A finished search is kept as it is, and so is a faster time of an unfinished one. Both may be of code that is
-        not made any more, which nobody knows before it is asked for: the result waits behind them.
+        A finished search is kept, and so is a faster time of an unfinished one. Both may be invalid in this version,
+        which is found out on their next use: the result is stored as an offer for that case.
         """
         found = result.winner
         with self.errors() as db:
             known = db.execute("select done from problems where key = ?", (result.key,)).fetchone()
             best = db.execute(
-                f"select min(seconds) from trials {_WRITTEN} where problem = ? and outcome = 'ok' "
+                f"select min(seconds) from trials {_JOIN_WRITTEN} where problem = ? and outcome = 'ok' "
                 "and trials.source = coalesce(written.source, trials.source)",
                 (self.version, result.key),
             ).fetchone()[0]
@@ -191,7 +195,7 @@ class Database(VersionedFile):
         return True
 
     def _put(self, result: Result) -> None:
-        """Make a result what is known of its problem."""
+        """Make a result the current one of its task."""
         found, now = result.winner, time.time()
         with self.errors() as db:
             db.execute(
@@ -205,22 +209,22 @@ class Database(VersionedFile):
                 (*trial, found.spread, found.source, now),
             )
 
-    # ---- decisions about graphs
+    # ---- decision records of graphs
 
     def answer(self, key: str) -> DecidedGraph | None:
-        """Return what is known of a question."""
+        """Return the decision record of a question."""
         return next(iter(self._answers("where key = ?", key)), None)
 
     def may_know(self, label: str) -> bool:
-        """Whether there is a final answer about a graph of this name."""
+        """Return whether a graph of this name has a final record."""
         return bool(self._answers("where label = ? and finished", label))
 
     def answers(self) -> tuple[DecidedGraph, ...]:
-        """Return all that is known of graphs, by key."""
+        """Return all decision records, by key."""
         return self._answers("order by key")
 
     def keep_answer(self, answer: DecidedGraph) -> None:
-        """Keep what a search decided; it replaces what was decided before."""
+        """Store a decision record; it replaces an earlier one."""
         self._write_answer(answer, "decisions")
 
     def _write_answer(self, answer: DecidedGraph, table: str) -> None:
@@ -230,14 +234,15 @@ class Database(VersionedFile):
             db.execute(f"insert or replace into {table} values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def drop_answer(self, key: str) -> None:
-        """Forget what was decided about a question, here and elsewhere."""
+        """Delete the decision records of a question, offered ones included."""
         with self.errors() as db:
             db.execute("delete from decisions where key = ?", (key,))
             db.execute("delete from offered_decisions where key = ?", (key,))
 
     def adopt_answer(self, answer: DecidedGraph) -> bool:
-        """Take decisions from elsewhere, unless those that are known are as good; say whether they are news. Else they
-        wait behind these, whose kernels may not be made as they were.
+        """Add a record of another machine unless it is slower.
+
+        Return whether it is new. Otherwise it is stored as an offer, since the known one's kernels may become invalid.
         """
         known = self.answer(answer.key)
         if known is not None and known.seconds <= answer.seconds:
@@ -247,7 +252,7 @@ class Database(VersionedFile):
         return True
 
     def offered_answer(self, key: str) -> DecidedGraph | None:
-        """Return what was decided elsewhere about a question, and waits behind what is known here."""
+        """Return the offered decision record of a question."""
         return next(iter(self._answers("where key = ?", key, table="offered_decisions")), None)
 
     def _answers(self, which: str, *values: str, table: str = "decisions") -> tuple[DecidedGraph, ...]:
@@ -260,22 +265,22 @@ class Database(VersionedFile):
             if fits((key, description, label, decisions, problems, seconds, finished), ANSWER_KINDS)
         )
 
-    # ---- what hangs on no version: what timing adds, which packs were read
+    # ---- entries without a version: timing overheads, imported packs
 
     def cost(self, key: str) -> float | None:
-        """Return a kept figure."""
+        """Return a stored figure."""
         with self.errors() as db:
             row = db.execute("select seconds from costs where key = ?", (key,)).fetchone()
         return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
     def keep_cost(self, key: str, seconds: float) -> None:
-        """Keep a figure."""
+        """Store a figure."""
         with self.errors() as db:
             db.execute("insert or replace into costs values (?, ?)", (key, seconds))
 
 
 def _machine(description: object) -> object:
-    """Return the machine that a description names; nothing where it is none of ours."""
+    """Return the machine of a description, None for another text."""
     try:
         found = json.loads(description) if isinstance(description, str) else None
     except ValueError:

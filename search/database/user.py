@@ -1,4 +1,4 @@
-"""Where the tuning database of this user is."""
+"""Location of the user's tuning database."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ FILE = "tuning.sqlite3"
 
 
 def database_path() -> Path | None:
-    """Return where the database of this user is, None where caching is switched off."""
+    """Return the path of the user's database, None where caching is off."""
     root = cache_root()
     return None if root is None else root / FILE
 
 
 def open_database(notice: Callable[[str], None] = lambda text: None) -> Database:
-    """Open the database of this user."""
+    """Open the user's database."""
     return Database(database_path(), notice)
 
 
 def remove_database() -> int:
-    """Delete the database of this user and return how many trials it held."""
+    """Delete the user's database and return its number of trials."""
     path = database_path()
     if path is None or not path.exists():
         return 0
     try:
         database = Database(path)
-        held = int(str(summary_of(database)["trials"]))
+        count = int(str(summary_of(database)["trials"]))
         database.close()
     except BackendError:
-        held = 0
+        count = 0
     for name in (path.name, path.name + "-wal", path.name + "-shm"):
         path.with_name(name).unlink(missing_ok=True)
-    return held
+    return count

@@ -1,4 +1,4 @@
-"""Results of searches that travel: files of them, and the packs that come with the package."""
+"""Exchange of search results: files, and the packs of this package."""
 
 from .files import export_pack, export_results, import_results
 from .packs import PACKED, known_answer, offer_packs, shipped_packs

@@ -1,9 +1,9 @@
-"""Results of searches in a file, to be carried to another machine: `cuts cache export`, `pack` and `import`.
+"""Files of search results: `cuts cache export`, `pack` and `import`.
 
-The file is JSON (compressed where its name ends in `.gz` or `.xz`): for each problem the description that its key is
-made of, and the best schedule that was found, with its time; for each graph what was decided about it; and a digest of
-all that. Schedules and decisions are read and checked like any of the database: a stranger's file may lead to slow
-kernels, never to wrong ones.
+The file is JSON (compressed where its name ends in `.gz` or `.xz`). It has, for each tuning task, the description that
+its key is made of, and its best schedule with the time; for each graph its decision record; and a digest of all that.
+Schedules and decisions are read and checked like those of the database: a foreign file may lead to slow kernels, never
+to wrong ones.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..decisions import DecidedGraph
 from ..problem import EARLIER, digest
 from ..problem import FORMAT as TODAY
 
-#: Version 3 has marks of nodes and units, which earlier ones did not note.
+#: Version 3 has fingerprints of nodes and units.
 FORMAT = 3
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-#: What a file may hold when it is unpacked, in bytes.
-_LARGEST = 1 << 28
+#: Largest size of an unpacked file, in bytes.
+_MAX_UNPACKED_BYTES = 1 << 28
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ"
 
 
 @frozen
 class ResultFile:
-    """What a file of results holds; `digest` is that of the results and answers, as `_digest` has it."""
+    """Contents of a file; `digest` is that of the results and answers."""
 
     format: int
     results: tuple[Result, ...]
@@ -47,9 +47,7 @@ class ResultFile:
 
 @frozen
 class Imported:
-    """What became of a file's results: new ones, those that the database had or had better, and damaged ones; and how
-    many graphs there were news of.
-    """
+    """Counts of new, known and damaged results, and of new graphs."""
 
     new: int
     known: int
@@ -59,14 +57,14 @@ class Imported:
 
 @frozen
 class Exported:
-    """How many results a file has, and decisions about how many graphs."""
+    """Counts of a file's results and of its graphs."""
 
     results: int
     graphs: int
 
 
 def export_results(database: Database, path: str | os.PathLike[str]) -> Exported:
-    """Write the best result of every problem, and what was decided about every graph.
+    """Write the best result of every task, and every decision record.
 
     Raises `UsageError` where the file cannot be written.
     """
@@ -74,7 +72,7 @@ def export_results(database: Database, path: str | os.PathLike[str]) -> Exported
 
 
 def export_pack(database: Database, path: str | os.PathLike[str]) -> Exported:
-    """Write what was decided about every graph, as final, and the best results of the kernels that this takes.
+    """Write every decision record as final, and the results of their kernels.
 
     Raises `UsageError` where the file cannot be written.
     """
@@ -84,9 +82,9 @@ def export_pack(database: Database, path: str | os.PathLike[str]) -> Exported:
 
 
 def import_results(database: Database, path: str | os.PathLike[str]) -> Imported:
-    """Add the results of a file, and return how many were new.
+    """Add the results of a file, and return the counts.
 
-    A finished search of the database is kept, and whatever is faster. Raises `UsageError` where the file cannot be
+    A finished search of the database is kept, and so is a faster result. Raises `UsageError` where the file cannot be
     read, is none of this kind, is damaged, or is of another format.
     """
     name = os.fspath(path)
@@ -98,15 +96,15 @@ def import_results(database: Database, path: str | os.PathLike[str]) -> Imported
 
 
 def import_bytes(database: Database, data: bytes, name: str) -> Imported:
-    """Add the results of a file's content, as `import_results` does; `name` is for errors."""
+    """Add the results of a file's content; `name` is for errors."""
     file = _read(data, name)
     results = file.results
     sound = [(r, work) for r in results if r.key == digest(r.description) and (work := _work(r.description))]
     answers = [a for a in file.answers if a.key == digest(a.description) and a.read() is not None]
-    renewed = {result.key: _renewed(result) for result, _ in sound}
+    renewed = {result.key: _renew(result) for result, _ in sound}
     with database.at_once():
         new = sum(database.adopt(renewed[result.key], work) for result, work in sound)
-        graphs = sum(database.adopt_answer(_of_renewed(answer, renewed)) for answer in answers)
+        graphs = sum(database.adopt_answer(_with_renewed_keys(answer, renewed)) for answer in answers)
     damaged = len(results) - len(sound) + len(file.answers) - len(answers)
     return Imported(new, len(sound) - new, damaged, graphs)
 
@@ -122,14 +120,14 @@ def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Ite
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """Return the digest of what a file says, however it is written."""
+    """Return the digest of a file's contents, independent of its layout."""
     said = json.dumps([values["results"], values.get("answers", [])], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _read(data: bytes, name: str) -> ResultFile:
     try:
-        document = json.loads(_unpacked(data))
+        document = json.loads(_unpack(data))
     except (ValueError, EOFError, zlib.error, lzma.LZMAError, RecursionError) as error:
         raise UsageError(f"{name}: expected results of 'cuts cache export', found something else: {error}") from error
     if not isinstance(document, dict):
@@ -149,22 +147,24 @@ def _read(data: bytes, name: str) -> ResultFile:
     return found
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpack(data: bytes) -> bytes:
     if data[: len(_GZIP)] == _GZIP:
         unpacker: Any = zlib.decompressobj(wbits=31)
     elif data[: len(_XZ)] == _XZ:
         unpacker = lzma.LZMADecompressor()
     else:
         return data
-    text: bytes = unpacker.decompress(data, _LARGEST)
+    text: bytes = unpacker.decompress(data, _MAX_UNPACKED_BYTES)
     if not unpacker.eof:
         raise ValueError("it is cut short, or unpacks to more than such a file holds")
     return text
 
 
-def _renewed(result: Result) -> Result:
-    """Return a result of an earlier way of timing as one of today's: its schedule was the fastest then, and its time is
-    longer than now, so that whatever is measured takes its place.
+def _renew(result: Result) -> Result:
+    """Return a result of an earlier format as one of today's.
+
+    Its schedule was the fastest, and its time is longer than by today's timing, so that any new measurement replaces
+    it.
     """
     found = json.loads(result.description)
     if found.get("format") not in EARLIER:
@@ -173,12 +173,12 @@ def _renewed(result: Result) -> Result:
     return evolve(result, key=digest(description), description=description)
 
 
-def _of_renewed(answer: DecidedGraph, renewed: Mapping[str, Result]) -> DecidedGraph:
+def _with_renewed_keys(answer: DecidedGraph, renewed: Mapping[str, Result]) -> DecidedGraph:
     return evolve(answer, problems=tuple(renewed[key].key if key in renewed else key for key in answer.problems))
 
 
 def _work(description: str) -> str:
-    """Return what a description says is computed; nothing where it is none of ours."""
+    """Return the work of a description, empty for another text."""
     try:
         found = json.loads(description)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Packs: files of finished results that come with the package, one for each GPU that models were tuned on.
+"""Packs: files of finished results, one for each tuned GPU.
 
-A search, and a compilation without one, begins with what they have. On the machine that a pack was made on its results
-count like one's own; elsewhere they are hints. Each pack is read into a database once.
+A search, and a compilation without one, begins with their results. On the machine of a pack its results are used like
+local ones; elsewhere they are hints. Each pack is read into a database once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..decisions import DecidedGraph, Question
 from .files import import_bytes
 
 FOLDER = "data"
-#: The dialect of the machines that there are packs of.
+#: Dialect of the machines that have packs.
 PACKED = "cuda"
 
 
 def shipped_packs() -> Iterator[tuple[str, bytes]]:
-    """Yield the packs of this package: names and contents."""
+    """Yield the names and contents of this package's packs."""
     folder = files(__package__).joinpath(FOLDER)
     for entry in sorted(folder.iterdir(), key=lambda e: e.name) if folder.is_dir() else ():
         if entry.name.endswith(".json.xz"):
@@ -29,7 +29,10 @@ def shipped_packs() -> Iterator[tuple[str, bytes]]:
 
 
 def known_answer(question: Question, target: Target) -> DecidedGraph | None:
-    """Return what this user's database, or a pack, knows of a question, or of one about a graph that is alike."""
+    """Return the decision record of a question or of a similar graph.
+
+    It comes from the user's database or from a pack.
+    """
     database = open_database()
     try:
         if target.dialect == PACKED:
@@ -40,8 +43,9 @@ def known_answer(question: Question, target: Target) -> DecidedGraph | None:
 
 
 def offer_packs(database: Database, notice: Callable[[str], None] = lambda text: None) -> int:
-    """Read the packs that a database has not read yet, and return how many these were; a damaged one is left out, with
-    a notice.
+    """Read new packs into a database and return their number.
+
+    A damaged one is skipped with a notice.
     """
     read = 0
     for name, data in shipped_packs():

@@ -1,4 +1,4 @@
-"""Search that learns: recorded spaces, strategies that fit models to what was measured, and the judgement of both."""
+"""Learned cost models: recorded spaces, models of measurements, and their evaluation."""
 
 from .correction import LearnedOrder
 from .elsewhere import FEWEST_RECALLED

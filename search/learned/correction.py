@@ -1,4 +1,4 @@
-"""What was learned of the order of points: constants of the estimate, and small trees that say by how much it is wrong.
+"""Learned order of candidates: calibrated cost model constants and corrective trees.
 
 It needs no library, so that every worker can apply it.
 """
@@ -18,8 +18,10 @@ Array = np.ndarray[Any, Any]
 
 @frozen
 class Tree:
-    """A binary tree of decisions: at each node the column that is looked at, its limit, and where to go where the value
-    is not above it or is; leaves have no column, and a value.
+    """Binary decision tree.
+
+    Each node has a column, a limit, and the next node for values up to the limit and above it; leaves have no column,
+    and a value.
     """
 
     columns: tuple[int, ...]
@@ -41,10 +43,10 @@ class Tree:
 
 @frozen
 class LearnedOrder:
-    """Estimates points with other constants, and corrects the logarithms by what the trees say.
+    """Cost model with calibrated constants, corrected in the logarithm by trees.
 
-    `recalled` are seconds by schedule that another machine measured of the one operation that is ordered: points like
-    them are corrected further (`elsewhere.py`).
+    `recalled` are seconds by schedule that another machine measured of the same operation: similar candidates are
+    corrected further (`elsewhere.py`).
     """
 
     costs: RankConstants
@@ -52,7 +54,7 @@ class LearnedOrder:
     recalled: tuple[tuple[str, float], ...] = ()
 
     def seconds(self, features: Features, conflicts: Array, target: Target) -> Array:
-        """Return what points are expected to take."""
+        """Return the predicted seconds of candidates."""
         found = np.asarray(rank(features, bound(features, target), target, conflicts, self.costs), np.float64)
         if not self.trees:
             return found
@@ -61,9 +63,10 @@ class LearnedOrder:
 
 
 def columns_of_counts(features: Features, target: Target, estimated: Array) -> Array:
-    """Return what the trees look at: nothing that says how large an operation is, so that they may hold for another.
+    """Return the trees' columns, independent of the size of an operation.
 
-    Work is counted as a part of what the group is defined by, times as parts of the estimate.
+    The trees may then apply to other operations. Work is relative to the work that defines the group, times are
+    relative to the estimate.
     """
     size = np.shape(estimated)
     found, columns = bound(features, target), []

@@ -1,10 +1,10 @@
-"""What another machine measured of an operation says of its points on this one: by how much an order is wrong at them.
+"""Transfer: corrects an order by measurements on another machine.
 
-Points that were measured there are ordered by what they took; others by a process over the sizes that their schedules
-tell (`sizes.py`), which falls back on what is common to all measured ones: a search measured what is fast, so that
-others are held for slower by a deviation. Estimates are those of this machine, so that nothing needs to be known of the
-other one. What a factor is for all points of an
-operation changes no order, so that two machines need not be equally fast.
+Candidates that were measured there are ordered by their times. Others are corrected by a Gaussian process over the
+features of their schedules (`sizes.py`), which tends to the mean of all measured ones: a search measures fast
+candidates, so others are assumed slower by a deviation. Estimates are those of this machine, so that no fact of the
+other one is needed. A factor common to all candidates of an operation changes no order, so that two machines need not
+be equally fast.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from .gaussian import GaussianProcess
 from .rank_points import MeasuredOperation, operations_of
 from .sizes import Sizes, table_of
 
-#: Fewest points of an operation from elsewhere that correct an order.
+#: Smallest number of measurements of another machine that correct an order.
 FEWEST_RECALLED = 8
-#: By how many deviations points that were not measured are held for slower than is expected.
-CAUTION = 1.0
-#: Farthest that a number of a point may be from those of the measured ones, in their deviations.
-FAR = 4.0
+#: Deviations by which unmeasured candidates are assumed slower than predicted.
+UNMEASURED_PENALTY = 1.0
+#: Largest distance of a feature from those of the measured candidates, in their deviations.
+MAX_FEATURE_DEVIATIONS = 4.0
 
 
 @frozen(eq=False)
 class Elsewhere:
-    """The logarithms of time over estimate of measured points, by their sizes, and a process over these as multiples of
-    their deviations; sizes that do not `differ` between measured points say nothing of others.
+    """Transfer model of one operation.
+
+    It has the logarithms of time over estimate of measured candidates by their features, and a Gaussian process over
+    the scaled features. Features that do not `differ` between measured candidates are ignored.
     """
 
     names: tuple[str, ...]
@@ -45,27 +47,28 @@ class Elsewhere:
 
     @classmethod
     def of(cls, operation: MeasuredOperation, order: LearnedOrder) -> Elsewhere:
-        """Return what the times of an operation say of an order."""
+        """Return the transfer model of an operation's times for an order."""
         points = operation.points
         expected = order.seconds(points.features, points.conflicts, operation.target)
         wrong = np.log(points.seconds / expected)
         names = tuple(sorted({name for sizes in operation.sizes for name in sizes}))
         table = table_of(operation.sizes, names)
-        alike: dict[bytes, list[float]] = {}
+        logarithms: dict[bytes, list[float]] = {}
         for key, value in zip(_keys(table), wrong.tolist(), strict=True):
-            alike.setdefault(key, []).append(value)
+            logarithms.setdefault(key, []).append(value)
         spread = table.std(axis=0)
         differ = np.flatnonzero(spread > 1e-9)
         centre, scale = table[:, differ].mean(axis=0), spread[differ] * np.sqrt(max(1, len(differ)))
-        process = GaussianProcess.fitted(_placed(table[:, differ], centre, scale), wrong)
-        return cls(names, {key: mean(values) for key, values in alike.items()}, differ, centre, scale, process)
+        process = GaussianProcess.fitted(_scaled_features(table[:, differ], centre, scale), wrong)
+        return cls(names, {key: mean(values) for key, values in logarithms.items()}, differ, centre, scale, process)
 
     def factors(self, table: Array, others: Array) -> Array:
-        """Return what the expected seconds of points are to be multiplied by, given their sizes in columns by `names`,
-        and whether they have any `others`.
+        """Return factors on the predicted seconds of candidates.
+
+        The features are columns by `names`; `others` says which candidates have further features.
         """
-        beliefs = self.process.at(_placed(table[:, self.differ], self.centre, self.scale))
-        found = beliefs.mean + CAUTION * np.sqrt(beliefs.variance)
+        beliefs = self.process.at(_scaled_features(table[:, self.differ], self.centre, self.scale))
+        found = beliefs.mean + UNMEASURED_PENALTY * np.sqrt(beliefs.variance)
         measured = (None if other else self.known.get(key) for key, other in zip(_keys(table), others, strict=True))
         return np.exp([value if exact is None else exact for value, exact in zip(found, measured, strict=True)])
 
@@ -74,13 +77,13 @@ def _keys(table: Array) -> list[bytes]:
     return [row.tobytes() for row in np.round(table, 6) + 0.0]
 
 
-def _placed(table: Array, centre: Array, scale: Array) -> Array:
-    limit = FAR / np.sqrt(max(1, len(scale)))
+def _scaled_features(table: Array, centre: Array, scale: Array) -> Array:
+    limit = MAX_FEATURE_DEVIATIONS / np.sqrt(max(1, len(scale)))
     return np.asarray(np.clip((table - centre) / scale, -limit, limit))
 
 
 def ordered_seconds(operation: MeasuredOperation, order: LearnedOrder, elsewhere: Elsewhere | None) -> Array:
-    """Return what the points of an operation are expected to take."""
+    """Return the predicted seconds of an operation's candidates."""
     found = order.seconds(operation.points.features, operation.points.conflicts, operation.target)
     if elsewhere is None:
         return found
@@ -90,20 +93,20 @@ def ordered_seconds(operation: MeasuredOperation, order: LearnedOrder, elsewhere
 
 
 def times_of(operation: MeasuredOperation) -> tuple[tuple[str, float], ...]:
-    """Return the seconds of an operation's points by schedule, as an order recalls them."""
+    """Return the seconds of an operation's candidates by schedule."""
     return tuple(zip(operation.schedules, operation.points.seconds.tolist(), strict=True))
 
 
 @lru_cache(maxsize=64)
 def recalled_of(work: str, target: Target, order: LearnedOrder) -> Elsewhere | None:
-    """Return what an order recalls of the operation that a work is; nothing where that is little."""
+    """Return an order's transfer model for an operation; None with few times."""
     times, general = dict(order.recalled), evolve(order, recalled=())
     found = operations_of("", work, {}, target, times, FEWEST_RECALLED)
     return next((Elsewhere.of(operation, general) for operation in found), None)
 
 
 def factors_of(elsewhere: Elsewhere, sizes: Sizes, count: int) -> Array:
-    """Return the factors of so many points, whose sizes are arrays or the same for all."""
+    """Return the factors of `count` candidates; features are arrays or scalars."""
     columns = [np.broadcast_to(sizes.get(name, 0.0), (count,)) for name in elsewhere.names]
     names, others = {*elsewhere.names}, np.zeros(count, bool)
     for name, value in sizes.items():

@@ -1,8 +1,7 @@
-"""Is what was learned better than the plain estimate? Asked of operations, and of machines, that it did not see.
+"""Evaluation of learned orders on operations and machines that were held out.
 
-What counts is the order: where the best point stands, and how many points are tried until one is within 5 % of it.
-What another machine measured of the very operation (`elsewhere.py`) is judged by itself, on operations that were
-measured on several machines.
+The order counts: the rank of the best candidate, and the number of candidates until one is within 5 % of it. Transfer
+between machines (`elsewhere.py`) is evaluated separately, on operations that were measured on several machines.
 """
 
 from __future__ import annotations
@@ -20,21 +19,25 @@ from .rank_fit import fit_constants
 from .rank_points import MeasuredOperation, RankPoints, rank_points
 from .residual import fit_trees
 
-#: The plain estimate, and what is tried in its place: other constants, and trees on top of the plain or of those.
+#: Order of the cost model, and its learned variants: other constants, trees on top of the cost model's constants, or
+#: both.
 PLAIN = LearnedOrder(FITTED)
 VARIANTS = ("constants", "trees", "both")
-#: Parts in which operations are left out, and fewest operations that a judgement takes.
+#: Number of folds, and the smallest number of operations for an evaluation.
 FOLDS, FEWEST_OPERATIONS = 10, 4
-#: Steps of a fit of constants; within which part of the best a point is as good.
-ROUNDS, CLOSE = 5, 0.05
-#: What the order is called that recalls what another machine measured of the operation.
+#: Steps of a fit of constants, and the relative difference to the best that counts as equal.
+FIT_STEPS, EQUAL_TOLERANCE = 5, 0.05
+#: Name of the order with transfer from another machine.
 RECALLED = "recalled"
 Learner = Callable[[Sequence[MeasuredOperation], str], LearnedOrder]
 
 
 @frozen
 class Standing:
-    """How an order did for one operation: the place of the best point, and that of the first within 5 % of it."""
+    """Result of an order for one operation.
+
+    It has the rank of the best candidate, and that of the first within 5 % of it.
+    """
 
     label: str
     machine: str
@@ -45,27 +48,28 @@ class Standing:
 
 @frozen
 class Judged:
-    """An order over operations that it was not learned from."""
+    """Results of an order on held-out operations."""
 
     variant: str
     standings: tuple[Standing, ...]
 
     @property
     def medians(self) -> tuple[float, float]:
-        """The median place of the best point, and of the first within 5 % of it."""
+        """Median ranks of the best candidate and the first within 5%."""
         return (
             float(np.median([s.best for s in self.standings])), float(np.median([s.close for s in self.standings])),
         )  # fmt: skip
 
     @property
     def means(self) -> tuple[float, float]:
-        """The geometric means of both places."""
+        """Geometric means of both ranks."""
         logs = np.log([(s.best, s.close) for s in self.standings]).mean(axis=0)
         return float(np.exp(logs[0])), float(np.exp(logs[1]))
 
     def beats(self, other: Judged) -> bool:
-        """Whether it is better by both means, no worse by both medians, and better for more operations than it is worse
-        for.
+        """Return whether the order is better than another.
+
+        It must be better by both means, no worse by both medians, and better for more operations than it is worse for.
         """
         pairs = [(a.close, b.close) for a, b in zip(self.standings, other.standings, strict=True)]
         wins, losses = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
@@ -76,7 +80,7 @@ class Judged:
 
 @frozen
 class Lesson:
-    """What was learned of operations, and how it did on those left out: whole operations, and whole machines."""
+    """Learned order with its evaluation on held-out operations and machines."""
 
     operations: int
     by_operation: Mapping[str, Judged]
@@ -87,14 +91,15 @@ class Lesson:
 
     @property
     def recalls(self) -> bool:
-        """Whether a search is to begin with what other machines measured of its operation: unless that was seen here to
-        be no better, of as many operations as a judgement takes.
+        """True if a search uses measurements of other machines.
+
+        They are used unless an evaluation on enough operations showed no improvement.
         """
         few = not self.by_recall or len(self.by_recall["plain"].standings) < FEWEST_OPERATIONS
         return few or self.by_recall[RECALLED].beats(self.by_recall["plain"])
 
     def lines(self) -> list[str]:
-        """Return the judgement for people."""
+        """Return the evaluation as lines for people."""
         if not self.by_operation:
             return [f"nothing learned: {self.operations} measured operations, {FEWEST_OPERATIONS} at least are needed"]
         lines = []
@@ -112,34 +117,34 @@ class Lesson:
 
 
 def learn(operations: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
-    """Return what a variant learns of operations."""
+    """Return the order that a variant learns from operations."""
     parts = grouped(operations)
-    costs = FITTED if variant == "trees" else fit_constants(parts, rounds=ROUNDS)
+    costs = FITTED if variant == "trees" else fit_constants(parts, rounds=FIT_STEPS)
     return LearnedOrder(costs, () if variant == "constants" else fit_trees(parts, costs))
 
 
 def grouped(operations: Sequence[MeasuredOperation]) -> list[tuple[RankPoints, Target]]:
-    """Return the points of operations together, by target."""
+    """Return the candidates of operations by target."""
     targets = list(dict.fromkeys(o.target for o in operations))
     return [(joined([o.points for o in operations if o.target == target]), target) for target in targets]
 
 
 def joined(each: Sequence[RankPoints]) -> RankPoints:
-    """Return the points of operations as one; each operation keeps a number of its own."""
+    """Return the candidates of operations as one; operations keep their numbers."""
     return rank_points(
         np.concatenate([np.column_stack([*p.table, np.full(len(p.seconds), float(n))]) for n, p in enumerate(each)])
     )
 
 
 def standing(operation: MeasuredOperation, correction: LearnedOrder, elsewhere: Elsewhere | None = None) -> Standing:
-    """Return how an order does for an operation."""
+    """Return the result of an order for an operation."""
     return standing_of(operation, ordered_seconds(operation, correction, elsewhere))
 
 
 def standing_of(operation: MeasuredOperation, expected: Array) -> Standing:
-    """Return how well an operation's points stand in the order of what is expected of them."""
+    """Return the result of an order given by predicted seconds."""
     times = operation.points.seconds[np.argsort(expected, kind="stable")]
-    close = int(np.argmax(times <= (1 + CLOSE) * times.min())) + 1
+    close = int(np.argmax(times <= (1 + EQUAL_TOLERANCE) * times.min())) + 1
     return Standing(operation.label, operation.machine, len(times), int(np.argmin(times)) + 1, close)
 
 
@@ -147,7 +152,7 @@ def held_out(
     operations: Sequence[MeasuredOperation], parts: Iterable[set[str]], of: Callable[[MeasuredOperation], str],
     learner: Learner = learn,
 ) -> dict[str, Judged]:  # fmt: skip
-    """Judge the plain order and each variant on parts of the operations, each learned from all others."""
+    """Evaluate the plain order and each variant, trained on the other parts."""
     found: dict[str, list[Standing]] = {name: [] for name in ("plain", *VARIANTS)}
     for part in parts:
         tested, rest = [o for o in operations if of(o) in part], [o for o in operations if of(o) not in part]
@@ -158,9 +163,7 @@ def held_out(
 
 
 def recalled(operations: Sequence[MeasuredOperation]) -> dict[str, Judged]:
-    """Judge the plain order, and with it what other machines measured of the same operation, on operations that were
-    measured on several.
-    """
+    """Evaluate transfer on operations that were measured on several machines."""
     found: dict[str, list[Standing]] = {"plain": [], RECALLED: []}
     for here in operations:
         there = [o for o in operations if o.work == here.work and o.machine != here.machine and o.sizes]
@@ -172,8 +175,9 @@ def recalled(operations: Sequence[MeasuredOperation]) -> dict[str, Judged]:
 
 
 def lesson_of(operations: Sequence[MeasuredOperation], learner: Learner = learn) -> Lesson:
-    """Learn from operations, and keep what beats the plain order on those left out; on whole machines too, where there
-    are several.
+    """Learn from operations; keep a variant that beats the plain order.
+
+    It must win on held-out operations and, where there are several, on held-out machines.
     """
     works, machines = sorted({o.work for o in operations}), sorted({o.machine for o in operations})
     if len(works) < FEWEST_OPERATIONS:

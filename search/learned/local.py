@@ -1,4 +1,4 @@
-"""Learning from what is here: the tuning database of this user, and recorded spaces. Nothing leaves this machine."""
+"""Training on local data: the user's tuning database and recorded spaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .recorded import read_spaces
 
 
 def local_lesson(target: Target, recorded: Sequence[Path], notice: Callable[[str], None]) -> Lesson:
-    """Learn the order of points of a target's machine, and judge it."""
+    """Train and evaluate an order for a target's machine."""
     spaces = [space for path in recorded for space in read_spaces(path)]
     database = open_database(notice)
     try:

@@ -1,7 +1,8 @@
-"""Where a schedule that was kept as text lies in the space of its group, so that its neighbours can be looked at.
+"""Lookup of a schedule's point in the space of its group.
 
-Knobs are found one by one, each as the value that makes the sizes most like those of the schedule, until none changes;
-what sizes do not tell is tried. Most schedules of a space are found, and what is found is the schedule itself.
+Neighbours of the point can then be visited. Parameters are found one by one: each gets the value that makes the
+features most similar to those of the schedule, until none changes. Parameters that features do not determine are tried.
+Most schedules of a space are found, and a found point has exactly the schedule.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from ...passes.model import Structure, geometries
 from ...passes.schedule import Space, columns_of, geometry_of, schedule_of
 from .sizes import Array, Sizes, sizes_of_parts, sizes_of_schedule
 
-#: Times that all knobs are looked at, and points of equal sizes that are tried.
-SWEEPS, TRIED = 5, 64
-#: What it counts that a product of sizes is another.
-PRODUCT = 0.3
+#: Passes over all parameters, and the largest number of points with equal features that are tried.
+NUM_PASSES, MAX_TRIED_POINTS = 5, 64
+#: Weight of a feature that is a product of others.
+PRODUCT_WEIGHT = 0.3
 
 
 def place_of_schedule(space: Space, schedule: Schedule) -> tuple[int, tuple[int, ...]] | None:
-    """Return the structure and the places of a legal schedule in its group's space, nothing where it is not found."""
+    """Return structure and parameter indices of a legal schedule, if found."""
     wanted, kind = sizes_of_schedule(space.group, schedule), _kind_of_schedule(space, schedule)
     for position, structure in enumerate(space.structures):
         if _kind(structure) == kind:
@@ -42,10 +43,10 @@ def _kind_of_schedule(space: Space, schedule: Schedule) -> object:
 
 
 def _places(space: Space, structure: Structure, wanted: Sizes, schedule: Schedule) -> tuple[int, ...] | None:
-    """Return the places of a schedule within a structure."""
+    """Return the parameter indices of a schedule within a structure."""
     at = np.zeros(len(structure.shape), np.int64)
     best = [np.zeros(1, np.int64)] * len(at)
-    for _ in range(SWEEPS):
+    for _ in range(NUM_PASSES):
         before = at.copy()
         for axis, count in enumerate(structure.shape):
             rows = np.repeat(at[None, :], count, axis=0)
@@ -55,7 +56,7 @@ def _places(space: Space, structure: Structure, wanted: Sizes, schedule: Schedul
             at[axis] = at[axis] if at[axis] in best[axis] else best[axis][0]
         if (at == before).all():
             break
-    for places in islice(product(*(each.tolist() for each in best)), TRIED):
+    for places in islice(product(*(each.tolist() for each in best)), MAX_TRIED_POINTS):
         columns = columns_of(structure, np.asarray([places], np.int64)) if places else {}
         values = {name: int(column[0]) for name, column in columns.items()}
         if schedule_of(space.group, structure, values, space.target.warp_size) == schedule:
@@ -64,7 +65,7 @@ def _places(space: Space, structure: Structure, wanted: Sizes, schedule: Schedul
 
 
 def _differences(space: Space, structure: Structure, rows: Array, wanted: Sizes) -> Array:
-    """Return by how much the sizes of points differ from those that are wanted."""
+    """Return the differences of candidates' features from the wanted ones."""
     columns = columns_of(structure, rows)
     parts = geometries(space.group, structure, columns, space.target.warp_size)
     sizes = sizes_of_parts(parts, structure.index, columns.get("raster", 1), columns.get("min_blocks", 0))
@@ -75,7 +76,9 @@ def _differences(space: Space, structure: Structure, rows: Array, wanted: Sizes)
 
 
 def _weight(name: str) -> float:
-    """Chunks and blocks are products of other sizes: those are found first, and one that is left makes the product
-    right.
+    """Return the weight of a feature.
+
+    K blocks and blocks are products of other features: those are found first, and the remaining one completes the
+    product.
     """
-    return PRODUCT if name.endswith((" chunk", " block")) else 1.0
+    return PRODUCT_WEIGHT if name.endswith((" chunk", " block")) else 1.0

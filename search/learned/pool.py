@@ -1,8 +1,7 @@
-"""A recorded pool as the ground of a search: strategies propose what they like, and get the recorded point nearest to
-it.
+"""Recorded pool as a search domain: strategies get the nearest recorded point.
 
-So every strategy meets the same points with the same times, and none of them a point that nobody timed. Distance is
-that of the logarithms of knobs' values; points of other structures are not near. What failed when it was recorded fails
+Every strategy then meets the same points with the same times, and never an unmeasured point. Distance is that of the
+logarithms of parameter values; points of other structures are never near. A point that failed in the recording fails
 here.
 """
 
@@ -21,20 +20,23 @@ from ..problem import Problem, schedule_text
 from ..strategies import FullSpace, Place, place_of
 from .recorded import RecordedSpace
 
-#: Points that are near one, at most, where a pool has few that differ in a single knob.
+#: Largest number of neighbours of a point where a pool has few that differ in a single parameter.
 NEAR = 48
 
 
 @define
 class RecordedGround:
-    """The points of a pool that this version's space has too, with their `seconds`; infinity where one failed."""
+    """Points of a pool in this version's space, with their `seconds`.
+
+    The time of a failed point is infinity.
+    """
 
     full: FullSpace
     points: list[Point]
     seconds: dict[Place, float]
     _rows: dict[int, list[int]] = field(init=False)
     _values: dict[int, Any] = field(init=False)
-    _scored: dict[Place, Scored] = field(factory=dict)
+    _candidates: dict[Place, Scored] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         structures = sorted({p.structure for p in self.points})
@@ -43,49 +45,52 @@ class RecordedGround:
 
     @classmethod
     def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedGround:
-        """Return the ground of a recorded space; points whose schedule this version writes otherwise are left out."""
+        """Return the domain of a recorded space.
+
+        Points whose schedule this version prints differently are left out.
+        """
         known = [p for p in space.points if p.structure < len(full.shapes)]
         inside = [p for p in known if len(p.places) == len(full.shapes[p.structure])]
         inside = [p for p in inside
                   if all(a < n for a, n in zip(p.places, full.shapes[p.structure], strict=True))]  # fmt: skip
         texts = {(p.structure, p.places): p for p in inside}
-        ground = cls(full, [], {})
+        domain = cls(full, [], {})
         for point in full.legal(list(texts)):
             recorded = texts[place_of(point)]
             scored = full.scored(point)
             if schedule_text(scored.candidate.schedule) == recorded.schedule:
-                ground.points.append(point)
-                ground.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
-                ground._scored[place_of(point)] = scored
-        ground.points.sort()
-        ground.__attrs_post_init__()
-        return ground
+                domain.points.append(point)
+                domain.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
+                domain._candidates[place_of(point)] = scored
+        domain.points.sort()
+        domain.__attrs_post_init__()
+        return domain
 
     def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedGround:
-        """Return the same points in another order: with other scores, each in the place of one."""
+        """Return the same points with other scores, one for each."""
         points = [Point(float(s), p.structure, p.places) for p, s in zip(self.points, scores, strict=True)]
-        scored = {place_of(p): Scored(p, self._scored[place_of(p)].candidate) for p in points}
+        scored = {place_of(p): Scored(p, self._candidates[place_of(p)].candidate) for p in points}
         return RecordedGround(full, sorted(points), self.seconds, scored)
 
     @property
     def best(self) -> float:
-        """The least time of all."""
+        """Shortest time of all."""
         return min(self.seconds.values(), default=inf)
 
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
-        """How many values each knob of each structure has."""
+        """Number of values of each parameter of each structure."""
         return self.full.shapes
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
-        """Return recorded points in a random order, about the same number from each structure at any time."""
+        """Return recorded points in a random order, equally many of each structure."""
         generator = np.random.default_rng(list(seed))
         turns = [(turn, generator.random(), k) for rows in self._rows.values()
                  for turn, k in enumerate(generator.permutation(rows))]  # fmt: skip
         return [self.points[k] for _, _, k in sorted(turns)[:count]]
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return the recorded points nearest to those that are legal in the whole space."""
+        """Return the recorded points nearest to the legal ones of given points."""
         wanted = self.full.legal([p for p in places if p[0] in self._rows])
         found: dict[int, Point] = {}
         for position in sorted({p.structure for p in wanted}):
@@ -95,7 +100,7 @@ class RecordedGround:
         return list({place_of(found[k]): found[k] for k in sorted(found)}.values())
 
     def near(self, points: Sequence[Point]) -> set[Point]:
-        """Return the recorded points that differ in one knob, and the nearest of the others."""
+        """Return recorded points that differ in one parameter, and the nearest others."""
         found: set[Point] = set()
         for point in points:
             rows = [self.points[k] for k in self._rows.get(point.structure, [])]
@@ -106,23 +111,23 @@ class RecordedGround:
         return found - set(points)
 
     def scored(self, point: Point) -> Scored:
-        """Return a point with its candidate."""
-        return self._scored[place_of(point)]
+        """Return the candidate of a point."""
+        return self._candidates[place_of(point)]
 
     def values(self, points: Sequence[Point]) -> Any:
-        """Return the values of the knobs."""
+        """Return parameter values, a row for each point."""
         return self.full.values(points)
 
     def counts(self, points: Sequence[Point]) -> Any:
-        """Return what the model counts."""
+        """Return the cost model's features, a row for each point."""
         return self.full.counts(points)
 
     def bounds(self, points: Sequence[Point]) -> Any:
-        """Return the lower bounds of times."""
+        """Return the lower bounds of the points' times."""
         return self.full.bounds(points)
 
     def nearest(self, point: Point) -> Point:
-        """Return the recorded point nearest to one; the best by the model where its structure has none."""
+        """Return the nearest recorded point; the cost model's best without any."""
         return next(iter(self.legal([place_of(point)])), self.points[0])
 
     def _distances(self, structure: int, points: Sequence[Point]) -> Any:
@@ -131,5 +136,5 @@ class RecordedGround:
 
 
 def ground_of(space: RecordedSpace, problem: Problem, model: str = "bound") -> RecordedGround:
-    """Return the ground of a problem's recorded space."""
+    """Return the search domain of a task's recorded space."""
     return RecordedGround.of(space, FullSpace(make_space(problem.form, problem.target), model))

@@ -1,7 +1,7 @@
-"""Fitting the constants of the estimate that orders points to measured ones.
+"""Calibration of the cost model's constants on measured candidates.
 
-Least squares of the logarithms, Gauss-Newton with damping: every operation weighs the same, a point by the square of
-how close it is to its operation's best; a ridge holds each constant to what it was.
+It is a least-squares fit of the logarithms by Gauss-Newton with damping. Every operation weighs the same, a candidate
+by the square of its closeness to its operation's best; a ridge keeps each constant near its start.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ from ...ir import Target
 from ...passes.model import FITTED, RankConstants, bound, rank
 from .rank_points import Array, RankPoints
 
-#: Weight of the ridge; part of an operation's mean error that does not count; power of a point's weight.
-RIDGE, FORGIVEN, POWER = 0.01, 0.7, 2.0
-#: What a measurement adds to a kernel, in latencies of DRAM: events before and after it, a flushed cache of
-#: instructions.
+#: Weight of the ridge, ignored share of an operation's mean error, exponent of a candidate's weight.
+RIDGE_WEIGHT, IGNORED_MEAN_SHARE, WEIGHT_EXPONENT = 0.01, 0.7, 2.0
+#: Overhead of a measurement in latencies of DRAM: events before and after it, a flushed instruction cache.
 OVERHEAD = 11.0
 
 
 def estimate(costs: RankConstants, points: RankPoints, target: Target) -> Array:
-    """Return the estimated seconds of points."""
+    """Return the estimated seconds of candidates."""
     order = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
     return np.asarray(order) + OVERHEAD * target.dram_latency
 
 
 def weights_of(points: RankPoints) -> tuple[Array, Array]:
-    """Return what each point weighs, and what all of its operation do."""
+    """Return the weight of each candidate, and the total of each operation."""
     count = int(points.case.max()) + 1
     best = np.full(count, np.inf)
     np.minimum.at(best, points.case, points.seconds)
-    weight = (best[points.case] / points.seconds) ** POWER
+    weight = (best[points.case] / points.seconds) ** WEIGHT_EXPONENT
     return weight, np.maximum(np.bincount(points.case, weight, count), 1e-12)
 
 
 def centred(wrong: Array, points: RankPoints, part: float) -> Array:
-    """Return errors less a part of their operation's mean: what is common to all its points changes no order."""
+    """Return errors less a share of their operation's mean."""
     weight, total = weights_of(points)
     return np.asarray(wrong - part * (np.bincount(points.case, weight * wrong, len(total)) / total)[points.case])
 
@@ -46,16 +45,16 @@ def centred(wrong: Array, points: RankPoints, part: float) -> Array:
 def fit_constants(
     parts: Sequence[tuple[RankPoints, Target]], start: RankConstants = FITTED, rounds: int = 12
 ) -> RankConstants:
-    """Return the constants that explain the points of all targets best."""
+    """Return the constants that explain the candidates of all targets best."""
     first = np.log(np.asarray(attrs.astuple(start)))
 
     def errors(logs: Array) -> Array:
         costs, found = RankConstants(*np.exp(logs)), []
         for points, target in parts:
             weight, total = weights_of(points)
-            wrong = centred(np.log(estimate(costs, points, target) / points.seconds), points, FORGIVEN)
+            wrong = centred(np.log(estimate(costs, points, target) / points.seconds), points, IGNORED_MEAN_SHARE)
             found.append(wrong * np.sqrt(weight / total[points.case]))
-        return np.concatenate([*found, np.sqrt(RIDGE) * (logs - first)])
+        return np.concatenate([*found, np.sqrt(RIDGE_WEIGHT) * (logs - first)])
 
     logs, damping = first, 1e-2
     now = errors(logs)

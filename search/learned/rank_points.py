@@ -1,7 +1,7 @@
-"""Measured points as arrays of counts, by operation and machine: what the model of rank is fitted to.
+"""Training data of the cost model: measured candidates as arrays of features.
 
-They come from databases of tuning and from recorded spaces. What this version's spaces do not allow is left out, and so
-is what ran on a machine whose figures nobody kept.
+They are grouped by operation and machine, and come from tuning databases and recorded spaces. Candidates that this
+version's spaces exclude are left out, and so are those of machines without a known target.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .recorded import RecordedSpace
 from .sizes import Sizes, sizes_of_schedule
 
 Array = np.ndarray[Any, Any]
-#: Fewest points of an operation that say anything about their order, and most that are read: the fastest, and others
-#: evenly among the rest.
+#: Smallest number of candidates of an operation that determine an order, the largest number that are read, and how many
+#: of these are the fastest; the others are spread evenly over the rest.
 FEWEST, MOST, FASTEST = 8, 400, 100
 
 
 @frozen(eq=False)
 class RankPoints:
-    """Measured points: counts as arrays, bank conflicts, seconds, and the number of each point's operation."""
+    """Measured candidates: features, bank conflicts, seconds, operation numbers."""
 
     features: Features
     conflicts: Array
@@ -37,11 +37,11 @@ class RankPoints:
 
     @property
     def table(self) -> list[Array]:
-        """The columns that `rank_points` takes, but for the last."""
+        """Columns for `rank_points`, except the last."""
         return [*(np.asarray(getattr(self.features, name)) for name in NUMBERS), self.conflicts, self.seconds]
 
     def where(self, mask: Array) -> RankPoints:
-        """Return some of the points."""
+        """Return the candidates of a mask."""
         chosen = {f.name: getattr(self.features, f.name) for f in fields(Features)}
         chosen = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in chosen.items()}
         return RankPoints(Features(**chosen), self.conflicts[mask], self.seconds[mask], self.case[mask])
@@ -49,8 +49,9 @@ class RankPoints:
 
 @frozen(eq=False)
 class MeasuredOperation:
-    """The points of one operation on one machine, and the `sizes` of each. Operations with the same `work` are one
-    wherever they ran.
+    """Candidates of one operation on one machine, and the `sizes` of each.
+
+    Operations with the same `work` are the same on every machine.
     """
 
     label: str
@@ -62,7 +63,7 @@ class MeasuredOperation:
     schedules: tuple[str, ...] = ()
 
     def where(self, mask: Array) -> MeasuredOperation:
-        """Return it with some of the points."""
+        """Return the operation with the candidates of a mask."""
         rows = np.flatnonzero(mask)
         sizes = tuple(self.sizes[k] for k in rows) if self.sizes else ()
         schedules = tuple(self.schedules[k] for k in rows) if self.schedules else ()
@@ -70,14 +71,14 @@ class MeasuredOperation:
 
 
 def rank_points(rows: Sequence[Sequence[float]] | Array) -> RankPoints:
-    """Return points of rows: the counts, bank conflicts, seconds, the number of the operation."""
+    """Return candidates from rows: features, bank conflicts, seconds, operation number."""
     table = np.asarray(rows, dtype=np.float64)
     columns = dict(zip(NUMBERS, table.T, strict=False))
     return RankPoints(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
 
 
 def counted(group: FusedGroup, schedule: Schedule, target: Target) -> list[float]:
-    """Return the counts of a point and its bank conflicts; nothing where it is not legal."""
+    """Return the features and bank conflicts of a candidate, empty if illegal."""
     if check_schedule(group, schedule, target):
         return []
     counts = features_of(group, schedule, target)
@@ -93,14 +94,14 @@ def of_spaces(spaces: Iterable[RecordedSpace]) -> Iterator[MeasuredOperation]:
 
 
 def of_database(database: Database, target: Target) -> Iterator[MeasuredOperation]:
-    """Yield the operations of a database that were measured on a target's machine."""
+    """Yield a database's operations that were measured on a target's machine."""
     machine = machine_of(target)
     for label, work, times in database.measured(machine):
         yield from operations_of(label, work, machine, target, times)
 
 
 def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return so many points at most, fastest first."""
+    """Return a limited number of candidates, fastest first."""
     ordered = sorted(times.items(), key=lambda each: (each[1], each[0]))
     if len(ordered) <= MOST:
         return ordered
@@ -111,11 +112,14 @@ def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
 def operations_of(
     label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float], fewest: int = FEWEST
 ) -> Iterator[MeasuredOperation]:
-    """Yield the operation that a work is, if this version knows it and as few of its points at least are legal."""
+    """Yield the operation of a work's text if it is usable.
+
+    At least `fewest` of its candidates must be legal.
+    """
     try:
         group = parse_ir(work)
     except CutsError:
-        return  # another version wrote it
+        return  # written by another version
     rows, sizes, texts = [], [], []
     for text, seconds in looked_at(times) if isinstance(group, FusedGroup) else ():
         try:

@@ -1,6 +1,7 @@
-"""Recorded spaces as a file: JSON lines, packed; the first line of a file says its format, each further one is a space.
+"""File format of recorded spaces: compressed JSON lines.
 
-A point is kept as the text of its schedule, and as where it lay in the space of the version that recorded it.
+The first line has the format, each further one a space. A point is stored as the text of its schedule, and as its
+position in the space of the version that recorded it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from attrs import asdict, field, frozen
 
 from ...ir import Target, UsageError
 
-#: What is written, and what is read besides: until format 2 nothing said which version recorded a space.
-FORMAT, EARLIER = 2, (1,)
+#: Written format, and further readable ones (format 1 has no version of its recorder).
+FORMAT, EARLIER_FORMATS = 2, (1,)
 
 
 @frozen
 class RecordedPoint:
-    """What became of a point; `seconds` is what `runs` runs took where it ran and was right."""
+    """Result of a point; `seconds` is the time of `runs` correct runs."""
 
     schedule: str
     structure: int
@@ -35,8 +36,10 @@ class RecordedPoint:
 
 @frozen
 class RecordedSpace:
-    """The pool of one problem on one machine, of which `target` has the figures; it is not `whole` where time ended the
-    recording. `version` says what recorded it: the commit, and a digest of what makes kernels.
+    """Pool of one task on one machine, whose figures are in `target`.
+
+    It is not `whole` where time ended the recording. `version` is that of the recorder: the commit, and a digest of the
+    kernel generator.
     """
 
     label: str
@@ -50,18 +53,18 @@ class RecordedSpace:
 
     @property
     def described(self) -> Target:
-        """The target whose device it was recorded on."""
+        """Target of the recorded device."""
         atoms = tuple((name, clocks) for name, clocks in self.target["atoms"])
         return Target(**{**self.target, "atoms": atoms})
 
     @property
     def timed(self) -> int:
-        """Points that ran and were right."""
+        """Number of points that ran correctly."""
         return sum(p.seconds is not None for p in self.points)
 
     @property
     def best(self) -> float:
-        """The least time met."""
+        """Shortest time of all."""
         return min(p.seconds for p in self.points if p.seconds is not None)
 
 
@@ -85,7 +88,7 @@ def read_spaces(path: Path) -> list[RecordedSpace]:
         found = head["recorded spaces"]
     except (OSError, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no recorded spaces: {error}") from error
-    if found not in (FORMAT, *EARLIER):
+    if found not in (FORMAT, *EARLIER_FORMATS):
         raise UsageError(f"{path} has format {found} of recorded spaces, this version reads {FORMAT}")
     return [_space(json.loads(line)) for line in lines[1:]]
 

@@ -1,12 +1,10 @@
-"""Recording spaces: of each problem a pool of points is built, checked and timed, so that strategies can be compared
-later without a device.
+"""Recording of spaces: builds, checks and times pools of points.
 
-A pool is random legal points and those that a search would look at first: the model's best, and the neighbours of
-these, each schedule once. Their order depends on the space and a seed only, not on any time; in place of those that
-fail further ones are drawn, until as many ran as are wanted or there are no more. Instead of a pool the points of an
-earlier recording may be given, so that the same points are timed on another device or by another version. Kernels whose
-text is long once its loops are unrolled are not compiled: 17 of 220 points of two pools took 38 % of the compiler's
-time; 14 of them spilled registers, and the others took four times as long as the best.
+Strategies can then be compared without a device. A pool has random legal points and those that a search visits first:
+the cost model's best, and their neighbours, each schedule once. The order depends on the space and a seed only, not on
+any time. Failed points are replaced by further random ones, until enough ran or there are no more. Alternatively, the
+points of an earlier recording are timed on another device or by another version. Kernels with long unrolled code are
+not compiled: 17 of 220 points of two pools took 38 % of the compiler's time, and none was fast.
 """
 
 from __future__ import annotations
@@ -36,23 +34,23 @@ from .pool import ground_of
 from .rank_points import looked_at
 from .recorded import RecordedPoint, RecordedSpace
 
-#: Problems whose points are made and built ahead of the one that is timed.
-AHEAD = 4
-#: The part of a pool that the model orders first, and of its neighbours; the rest is random.
-BEST, NEAR = 0.1, 0.4
-#: Points of the model's order whose neighbours are in the pool.
-PARENTS = 24
-#: How often random points are drawn, each time twice as many, as several have the same schedule.
-TURNS = 4
-#: Statements of an unrolled text from which on a kernel is not compiled; its outcome is then `LONG`.
+#: Tasks whose points are built before the current one is finished.
+PREFETCHED_TASKS = 4
+#: Shares of a pool for the cost model's best points and for their neighbours; the rest is random.
+BEST_SHARE, NEIGHBOUR_SHARE = 0.1, 0.4
+#: Number of the cost model's best points whose neighbours are in the pool.
+NUM_PARENTS = 24
+#: Number of times that random points are drawn, each time twice as many, as several have the same schedule.
+MAX_DRAWS = 4
+#: Largest number of unrolled statements of a compiled kernel; the outcome of longer ones is `LONG`.
 MOST, LONG = 2500, "long"
-#: Seconds after which what there is of a pool under way is handed out again.
+#: Seconds between two outputs of unfinished pools.
 EACH = 20.0
 SERVICE = "cuts.search.learned.recording:RecordingWorker"
 
 
 class RecordingWorker(Worker):
-    """A worker that makes pools too, and does not compile what is too long."""
+    """Worker that also makes pools, and compiles no long code."""
 
     def build(self, problem: Problem, schedule: Schedule, longest: float = MOST) -> Built:
         """Lower, print and compile one candidate."""
@@ -61,27 +59,30 @@ class RecordingWorker(Worker):
     def pool(
         self, problem: Problem, model: str, count: int, seed: int, known: Collection[str], wanted: int
     ) -> list[Scored]:
-        """Return points of a problem's pool whose schedules are not known, behind the model's best."""
+        """Return points of a task's pool with unknown schedules, after the best."""
         return pool(problem, model, count, seed, known, wanted)
 
     def again(self, problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
-        """Return the given points that a problem's space has too."""
+        """Return the given points that are in a task's space."""
         return again(problem, model, given)
 
 
 def again(problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
-    """Return those points of an earlier recording that a problem's space has too, at the same place, as they were
-    given.
+    """Return points of an earlier recording that are in a task's space.
+
+    They must have the same position in the space.
     """
-    ground = ground_of(given, problem, model)
-    legal = {place_of(point): point for point in ground.points}
+    domain = ground_of(given, problem, model)
+    legal = {place_of(point): point for point in domain.points}
     found = (legal.get((point.structure, point.places)) for point in given.points)
-    return [ground.scored(point) for point in found if point is not None]
+    return [domain.scored(point) for point in found if point is not None]
 
 
 def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
-    """Return of a recorded space what an order is judged by, in a random order behind the fastest, so that what there
-    is of a recording that ends early is no choice; its times, which are another machine's, are left out.
+    """Return the points of a recorded space for an evaluation of orders.
+
+    They are in a random order after the fastest, so that a recording that ends early is no selection. The times, which
+    are another machine's, are left out.
     """
     times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
     named = {p.schedule: p for p in space.points}
@@ -93,7 +94,7 @@ def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
 
 
 def built_short(problem: Problem, schedule: Schedule) -> Built:
-    """Lower and print one candidate, and compile it where its text is short enough."""
+    """Lower, print and compile one candidate unless its text is long."""
     try:
         kernel = make_kernel(problem, schedule)
     except CutsError as error:
@@ -106,40 +107,45 @@ def built_short(problem: Problem, schedule: Schedule) -> Built:
 def pool(
     problem: Problem, model: str, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
 ) -> list[Scored]:
-    """Return the points of a problem's pool of `count`, each schedule once: the model's best, their neighbours, and as
-    many random ones as it takes, if there are. Where schedules are `known` it is the first `wanted` of the others,
-    behind the model's best, which always comes first.
+    """Return the points of a task's pool of `count`, each schedule once.
+
+    These are the cost model's best, their neighbours, and random ones. Where schedules are `known`, only the first
+    `wanted` others are returned, after the cost model's best, which always comes first.
     """
     space = make_space(problem.form, problem.target)
-    best = list(best_points(problem.form, problem.target, model, max(1, round(BEST * count))))
-    near = sorted(neighbours(space, best[:PARENTS], model))
-    drawn = chain.from_iterable(random_points(space, count << turn, model, seed) for turn in range(TURNS))
+    best = list(best_points(problem.form, problem.target, model, max(1, round(BEST_SHARE * count))))
+    near = sorted(neighbours(space, best[:NUM_PARENTS], model))
+    drawn = chain.from_iterable(random_points(space, count << turn, model, seed) for turn in range(MAX_DRAWS))
     seen: set[Place | str] = set()
     parts = (_distinct(space, points, seen) for points in (best, near, drawn))
     first, *others = next(parts)
-    every = chain(others, islice(next(parts), round(NEAR * count)), next(parts))
+    every = chain(others, islice(next(parts), round(NEIGHBOUR_SHARE * count)), next(parts))
     new = (scored for scored in every if schedule_text(scored.candidate.schedule) not in known)
     most = count if wanted is None else wanted
     return [first, *islice(new, most - (schedule_text(first.candidate.schedule) not in known))]
 
 
 def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> Iterator[Scored]:
-    """Yield the points whose schedules were not seen yet."""
+    """Yield the points with new schedules."""
     for point in points:
         if place_of(point) not in seen:
             scored = Scored(point, candidate_of(space, point))
             text = schedule_text(scored.candidate.schedule)
             new = text not in seen
-            seen |= {place_of(point), text}  # before it is handed out: nobody may ask for another one
+            seen |= {
+                place_of(point),
+                text,
+            }  # stored before the yield, so that a consumer that stops leaves a consistent set
             if new:
                 yield scored
 
 
 @define(eq=False)
 class PoolTask(PointList):
-    """The points of one pool; what is much slower than the first of the model's order is timed a few times only.
-    `earlier` are those that an earlier recording got to, of the version `before`. Of the points that were `asked` for
-    last a space that has no more gives fewer: it is `dry`.
+    """Points of one pool.
+
+    A point that is much slower than the cost model's first is timed a few times only. `earlier` are the results of an
+    earlier recording by the version `before`. A space that gave fewer points than were `asked` for is `dry`.
     """
 
     chosen: Entry | None = None
@@ -150,24 +156,28 @@ class PoolTask(PointList):
 
     @property
     def best(self) -> Entry | None:
-        """What the others are held against."""
+        """Candidate that the others are compared with."""
         return self.chosen if self.chosen is not None and self.chosen.seconds < inf else None
 
     @property
     def found(self) -> dict[str, RecordedPoint]:
-        """What became of its schedules, earlier or now; those that nobody got to are left out."""
+        """Results by schedule, earlier and new ones."""
         ended = ((text, entry) for text, entry in self.entries.items() if entry.outcome)
         return {**self.earlier, **{text: _point(entry) for text, entry in ended if text not in self.earlier}}
 
     def missing(self, count: int) -> int:
-        """Return how many further points it takes until so many ran, if as many of them fail as so far."""
+        """Return the number of further points until `count` ran.
+
+        The share of failures is assumed to stay the same.
+        """
         found = self.found.values()
         ran = sum(point.seconds is not None for point in found)
         return max(0, ceil((count - ran) * len(found) / ran) if ran else count - len(found))
 
     def version(self, now: Mapping[str, str]) -> Mapping[str, str]:
-        """Return which version recorded it, which are several where it was gone on with; with what the first kernel
-        took then over what it took before.
+        """Return the versions that recorded it, several where it was continued.
+
+        It includes the ratio of the first kernel's time to its earlier time.
         """
         if not self.before or self.found.keys() == self.earlier.keys():
             return self.before or now
@@ -180,9 +190,10 @@ class PoolTask(PointList):
 
 @define
 class PoolRecorder:
-    """Times the pools of problems one after another, while workers build the points of those that follow: points that
-    are `given`, or drawn ones, of which `count` shall run. What was recorded `earlier` of a problem by the same version
-    of what makes kernels is not timed again. Problems of which no points can be drawn are `lost`, for a reason.
+    """Time pools one by one, while workers build the next ones.
+
+    The points are `given` or drawn; `count` shall run. Results `earlier` recorded by the same version of the kernel
+    generator are not timed again. Tasks without drawn points are `lost`, with a reason.
     """
 
     resources: Resources
@@ -198,31 +209,32 @@ class PoolRecorder:
         self.trials = Trials(self.resources, evolve(self.settings, hasty=False))
 
     def run(self, problems: Sequence[Problem]) -> Iterator[RecordedSpace]:
-        """Yield each space when its pool is timed, and what there is of the others now and then, and when the budget
-        ends.
+        """Yield each space when timed, and unfinished ones at intervals.
+
+        Unfinished ones are also yielded when the budget ends.
         """
         self.resources.share = WHOLE
-        coming = enumerate(problems)
+        remaining = enumerate(problems)
         begun: list[PoolTask] = []
         handed = time.monotonic()
         with self.resources.interruptible():
             while not self.resources.over():
-                for turn, problem in islice(coming, AHEAD - len(begun)):
+                for turn, problem in islice(remaining, PREFETCHED_TASKS - len(begun)):
                     begun.append(PoolTask(problem, turn=turn))
                     self._begin(begun[-1])
                 if not begun:
                     return
                 self.trials.step(begun)
                 self.resources.report(begun)
-                for task in [t for t in begun if t.finished and not self._goes_on(t)]:
+                for task in [t for t in begun if t.finished and not self._continue(t)]:
                     begun.remove(task)
                     if not task.lost:
                         yield recorded(task, True, self.version)
                 if time.monotonic() > handed + EACH:
-                    yield from self._parts(begun)
+                    yield from self._partial_spaces(begun)
                     handed = time.monotonic()
         self.resources.close()
-        yield from self._parts(begun)
+        yield from self._partial_spaces(begun)
 
     def _begin(self, task: PoolTask) -> None:
         self.resources.database.register(task.problem)
@@ -236,8 +248,8 @@ class PoolRecorder:
         else:
             self._ask(task, inf, "again", given)
 
-    def _goes_on(self, task: PoolTask) -> bool:
-        """Have further points drawn where too few ran; say whether there may be any."""
+    def _continue(self, task: PoolTask) -> bool:
+        """Have further points drawn where too few ran; return whether there may be any."""
         wanted = not (task.dry or task.lost) and task.missing(self.count) > 0
         if wanted:
             self._draw(task)
@@ -251,11 +263,11 @@ class PoolRecorder:
     def _ask(self, task: PoolTask, wanted: float, method: str, *arguments: object) -> None:
         task.asked = wanted
         self.trials.loop.submit(
-            task, lambda done: self._made(task, done), method, (-2.0, task.turn), self.settings.model, *arguments,
+            task, lambda done: self._add_points(task, done), method, (-2.0, task.turn), self.settings.model, *arguments,
             limit=DRAW_LIMIT,
         )  # fmt: skip
 
-    def _made(self, task: PoolTask, done: Done) -> None:
+    def _add_points(self, task: PoolTask, done: Done) -> None:
         if done.value is None:
             task.lost = self.lost[task.problem.label] = done.error or "no points"
             return
@@ -268,19 +280,19 @@ class PoolRecorder:
                 self.trials.build(task, entry, task.turn)
         task.dry = len(task.entries) - before < task.asked
 
-    def _parts(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
-        """Yield what there is of pools under way, as far as there is anything new."""
+    def _partial_spaces(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
+        """Yield unfinished pools with new results."""
         new = (task for task in tasks if any(e.outcome for e in task.entries.values()))
         return (recorded(task, False, self.version) for task in new)
 
 
 def same_kernels(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether two versions make the same kernels of schedules."""
+    """Return whether two versions generate the same kernels."""
     return one.get("lowering") == other.get("lowering")
 
 
 def recorded(task: PoolTask, whole: bool, version: Mapping[str, str]) -> RecordedSpace:
-    """Return what was found of a pool, now or earlier; points that nobody got to are left out."""
+    """Return the recorded space of a pool, with earlier and new results."""
     problem = task.problem
     target = asdict(problem.target, recurse=False)
     points, machine = tuple(task.found.values()), dict(problem.machine)
@@ -293,7 +305,9 @@ def _point(entry: Entry) -> RecordedPoint:
     point, built = entry.scored.point, entry.built
     assert point is not None, "pools know their points"
     ran = entry.outcome == "ok" and entry.samples
-    seconds = float(f"{entry.seconds:.6g}") if ran else None  # more digits are no news, and take a quarter of a file
+    seconds = (
+        float(f"{entry.seconds:.6g}") if ran else None
+    )  # more digits have no meaning, and take a quarter of a file
     return RecordedPoint(
         entry.text, point.structure, point.places, entry.outcome, seconds,
         round(entry.spread, 4), built.registers if built else 0, len(entry.samples),

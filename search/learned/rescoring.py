@@ -1,4 +1,4 @@
-"""Points of a space with the seconds that are expected of them by what was learned."""
+"""Scores of points by a learned order."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from .elsewhere import factors_of, recalled_of
 from .places import place_of_schedule
 from .sizes import sizes_of_batch
 
-#: Fastest points of another machine that are looked at whatever the model says, and those whose neighbours are.
-FASTEST, PARENTS = 8, 3
+#: Number of fastest points of another machine that are always ranked, and of those whose neighbours are.
+NUM_FASTEST, NUM_PARENTS = 8, 3
 
 
 def recalled_points(space: Space, correction: LearnedOrder, model: str) -> list[Point]:
-    """Return the fastest points that an order recalls, and their neighbours, as far as the space has them."""
+    """Return the fastest points of another machine, and their neighbours.
+
+    Only points of the space are returned.
+    """
     found = []
-    for text, _ in sorted(correction.recalled, key=lambda each: (each[1], each[0]))[:FASTEST]:
+    for text, _ in sorted(correction.recalled, key=lambda each: (each[1], each[0]))[:NUM_FASTEST]:
         try:
             schedule = parse_ir(text)
             legal = isinstance(schedule, Schedule) and not check_schedule(space.group, schedule, space.target)
             place = place_of_schedule(space, schedule) if legal else None
         except (CutsError, AssertionError):
-            continue  # it is no schedule of this version
+            continue  # no schedule of this version
         if place is not None:
             found.append(Point(0.0, *place))
-    return [*found, *sorted(neighbours(space, found[:PARENTS], model))]
+    return [*found, *sorted(neighbours(space, found[:NUM_PARENTS], model))]
 
 
 def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) -> list[Point]:
-    """Return points with what is expected of them as their scores."""
+    """Return points with their predicted seconds as scores."""
     scores = np.zeros(len(points))
-    elsewhere = recalled_of(print_ir(space.group), space.target, correction) if correction.recalled else None
+    transfer = recalled_of(print_ir(space.group), space.target, correction) if correction.recalled else None
     for position in sorted({p.structure for p in points}):
         rows = [k for k, p in enumerate(points) if p.structure == position]
         structure = space.structures[position]
@@ -44,6 +47,6 @@ def rescored(space: Space, points: Sequence[Point], correction: LearnedOrder) ->
         batch = evaluate(space, structure, columns_of(structure, places), 0)
         conflicts = np.asarray(conflict_factor(space.group, batch.sizes, space.target))
         scores[rows] = correction.seconds(batch.features, conflicts, space.target)
-        if elsewhere is not None:
-            scores[rows] *= factors_of(elsewhere, sizes_of_batch(batch), len(rows))
+        if transfer is not None:
+            scores[rows] *= factors_of(transfer, sizes_of_batch(batch), len(rows))
     return [Point(float(score), p.structure, p.places) for p, score in zip(points, scores, strict=True)]

@@ -1,4 +1,7 @@
-"""Small trees on top of the estimate of points, by gradient boosting (scikit-learn)."""
+"""Residual model: small trees that correct the cost model (scikit-learn).
+
+They are fitted by gradient boosting.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from .correction import Tree, columns_of_counts
 from .rank_fit import centred, estimate, weights_of
 from .rank_points import RankPoints
 
-#: Trees, their depth, and the part of what each finds that is believed: small, so that they hold elsewhere.
-TREES, DEPTH, RATE = 60, 3, 0.04
-#: The part of the points that each tree sees, and fewest points of a leaf.
-SEEN, LEAF = 0.7, 50
+#: Number of trees, their depth, and the learning rate: small, so that they apply to other operations.
+NUM_TREES, TREE_DEPTH, LEARNING_RATE = 60, 3, 0.04
+#: Share of the points that each tree sees, and the smallest number of points of a leaf.
+SUBSAMPLE, MIN_LEAF_POINTS = 0.7, 50
 
 
 def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) -> tuple[Tree, ...]:
-    """Return trees that say by how much the logarithm of the estimate is wrong, beyond what is common to all points of
-    an operation. What is fast weighs most, and what the estimate holds for fast.
+    """Return trees that correct the logarithm of the estimate.
 
-    Raises `UsageError` where scikit-learn is missing.
+    The error common to all points of an operation is ignored. Points with a short time or estimate weigh most. Raises
+    `UsageError` where scikit-learn is missing.
     """
     try:
         from sklearn.ensemble import GradientBoostingRegressor
@@ -38,8 +41,8 @@ def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) 
         favoured, all_favoured = weights_of(evolve(points, seconds=np.asarray(plain)))
         weights.append(np.maximum(weight / total[points.case], favoured / all_favoured[points.case]))
     learner = GradientBoostingRegressor(
-        n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, subsample=SEEN, min_samples_leaf=LEAF,
-        max_features=0.5, random_state=0,
+        n_estimators=NUM_TREES, max_depth=TREE_DEPTH, learning_rate=LEARNING_RATE, subsample=SUBSAMPLE,
+        min_samples_leaf=MIN_LEAF_POINTS, max_features=0.5, random_state=0,
     )  # fmt: skip
     learner.fit(np.concatenate(rows), np.concatenate(wanted), np.concatenate(weights))
     return tuple(_tree(each.tree_) for each in learner.estimators_[:, 0])
@@ -51,7 +54,7 @@ def _tree(found: object) -> Tree:
     leaf = columns < 0
     names = ("threshold", "children_left", "children_right")
     limits, below, above = (np.asarray(getattr(found, name)) for name in names)
-    values = RATE * np.asarray(getattr(found, "value")).reshape(-1)  # noqa: B009
+    values = LEARNING_RATE * np.asarray(getattr(found, "value")).reshape(-1)  # noqa: B009
     return Tree(
         tuple(np.where(leaf, -1, columns).tolist()), tuple(limits.tolist()), tuple(below.tolist()),
         tuple(above.tolist()), tuple(np.where(leaf, values, 0.0).tolist()),

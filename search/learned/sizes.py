@@ -1,7 +1,7 @@
-"""What the schedule of a point says by itself, as numbers by name: tiles, threads, loops, and which structure it has.
+"""Schedule features: tiles, threads, loops and structure as numbers by name.
 
-Names are those of the group's axes, so that points of different structures share what they have in common. Points of a
-space and schedules that were kept as text are described alike.
+Names are those of the group's axes, so that candidates of different structures share their common features. Points of a
+space and schedules stored as text have equal features.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ...passes.schedule import Batch, geometry_of
 Array = np.ndarray[Any, Any]
 #: Logarithms by name; of one point, or arrays of several.
 Sizes = Mapping[str, Any]
-#: What is told of a segment as a whole.
-WHOLE = ("lanes", "row_vector", "stages", "ahead", "cached", "kept", "turns", "part")
+#: Features of a segment as a whole.
+SEGMENT_FEATURES = ("lanes", "row_vector", "stages", "ahead", "cached", "kept", "turns", "part")
 
 
 def sizes_of_batch(batch: Batch) -> Sizes:
-    """Return the numbers of points of one structure, which broadcast to the batch."""
+    """Return the features of points of one structure, broadcast to the batch."""
     launch = batch.columns.get("raster", 1), batch.columns.get("min_blocks", 0)
     return sizes_of_parts(batch.sizes, batch.structure.index, *launch)
 
 
 def sizes_of_schedule(group: FusedGroup, schedule: Schedule) -> Sizes:
-    """Return the numbers of a legal schedule."""
+    """Return the features of a legal schedule."""
     return sizes_of_parts(geometry_of(group, schedule), schedule.index, schedule.raster, schedule.min_blocks)
 
 
 def table_of(each: Sequence[Sizes], names: Sequence[str]) -> Array:
-    """Return a row for each of some mappings of numbers; what one does not name is zero."""
+    """Return a row for each mapping of features; missing ones are zero."""
     return np.asarray([[float(np.max(sizes.get(name, 0.0))) for name in names] for sizes in each]).reshape(
         len(each), -1
     )
 
 
 def sizes_of_parts(parts: Sequence[Geometry], index: str, raster: Any, blocks: Any) -> Sizes:
-    """Return the numbers of points whose segments have these sizes."""
+    """Return the features of points whose segments have these geometries."""
     found = {f"index {index}": 1, "raster": raster, "min blocks": blocks}
     for number, part in enumerate(parts):
         found |= {f"{number} {name}": value for name, value in _segment(part)}
@@ -60,13 +60,13 @@ def _segment(part: Geometry) -> Iterator[tuple[str, Any]]:
         yield f"{name} warp", np.where(mapped, part.warp[d], 0) if part.warp else 0
     for loop, chunk in zip(structure.loops, part.chunk, strict=True):
         yield f"{_axes(loop)} chunk", chunk
-    for name in WHOLE:
+    for name in SEGMENT_FEATURES:
         yield name, getattr(part, name)
     yield f"atom {structure.atom} {structure.rows} {structure.columns}", 1
     yield f"staged {structure.staged}", 1
     yield f"meets {structure.meets}", 1
     yield "carried", np.equal(part.order, CARRIED)
-    if not structure.atom:  # which pads its tiles as its fragments ask for
+    if not structure.atom:  # a matrix instruction determines the padding of its tiles
         yield "pad", part.pad
 
 

@@ -1,5 +1,6 @@
-"""Routines of vendors' libraries beside generated kernels: what they take (`routines.py`), and how they take the place
-of kernels (`substitute.py`, which needs the selector that asks this package).
+"""Routines of vendors' libraries as alternatives to generated kernels.
+
+`routines.py` has their times; `substitute.py`, which needs the selector that imports this package, replaces kernels.
 """
 
 from .routines import ROUTINES, seconds_for_routines

@@ -1,8 +1,8 @@
-"""Library routines in the place of generated kernels, where they are faster.
+"""Substitution of library routines for slower generated kernels.
 
-What is replaced is one kernel by one routine; groups stay as they are, and so do launches that several groups share.
-(A member of one that a routine would compute much faster is left where it is: nobody tries the launch without it.) The
-plan keeps the generated kernels, for machines without the library.
+One routine replaces one kernel; groups stay as they are, and so do launches that several groups share. (A member of
+such a launch keeps its kernel even if a routine is much faster: the launch without it is not measured.) The plan keeps
+the generated kernels, for machines without the library.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from .routines import MOST, Offers, Rivalled, SubstituteRoutine, faster_routines
 def with_libraries(
     compiled: CompiledGraph, selector: MeasuredSelector, last: bool = True, offers: Offers = library_kernels
 ) -> CompiledGraph:
-    """Return what a tuned compilation gives when libraries compete with the generated kernels of the selector's
-    problems, in the time that is kept back for that; the `last` time, when nothing is searched any more, in what is
-    left, but in no longer than all before took.
+    """Return a tuned compilation whose kernels compete with library routines.
+
+    Routines are timed in the reserved time. The `last` time, when the search has ended, they may take the rest of the
+    budget, but no longer than all stages before.
     """
     if not selector.settings.libraries or selector.target.dialect != "cuda":
         return compiled
@@ -37,7 +38,7 @@ def with_libraries(
     ]
     found: dict[int, SubstituteRoutine] = {}
     resources = selector.tuner.resources
-    # Whatever ends it, an interrupt or that only others have a device, what was found by then counts.
+    # After an interrupt, or where another process has the device, the routines found so far count.
     with _time_for_routines(selector, last) as over, resources.interruptible(), suppress(BackendError):
         found.update(faster_routines(resources, rivalled, offers, over))
     return substitute(compiled, found)
@@ -45,7 +46,7 @@ def with_libraries(
 
 @contextmanager
 def _time_for_routines(selector: MeasuredSelector, last: bool) -> Iterator[Callable[[], bool]]:
-    """Yield what says that no more may be timed. Whatever is cut short in the block, searches ended as they did."""
+    """Yield a predicate for the end of timing; an early end here leaves searches complete."""
     budget, resources = selector.budget, selector.tuner.resources
     expired = resources.expired
     with budget.behind_search() as kept:
@@ -64,9 +65,7 @@ def _seconds(choice: TunedChoice) -> float:
 def _launched_alone(
     compiled: CompiledGraph, tuned: Mapping[str, tuple[Problem, TunedChoice]]
 ) -> dict[int, tuple[Problem, TunedChoice]]:
-    """Return the kernels whose launches have one group that was tuned, by number: the records of launches name its
-    problem.
-    """
+    """Return the tuned kernels with a launch of their own, by number, as records of launches name their task."""
     found = {}
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         key = str(record.get("tuning", ""))
@@ -76,14 +75,15 @@ def _launched_alone(
 
 
 def substitute(compiled: CompiledGraph, routines: Mapping[int, SubstituteRoutine]) -> CompiledGraph:
-    """Return a compiled graph that launches routines in the place of the kernels with these numbers, which are kept
-    behind all others.
+    """Return a compiled graph that launches routines instead of some kernels.
+
+    The replaced kernels are stored after all others.
     """
     if not routines:
         return compiled
     kernels = [_calling(routines[n], k) if n in routines else k for n, k in enumerate(compiled.kernels)]
     kernels += [compiled.kernels[number] for number in sorted(routines)]
-    steps = tuple(_rebound(step, compiled.kernels, routines) for step in compiled.steps)
+    steps = tuple(_rebind(step, compiled.kernels, routines) for step in compiled.steps)
     records = [
         {**record, **_facts(routines[step.kernel], record)} if step.kernel in routines else record
         for step, record in zip(compiled.steps, compiled.groups, strict=True)
@@ -92,7 +92,7 @@ def substitute(compiled: CompiledGraph, routines: Mapping[int, SubstituteRoutine
 
 
 def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
-    """Return the arguments of a kernel that are bound to constants wherever it is launched."""
+    """Return the arguments of a kernel that are constants in every launch."""
     arguments = compiled.kernels[number].arguments
     varying = {
         a.tensor
@@ -105,14 +105,12 @@ def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
 
 
 def _calling(routine: SubstituteRoutine, generated: KernelFunction) -> KernelFunction:
-    """Return a routine's step that names the kernel whose place it takes."""
+    """Return a routine's step that names the kernel it replaces."""
     return evolve(routine.kernel, info={**routine.kernel.info, INSTEAD: generated.name})
 
 
-def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:
-    """Bind the tensors of a step to the arguments of a routine, which has the same ones in an order of its own and no
-    tables.
-    """
+def _rebind(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:
+    """Bind the tensors of a step to the arguments of a routine, which are reordered and have no tables."""
     if step.kernel not in routines:
         return step
     bound = {a.tensor: t for a, t in zip(kernels[step.kernel].arguments, step.tensors, strict=True) if not a.table}
@@ -120,7 +118,7 @@ def _rebound(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[in
 
 
 def _facts(routine: SubstituteRoutine, record: Mapping[str, object]) -> dict[str, object]:
-    """Return what a report says of a routine; its parameters are the library's own business."""
+    """Return the facts of a routine for reports; its parameters are internal to the library."""
     library = routine.kernel.info.get("library", routine.kernel.name)
     before = record.get("measured")
     compared = f", the fastest generated kernel took {float(str(before)) * 1e6:.2f} us" if before is not None else ""

@@ -1,4 +1,4 @@
-"""Searches on the devices of many hosts: whole problems are shared out."""
+"""Searches on the devices of many hosts, which get whole tasks."""
 
 from .dask_workers import DaskWorkers
 from .share_out import SearchEngine, ShareOut

@@ -1,7 +1,7 @@
-"""Places that are workers of a Dask scheduler (`distributed`): each does one problem at a time.
+"""Places that are workers of a Dask scheduler (`distributed`).
 
-A worker that is to search is started with `dask worker ADDRESS --nthreads 1 --no-nanny` or with a nanny, in an
-environment that has this package in the same version, and sees the device that it shall use.
+Each does one task at a time. A worker is started with `dask worker ADDRESS --nthreads 1 --no-nanny` or with a nanny, in
+an environment that has this package in the same version, and sees the device that it shall use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .unit_search import search_unit
 
 #: Seconds in which a scheduler must answer.
 PATIENCE = 10.0
-#: Seconds between two looks at what is under way.
-TURN = 0.02
+#: Seconds between two checks of running units.
+POLL_SECONDS = 0.02
 
 
 class DaskWorkers:
-    """Workers that a scheduler knows, those that come later included.
+    """Workers of a scheduler, later ones included.
 
     Raises `UsageError` where `distributed` is not installed, the address is none or a worker has another version,
     `BackendError` where the scheduler does not answer.
@@ -36,9 +36,9 @@ class DaskWorkers:
         search: Callable[[SearchUnit], object] = search_unit,
         security: Any = None,
     ) -> None:
-        self._dask = _distributed()
+        self._dask = _import_distributed()
         self._search, self._notice, self._target = search, notice, target
-        try:  # a client that was made of no address waits long for its own end
+        try:  # a client with an invalid address waits long before it fails
             if not address.startswith("inproc://"):  # within a process there are neither hosts nor ports
                 self._dask.comm.get_address_host_port(address)
         except (OSError, ValueError) as error:
@@ -54,24 +54,24 @@ class DaskWorkers:
         self._known: dict[str, bool] = {}
         self._under_way: dict[int, tuple[Any, str, float]] = {}
         try:
-            self._look()
+            self._query_new_workers()
         except BaseException:
             self._client.close()
             raise
 
     @property
     def places(self) -> int:
-        """How many workers there are that may search."""
+        """Number of workers that may search."""
         return len(self._usable())
 
     @property
     def free(self) -> int:
-        """How many workers have nothing to do."""
+        """Number of idle workers."""
         busy = {worker for _, worker, _ in self._under_way.values()}
         return len([w for w in self._usable() if w not in busy])
 
     def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Have an idle worker do a unit; it goes to no other by itself, so that nothing is done twice."""
+        """Send a unit to an idle worker, which must keep it."""
         busy = {worker for _, worker, _ in self._under_way.values()}
         worker = next(w for w in self._usable() if w not in busy)
         future = self._client.submit(
@@ -80,7 +80,7 @@ class DaskWorkers:
         self._under_way[number] = future, worker, time.monotonic() + limit
 
     def collect(self, timeout: float) -> list[UnitAnswer]:
-        """Return what was done or lost."""
+        """Return finished and lost units."""
         self._wait(timeout)
         found = []
         usable = set(self._usable())
@@ -102,11 +102,11 @@ class DaskWorkers:
         return found
 
     def exclude(self, place: Hashable) -> None:
-        """Give nothing more to a worker."""
+        """Send no more units to a worker."""
         self._known[str(place)] = False
 
     def drop(self) -> None:
-        """Forget what is under way."""
+        """Cancel all running units."""
         for future, _, _ in self._under_way.values():
             future.cancel(force=True)
         self._under_way.clear()
@@ -119,18 +119,18 @@ class DaskWorkers:
     def _result(self, number: int, future: Any, worker: str) -> UnitAnswer:
         try:
             return UnitAnswer(number, worker, future.result(timeout=PATIENCE))
-        except Exception as error:  # Dask raises errors of many kinds where a result is lost on its way
+        except Exception as error:  # Dask raises errors of many kinds where a result is lost in transfer
             return UnitAnswer(number, worker, reason=f"worker {worker}: {type(error).__name__}")
 
     def _wait(self, timeout: float) -> None:
-        """Wait until something is done: in short turns, as every future tells its status by itself."""
+        """Wait until a unit is finished, in short turns, as every future has a status of its own."""
         end = time.monotonic() + timeout
         while time.monotonic() < end and all(f.status == "pending" for f, _, _ in self._under_way.values()):
-            time.sleep(min(TURN, timeout))
+            time.sleep(min(POLL_SECONDS, timeout))
 
     def _usable(self) -> list[str]:
-        """Return the workers that may search, after a look at those that are new."""
-        self._look()
+        """Return the workers that may search, new ones included."""
+        self._query_new_workers()
         return [w for w in self._addresses() if self._known.get(w, False)]
 
     def _addresses(self) -> list[str]:
@@ -139,8 +139,8 @@ class DaskWorkers:
         except (KeyError, OSError, TimeoutError):
             return []
 
-    def _look(self) -> None:
-        """Ask workers that are new what they are; one of another version is refused with both versions."""
+    def _query_new_workers(self) -> None:
+        """Query new workers; another version is an error with both versions."""
         new = [w for w in self._addresses() if w not in self._known]
         if not new:
             return
@@ -162,7 +162,7 @@ class DaskWorkers:
         return True
 
 
-def _distributed() -> Any:
+def _import_distributed() -> Any:
     try:
         import distributed
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Problems shared out among places that search, those first that are launched most often, and all results land in one
-database.
+"""Distribution of tuning tasks to places, most launched kernels first.
 
-A place that is lost, hangs or returns what cannot be true costs what it had under way: the problem goes to another
-place, twice at most, then it is searched here. A time below the lower bound cannot be true; from the place that said so
-nothing more is taken.
+All results are stored in one database. A place that is lost, hangs or returns an impossible result costs its running
+units: the task goes to another place, twice at most, then it is searched here. A time below the lower bound is
+impossible; further results of that place are rejected.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from ..settings import Settings, TunedChoice
 from ..task import Entry, SearchTask
 from .unit import SearchUnit, UnitResult
 
-#: How often a problem is given to another place before it is searched here.
+#: Number of times that a task is given to a place before it is searched here.
 ATTEMPTS = 3
-#: Seconds before the end of a budget in which places hand over what they have.
-HANDOVER = 0.5
-#: Seconds that a unit without a budget may take before its place counts as hung, and seconds on top of a budget.
-HUNG, LATE = 900.0, 30.0
+#: Seconds before the end of a budget in which places return their results.
+HANDOVER_SECONDS = 0.5
+#: Seconds after which a unit counts as hung: without a budget, and in addition to a budget.
+MAX_UNIT_SECONDS, GRACE_SECONDS = 900.0, 30.0
 
 
 @frozen
 class UnitAnswer:
-    """What became of a unit: who had it, and its result or why there is none."""
+    """Result of a unit from a place, or the reason for none."""
 
     number: int
     place: Hashable
@@ -43,52 +42,55 @@ class UnitAnswer:
 
 
 class SearchEngine(Protocol):
-    """Places that search."""
+    """Interface of places that search."""
 
     @property
     def free(self) -> int:
-        """How many more units would be begun at once."""
+        """Number of further units that would start at once."""
         ...
 
     @property
     def places(self) -> int:
-        """How many places there are."""
+        """Number of places."""
         ...
 
     def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
-        """Have some place do a unit; after `limit` seconds it counts as hung."""
+        """Send a unit to a place; it counts as hung after `limit`."""
         ...
 
     def collect(self, timeout: float) -> list[UnitAnswer]:
-        """Return what was done or lost since the last call; wait for something, but no longer than `timeout`."""
+        """Return finished and lost units since the last call.
+
+        Wait for one, at most `timeout` seconds.
+        """
         ...
 
     def exclude(self, place: Hashable) -> None:
-        """Give nothing more to a place."""
+        """Send no more units to a place."""
         ...
 
     def drop(self) -> None:
-        """Forget what is under way."""
+        """Cancel all running units."""
         ...
 
     def close(self) -> None:
-        """Let the places go."""
+        """Release the places."""
         ...
 
 
 @define
 class ShareOut:
-    """Does what `Rounds` does, elsewhere."""
+    """Tuning loop like `Rounds`, at other places."""
 
     engine: SearchEngine
     resources: Resources
     settings: Settings
     notice: Callable[[str], None] = lambda text: None
     _attempts: Counter[str] = field(factory=Counter, init=False)
-    _left_out: set[Hashable] = field(factory=set, init=False)
+    _excluded: set[Hashable] = field(factory=set, init=False)
 
     def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
-        """Return a choice for every problem, by its key."""
+        """Return a choice for every task, by its key."""
         record = self.search(tasks)
         known = self.resources.database, self.resources.ranked
         found = {t.problem.key: t.choice or best_known(t, self.settings, *known) for t in tasks}
@@ -96,62 +98,64 @@ class ShareOut:
         return found
 
     def search(self, tasks: Sequence[SearchTask]) -> Search:
-        """Search until each problem has its choice or the run must end."""
+        """Search until each task has its choice or the run must end."""
         record = Search(tasks)
         if self.settings.final:
             self.resources.statistics.searches.append(record)
         waiting = deque(sorted(range(len(tasks)), key=lambda k: -tasks[k].uses))
         under_way: set[int] = set()
-        left: list[SearchTask] = []
+        unfinished: list[SearchTask] = []
         with self.resources.interruptible():
             while (waiting or under_way) and not self._over(under_way):
                 if not self.engine.places:
-                    left += [tasks[k] for k in (*waiting, *under_way)]
+                    unfinished += [tasks[k] for k in (*waiting, *under_way)]
                     break
-                while waiting and self.engine.free and not self._late:
+                while waiting and self.engine.free and not self._is_late:
                     under_way.add(number := waiting.popleft())
                     self._submit(number, tasks[number])
-                self._look()
+                self._receive_dropped()
                 with self.resources.statistics.phase("wait for places"):
                     answers = self.engine.collect(self.resources.pause)
                 for answer in answers:
                     if answer.number not in under_way:
                         continue
                     under_way.discard(answer.number)
-                    if self._taken(tasks[answer.number], answer):
+                    if self._take_result(tasks[answer.number], answer):
                         self.resources.report(tasks)
                         record.note(self.resources.elapsed)
                     elif self._attempts[tasks[answer.number].problem.key] < ATTEMPTS:
                         waiting.append(answer.number)
                     else:
-                        left.append(tasks[answer.number])
-            if left:
-                self.notice(f"{len(left)} of {len(tasks)} kernels are searched for here: no other place finished them")
-                Rounds(self.resources, self.settings).search(left)
+                        unfinished.append(tasks[answer.number])
+            if unfinished:
+                self.notice(
+                    f"{len(unfinished)} of {len(tasks)} kernels are searched for here: no other place finished them"
+                )
+                Rounds(self.resources, self.settings).search(unfinished)
         if any(t.choice is None for t in tasks):
             self.engine.drop()
         return record
 
     def _submit(self, number: int, task: SearchTask) -> None:
         budget = self.resources.budget
-        seconds = max(0.0, budget.left(self.resources.share) - HANDOVER) if budget.limited else None
+        seconds = max(0.0, budget.left(self.resources.share) - HANDOVER_SECONDS) if budget.limited else None
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
         ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
         known, version = tuple(task.trials.values()), self.resources.database.version
         unit = SearchUnit(task.problem, self.settings, known, seconds, tuple(ranked), version)
-        self.engine.submit(number, unit, HUNG if seconds is None else seconds + LATE)
+        self.engine.submit(number, unit, MAX_UNIT_SECONDS if seconds is None else seconds + GRACE_SECONDS)
 
-    def _taken(self, task: SearchTask, answer: UnitAnswer) -> bool:
-        """Take in a result that can be true; say whether it answers the problem."""
+    def _take_result(self, task: SearchTask, answer: UnitAnswer) -> bool:
+        """Store a possible result; return whether it answers the task."""
         result, problem = answer.result, task.problem
-        if answer.place in self._left_out:
+        if answer.place in self._excluded:
             return False
         if result is None or result.error:
             self.notice(f"{problem.label or problem.key[:12]}: {answer.reason or (result.error if result else '')}")
             return False
         if wrong := [t for t in result.trials if t.seconds is not None and t.seconds < t.bound]:
-            self._leave_out(answer.place)
+            self._exclude(answer.place)
             self.notice(
                 f"{answer.place} says that a kernel took {wrong[0].seconds:.3g} s, which is below its bound of "
                 f"{wrong[0].bound:.3g} s: nothing more is taken from there"
@@ -159,7 +163,7 @@ class ShareOut:
             return False
         if dict(result.machine) != dict(problem.machine):
             self.notice(f"{answer.place} is another machine ({result.machine.get('target', '')}): left out")
-            self._leave_out(answer.place)
+            self._exclude(answer.place)
             return False
         database, statistics = self.resources.database, self.resources.statistics
         if result.ranked:
@@ -180,9 +184,7 @@ class ShareOut:
         return True
 
     def _choose(self, task: SearchTask, result: UnitResult) -> None:
-        """Take in a choice; where time ended the search, what was measured counts as it would here, but it is no
-        estimate to keep.
-        """
+        """Store a choice; that of an interrupted search counts as measured, but not as an estimate to store."""
         choice = result.choice
         self.resources.expired = self.resources.expired or not result.complete
         if result.complete or self.settings.final:
@@ -192,24 +194,24 @@ class ShareOut:
             known = Entry(Scored(None, choice.candidate), text, samples=[choice.seconds], outcome="ok")
             task.entries[text] = known
 
-    def _look(self) -> None:
-        """Take in what workers of this process have done that nobody waits for."""
+    def _receive_dropped(self) -> None:
+        """Receive workers' answers to dropped jobs."""
         if self.resources.started:
             for done in self.resources.collect(0.0):
                 self.resources.take_in(done)
 
     @property
-    def _late(self) -> bool:
-        """Whether what is begun now would have no time."""
+    def _is_late(self) -> bool:
+        """True if a new unit would have no time."""
         budget = self.resources.budget
-        return budget.limited and budget.left(self.resources.share) <= HANDOVER
+        return budget.limited and budget.left(self.resources.share) <= HANDOVER_SECONDS
 
     def _over(self, under_way: Collection[int]) -> bool:
-        """Whether nothing will come any more."""
-        late = self._late and not under_way
+        """Return whether no further result is expected."""
+        late = self._is_late and not under_way
         self.resources.expired = self.resources.expired or late
         return late or self.resources.over()
 
-    def _leave_out(self, place: Hashable) -> None:
-        self._left_out.add(place)
+    def _exclude(self, place: Hashable) -> None:
+        self._excluded.add(place)
         self.engine.exclude(place)

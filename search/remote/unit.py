@@ -1,6 +1,4 @@
-"""What is done elsewhere at one go: the whole search for one problem, by workers and a device of that place; and what
-such a place is.
-"""
+"""Unit of remote work, the search for one task; facts of places."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ from ..settings import Settings, TunedChoice
 
 @frozen
 class SearchUnit:
-    """A problem to search, what is known of it by which `version` of the compiler, the seconds that there are for it,
-    and the model's best points where these are known.
+    """Tuning task with its known results by `version` and its seconds.
+
+    `ranked` are the cost model's best candidates, if known.
     """
 
     problem: Problem
@@ -34,10 +33,11 @@ class SearchUnit:
 
 @frozen
 class UnitResult:
-    """What came of a unit: the machine that did it, all trials, the choice, and what the database keeps of it; or the
-    error that ended it. Where its time was over before it was `complete`, the choice is the best so far. `ranked` are
-    the model's best points, where the unit came without them; it took so many `rounds`. `version` is the compiler's
-    there, of which the same release may have several.
+    """Result of a unit: machine, measurements, choice and winner, or an error.
+
+    Where its time ended before it was `complete`, the choice is the best so far. `ranked` are the cost model's best
+    candidates, where the unit came without them; it took `rounds` rounds. `version` is that of the compiler there, as
+    one release may have several.
     """
 
     machine: Mapping[str, str]
@@ -55,7 +55,7 @@ class UnitResult:
 
 @frozen
 class SearchPlace:
-    """A place that searches: its version and Python's, and its machine."""
+    """Place that searches: version of this package and of Python, and machine."""
 
     version: str
     python: str
@@ -63,7 +63,7 @@ class SearchPlace:
 
 
 def place_here(target: Target) -> SearchPlace:
-    """Return what this process is."""
+    """Return the facts of this process."""
     python = ".".join(map(str, sys.version_info[:2]))
     version = import_module(__package__.partition(".")[0]).__version__
     return SearchPlace(f"{version} (results of format {FORMAT})", python, machine_of(target))
@@ -71,8 +71,9 @@ def place_here(target: Target) -> SearchPlace:
 
 @define
 class KeptParts:
-    """The workers and the device of this place, kept from one unit to the next: to start them takes seconds, in which
-    both start side by side.
+    """Workers and device of this place, reused between units.
+
+    Starting them takes seconds; both start at the same time.
     """
 
     target: Target
@@ -94,5 +95,5 @@ class KeptParts:
         return self._bench
 
     def forget(self) -> None:
-        """Make them anew for the next unit: they were closed."""
+        """Start new ones for the next unit."""
         self._builder = self._bench = None

@@ -1,4 +1,4 @@
-"""The search for one unit, with the workers and the device of this place, which are kept for the next one."""
+"""Search for one unit with this place's workers and device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..rounds import Rounds
 from ..task import SearchTask
 from .unit import KeptParts, SearchUnit, UnitResult
 
-#: What this process keeps, by the name of the target.
-_KEPT: dict[str, KeptParts] = {}
+#: Reusable parts of this process, by the name of the target.
+_PARTS: dict[str, KeptParts] = {}
 
 
 def search_unit(
@@ -26,11 +26,12 @@ def search_unit(
     bench: Callable[[], Bench] | None = None,
     workers: int | None = None,
 ) -> UnitResult:
-    """Search for one problem with what this place has; errors are part of the result, and where its time is over it is
-    handed over as it is.
+    """Search for one task with this place's workers and device.
+
+    Errors are part of the result; where time ends early, the best so far is returned.
     """
     target = unit.problem.target
-    kept = _KEPT.setdefault(target.name, KeptParts(target, workers or cores()))
+    kept = _PARTS.setdefault(target.name, KeptParts(target, workers or cores()))
     database = Database(None)
     budget = Budget.of_measuring(unit.seconds)
     resources = Resources(database, builder or kept.builder, bench or kept.bench, budget)
@@ -43,7 +44,7 @@ def search_unit(
             resources.ranked[space_key(unit.problem, unit.settings)] = list(unit.ranked)
         Rounds(resources, unit.settings).search([task])
         return _result(resources, unit, task)
-    except CutsError as error:  # there is no device, for example
+    except CutsError as error:  # no device, for example
         resources.drop()
         return UnitResult(dict(unit.problem.machine), error=error.message.splitlines()[0])
     finally:
@@ -53,7 +54,7 @@ def search_unit(
 
 
 def _result(resources: Resources, unit: SearchUnit, task: SearchTask) -> UnitResult:
-    """Return what came of a unit, which is the best so far where its search was cut short."""
+    """Return the result of a unit, the best so far where its search was cut short."""
     problem, database, settings = unit.problem, resources.database, unit.settings
     known = {t.schedule: t for t in unit.trials}
     built = [e for e in task.entries.values() if e.built is not None]

@@ -1,14 +1,15 @@
-"""Strategies: which points of a space to measure next, given what was measured so far. Each is known by a name.
+"""Strategies: propose the next points of a space from earlier measurements.
 
-* rank: the best points by the model, then the neighbours of the best measured ones, best by the model first.
-* random: legal points drawn at random, for comparison.
-* genetic: crossing and mutation of the fastest measured points, on top of the model's first choice.
-* genetic-printed: the genetic search of Woodpecker-DL as its section 2.3 prints it.
-* ppo: the learned policy of Woodpecker-DL's section 2.4 (PyTorch).
-* bayes: expected gain by a surrogate of the measured times.
-* frugal: bayes, which ends when the surrogate expects no gain that could be told from noise; what is searched by if
-  nothing else is said.
-* thorough: bayes, which looks at points anywhere, too; what deeper searches go on with.
+Each has a name:
+
+|* rank: the best points by the cost model, then the neighbours of the best measured ones, by the cost model.
+|* random: legal points drawn at random, for comparison.
+|* genetic: crossover and mutation of the fastest measured points, after the cost model's first choice.
+|* genetic-printed: the genetic search of Woodpecker-DL as its section 2.3 prints it.
+|* ppo: the learned policy of Woodpecker-DL's section 2.4 (PyTorch).
+|* bayes: expected improvement by a surrogate of the measured times.
+|* frugal: bayes with early stop, when the surrogate expects no gain beyond noise; the default.
+|* thorough: bayes over the whole space, for deeper searches.
 
 All of them are deterministic: the same measurements lead to the same proposals.
 """

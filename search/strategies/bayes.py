@@ -1,8 +1,8 @@
-"""Search by expected gain: a surrogate says what untried points may gain, and how sure it is.
+"""Bayesian search by expected improvement over a surrogate's predictions.
 
-Looked at are the neighbours of the fastest points and those of the model's best that were not tried; without the
-model's help random points in their place. Points of one batch are chosen one after another, each as if those before it
-had taken what the surrogate expects of them.
+It examines the neighbours of the fastest points and the untried ones of the cost model's best; without the cost model,
+random points instead. The points of one batch are chosen one after another, each as if those before had taken the
+surrogate's prediction.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from .ground import place_of
 from .proposer import Known, Proposer, fastest
 from .surrogate import Outlook, Surrogate
 
-#: Fastest points whose neighbours are looked at, how many of these at most, and how many random points.
-PARENTS, NEAR, RANDOM = 3, 400, 256
+#: Number of fastest points whose neighbours are examined, the largest number of these, and the number of random points.
+NUM_PARENTS, MAX_NEIGHBOURS, RANDOM = 3, 400, 256
 #: First points that are tried at once where none before them ran.
-AGAIN = 2
-#: Points that are drawn at first where the model does not help: of one point a process learns too little to be asked
-#: what else to try among all (docs/search.md).
-UNAIDED = 6
+MIN_RETRIED_POINTS = 2
+#: Points that are drawn first without the cost model: a process that has one point cannot rank the others
+#: (docs/search.md).
+MIN_UNAIDED_POINTS = 6
 
 
 @define
 class Bayes(Proposer):
-    """Proposes what is expected to gain most, once as many of the first points were tried as it has `begun` with."""
+    """Propose the largest expected improvement, after `begun` first points."""
 
     begun: int = field(default=BEGUN, kw_only=True)
     surrogate: Surrogate = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.surrogate = Surrogate(self.ground, self.aided)
-        self.begun = self.begun if self.aided else max(UNAIDED, self.begun)
+        self.begun = self.begun if self.aided else max(MIN_UNAIDED_POINTS, self.begun)
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return the points of the greatest expected gain, greatest first."""
+        """Return the points of the largest expected improvement, largest first."""
         if not fastest(known, 1):
-            return self.begin(best, min(count, max(AGAIN, self.begun) if known else self.begun))
+            return self.begin(best, min(count, max(MIN_RETRIED_POINTS, self.begun) if known else self.begun))
         points = self.looked_at(known)
         outlook = self.surrogate.believed(known, points) if points else None
         if not self.goes_on(known, outlook):
@@ -59,12 +59,17 @@ class Bayes(Proposer):
         return found
 
     def goes_on(self, known: Sequence[Known], outlook: Outlook | None) -> bool:
-        """Whether anything is to be proposed where so much is expected."""
+        """Return whether the search continues with this prediction."""
         return outlook is not None
 
     def looked_at(self, known: Sequence[Known]) -> list[Point]:
-        """Return what may be proposed: with the model's help nothing that is proven slower than the fastest."""
-        near = self.ordered(self.ground.near([k.point for k in fastest(known, PARENTS)]), len(known))[:NEAR]
+        """Return the points to choose from.
+
+        With the cost model, those that are proven slower than the fastest are left out.
+        """
+        near = self.ordered(self.ground.near([k.point for k in fastest(known, NUM_PARENTS)]), len(known))[
+            :MAX_NEIGHBOURS
+        ]
         every = {place_of(p): p for p in (*self.beyond(known), *near)}
         points = [p for place, p in every.items() if place not in self.seen]
         if not self.aided or not points:
@@ -73,7 +78,7 @@ class Bayes(Proposer):
         return [p for p, keep in zip(points, kept, strict=True) if keep]
 
     def beyond(self, known: Sequence[Known]) -> list[Point]:
-        """Return what is looked at beside the neighbours of the fastest."""
+        """Return the points besides the neighbours of the fastest."""
         return points_of(self.first) if self.aided else self.ground.random(RANDOM, (self.seed, len(known)))
 
 

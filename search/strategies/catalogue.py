@@ -19,7 +19,8 @@ from .printed_genetic import PrintedGenetic
 from .proposer import Strategy
 from .thorough import Thorough
 
-#: What makes a strategy: the points it may propose, the model's best, a seed, and whether the model helps.
+#: Constructors of strategies, from a search domain, the cost model's best points, a seed, and whether the cost model is
+#: used.
 STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strategy]] = {
     "rank": Rank,
     "random": Random,
@@ -42,20 +43,20 @@ def make_strategy(
     correction: LearnedOrder | None = None,
     begun: int = BEGUN,
 ) -> Strategy:
-    """Return a strategy over a space by its name; `first` are the best points by the model, which what was learned may
-    correct, and of which a search by expected gain has `begun` with some.
+    """Return a strategy over a space by its name.
 
-    Raises `UsageError` where no strategy has that name.
+    `first` are the best points by the cost model, or by a learned `correction`; a Bayesian search begins with `begun`
+    of them. Raises `UsageError` where no strategy has that name.
     """
-    ground = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
-    made = strategy_on(ground, name, first, seed, aided)
-    if isinstance(made, Bayes) and aided:
-        made.begun = begun
-    return made
+    domain = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
+    strategy = strategy_on(domain, name, first, seed, aided)
+    if isinstance(strategy, Bayes) and aided:
+        strategy.begun = begun
+    return strategy
 
 
 def strategy_on(ground: Ground, name: str, first: Sequence[Scored], seed: int = 0, aided: bool = True) -> Strategy:
-    """Return a strategy over any points.
+    """Return a strategy over a search domain.
 
     Raises `UsageError` where no strategy has that name.
     """

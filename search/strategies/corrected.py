@@ -1,6 +1,4 @@
-"""The space of a group in the order of what was learned: the model's points, with the seconds that are expected of
-them.
-"""
+"""Search domain in a learned order: all points with their predicted seconds."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ class CorrectedSpace(FullSpace):
     """All points of a space, scored by the model `bound` and corrected."""
 
     correction: LearnedOrder = field(kw_only=True)
-    _expected: dict[Place, float] = field(init=False, factory=dict)
+    _predictions: dict[Place, float] = field(init=False, factory=dict)
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
-        """Return legal points in a random order, about the same number from each structure."""
+        """Return legal points in a random order, equally many of each structure."""
         return self.rescored(super().random(count, seed))
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return those points that are legal, with their scores, in the order of the places."""
+        """Return the legal ones of given points with their scores, in order."""
         return self.rescored(super().legal(places))
 
     def near(self, points: Sequence[Point]) -> set[Point]:
@@ -33,7 +31,7 @@ class CorrectedSpace(FullSpace):
         return set(self.rescored(sorted(super().near(points))))
 
     def rescored(self, points: Sequence[Point]) -> list[Point]:
-        """Return points with the seconds that are expected of them."""
-        new = [p for p in points if place_of(p) not in self._expected]
-        self._expected |= {place_of(p): p.score for p in rescored(self.space, new, self.correction)}
-        return [Point(self._expected[place_of(p)], p.structure, p.places) for p in points]
+        """Return points with their predicted seconds."""
+        new = [p for p in points if place_of(p) not in self._predictions]
+        self._predictions |= {place_of(p): p.score for p in rescored(self.space, new, self.correction)}
+        return [Point(self._predictions[place_of(p)], p.structure, p.places) for p in points]

@@ -1,4 +1,4 @@
-"""What strategies draw points from: the space of a group, or a recorded part of it in its place."""
+"""Search domain of strategies: the space of a group, or a recording."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ..build import Scored
 from ..sample_points import random_points
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-#: A point without its score: its structure, and the place of each knob's value.
+#: Point without its score: its structure, and the index of each parameter's value.
 Place: TypeAlias = tuple[int, tuple[int, ...]]
 
-#: What is counted without end, where a launch asks for no limit for example, counts as this.
+#: Limit of features that may be infinite, for example where a launch requests no limit.
 MOST = 1e18
 
 
@@ -35,7 +35,7 @@ class Ground(Protocol):
 
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
-        """How many values each knob of each structure has."""
+        """Number of values of each parameter of each structure."""
         ...
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
@@ -43,23 +43,23 @@ class Ground(Protocol):
         ...
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return those points that are legal, with their scores, in the order of the places."""
+        """Return the legal ones of given points with their scores, in order."""
         ...
 
     def near(self, points: Sequence[Point]) -> set[Point]:
-        """Return legal points that differ little from those given."""
+        """Return legal neighbours of the given points."""
         ...
 
     def scored(self, point: Point) -> Scored:
-        """Return a point with its candidate."""
+        """Return the candidate of a point."""
         ...
 
     def values(self, points: Sequence[Point]) -> Array:
-        """Return the values of the knobs, a row for each point: what is known without a model."""
+        """Return parameter values, a row for each point, without the cost model."""
         ...
 
     def counts(self, points: Sequence[Point]) -> Array:
-        """Return what the model counts of the points, a row for each."""
+        """Return the cost model's features, a row for each point."""
         ...
 
     def bounds(self, points: Sequence[Point]) -> Array:
@@ -79,7 +79,7 @@ class FullSpace:
     space: Space
     model: str = "bound"
     _names: list[str] = field(init=False)
-    _counted: dict[Place, tuple[Array, float]] = field(init=False, factory=dict)
+    _known_features: dict[Place, tuple[Array, float]] = field(init=False, factory=dict)
 
     @_names.default
     def _all_names(self) -> list[str]:
@@ -87,18 +87,18 @@ class FullSpace:
 
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
-        """How many values each knob of each structure has."""
+        """Number of values of each parameter of each structure."""
         return [s.shape for s in self.space.structures]
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
-        """Return legal points in a random order, about the same number from each structure."""
+        """Return legal points in a random order, equally many of each structure."""
         number = seed[0] if len(seed) == 1 else int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
         return random_points(self.space, count, self.model, number)
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
-        """Return those points that are legal, with their scores, in the order of the places."""
+        """Return the legal ones of given points with their scores, in order."""
         found: dict[int, Point] = {}
-        for position, rows, batch in self._evaluated(places):
+        for position, rows, batch in self._evaluate(places):
             values = np.broadcast_to(score(batch, self.space, self.model), (len(rows),))
             kept = zip(values, rows, strict=True)
             found |= {row: Point(float(v), position, places[row][1]) for v, row in kept if np.isfinite(v)}
@@ -109,11 +109,11 @@ class FullSpace:
         return neighbours(self.space, points, self.model)
 
     def scored(self, point: Point) -> Scored:
-        """Return a point with its candidate."""
+        """Return the candidate of a point."""
         return Scored(point, candidate_of(self.space, point))
 
     def values(self, points: Sequence[Point]) -> Array:
-        """Return the values of the knobs as logarithms, and which structure each point has."""
+        """Return logarithms of parameter values, and one-hot structures."""
         table = np.zeros((len(points), len(self._names) + len(self.space.structures)))
         for position, rows, columns in self._columns([place_of(p) for p in points]):
             table[rows, len(self._names) + position] = 1.0
@@ -122,28 +122,30 @@ class FullSpace:
         return table
 
     def counts(self, points: Sequence[Point]) -> Array:
-        """Return the score and the model's counts as logarithms."""
+        """Return the logarithms of the score and of the cost model's features."""
         scores = np.log([max(p.score, 1e-12) for p in points])
-        return np.concatenate([scores[:, None], [counted for counted, _ in self._count(points)]], axis=1)
+        return np.concatenate([scores[:, None], [counted for counted, _ in self._features_and_bounds(points)]], axis=1)
 
     def bounds(self, points: Sequence[Point]) -> Array:
         """Return the lower bounds of the points' times, in seconds."""
-        return np.asarray([least for _, least in self._count(points)])
+        return np.asarray([least for _, least in self._features_and_bounds(points)])
 
-    def _count(self, points: Sequence[Point]) -> list[tuple[Array, float]]:
-        """Return the logarithms of what the model counts of points, and their bounds; all that are new are counted at
-        once, as one takes as long as hundreds.
+    def _features_and_bounds(self, points: Sequence[Point]) -> list[tuple[Array, float]]:
+        """Return the logarithms of features, and the bounds; new points are evaluated at once, as one takes as long as
+        hundreds.
         """
         places = [place_of(p) for p in points]
-        new = [place for place in dict.fromkeys(places) if place not in self._counted]
-        for _, rows, batch in self._evaluated(new):
+        new = [place for place in dict.fromkeys(places) if place not in self._known_features]
+        for _, rows, batch in self._evaluate(new):
             names = [f.name for f in fields(type(batch.features)) if f.name != "segments"]
             table = np.empty((len(rows), len(names)))
             for column, name in enumerate(names):
                 table[:, column] = _log(np.asarray(getattr(batch.features, name), dtype=np.float64))
             least = np.broadcast_to(bound(batch.features, self.space.target).time, (len(rows),)).tolist()
-            self._counted |= {new[row]: each for row, each in zip(rows, zip(table, least, strict=True), strict=True)}
-        return [self._counted[place] for place in places]
+            self._known_features |= {
+                new[row]: each for row, each in zip(rows, zip(table, least, strict=True), strict=True)
+            }
+        return [self._known_features[place] for place in places]
 
     def _columns(self, places: Sequence[Place]) -> Iterator[tuple[int, list[int], dict[str, Any]]]:
         for position in sorted({s for s, _ in places}):
@@ -152,7 +154,7 @@ class FullSpace:
             table = np.asarray([places[k][1] for k in rows], np.int64).reshape(len(rows), len(structure.shape))
             yield position, rows, columns_of(structure, table)
 
-    def _evaluated(self, places: Sequence[Place]) -> Iterator[tuple[int, list[int], Batch]]:
+    def _evaluate(self, places: Sequence[Place]) -> Iterator[tuple[int, list[int], Batch]]:
         for position, rows, columns in self._columns(places):
             yield position, rows, evaluate(self.space, self.space.structures[position], columns, 0)
 

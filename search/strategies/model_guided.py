@@ -1,4 +1,4 @@
-"""Strategies that need nothing but the space: the model's order with its neighbours, chance, and ours of crossings."""
+"""Simple strategies: the cost model's order, random points, genetic search."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ..build import Scored
 from .ground import Place, place_of
 from .proposer import Known, Proposer, fastest
 
-#: Measured points whose neighbours are looked at in one round, and population of the genetic strategy.
-PARENTS, POPULATION = 3, 12
-#: The model is trusted this far: of the neighbours, those that it holds for much slower than a parent are not measured.
-SLACK = 1.6
+#: Number of measured points whose neighbours are examined in one round, and population of the genetic strategy.
+NUM_PARENTS, POPULATION = 3, 12
+#: Neighbours whose score exceeds a parent's by more than this factor are not measured.
+MAX_SCORE_RATIO = 1.6
 
 
 class Rank(Proposer):
-    """The model's order first, then the neighbours of what was measured to be fast."""
+    """Propose points in the cost model's order, then neighbours of the fastest."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return the next points by the model, or neighbours of the best."""
-        parents = fastest(known, PARENTS)
+        """Return the next points by the cost model, or neighbours."""
+        parents = fastest(known, NUM_PARENTS)
         if not parents:
             return self.begin(best, count)
         near = self.ground.near([k.point for k in parents])
-        limit = SLACK * max(k.point.score for k in parents) if self.aided else np.inf
+        limit = MAX_SCORE_RATIO * max(k.point.score for k in parents) if self.aided else np.inf
         order = self.ordered((p for p in near if p.score <= limit and place_of(p) not in self.seen), len(known))
         return self.take(self.scored(order[: 4 * count]), best, count)
 
 
 class Random(Proposer):
-    """Legal points in a fixed random order, the same number from each structure."""
+    """Propose legal points in random order, equally many of each structure."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
         """Return the next points of the order."""
@@ -39,10 +39,10 @@ class Random(Proposer):
 
 
 class Genetic(Proposer):
-    """Children of the fastest points: knobs from either parent, now and then one moved."""
+    """Propose children of the fastest points by crossover and mutation."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return children that are legal, best by the model first."""
+        """Return legal children, best by the cost model first."""
         parents = fastest(known, POPULATION)
         if len(parents) < 2:
             return self.begin(best, count)
@@ -60,7 +60,7 @@ class Genetic(Proposer):
 def crossed(
     first: Sequence[int], second: Sequence[int], shape: Sequence[int], generator: np.random.Generator
 ) -> tuple[int, ...]:
-    """Return knobs from either parent, one in all of them moved anywhere."""
+    """Return parameters of either parent, with one of them mutated on average."""
     places = [a if generator.random() < 0.5 else b for a, b in zip(first, second, strict=True)]
     for axis, extent in enumerate(shape):
         if generator.random() < 1.0 / max(1, len(shape)):

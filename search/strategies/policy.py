@@ -1,7 +1,8 @@
-"""The network of Woodpecker-DL's reinforcement learning, and its updates by proximal policy optimisation (PyTorch).
+"""Policy network of Woodpecker-DL and its PPO updates (PyTorch).
 
-Four fully connected layers (512, 1024, 1024, 512; tanh, tanh, selu, selu), dropout, and a linear layer whose outputs
-are logits: of the structure, and of each knob of each structure. A linear layer beside them says what a state is worth.
+It has four fully connected layers (512, 1024, 1024, 512; tanh, tanh, selu, selu), dropout, and a linear layer whose
+outputs are logits of the structure, and of each parameter of each structure. A linear layer beside them predicts the
+value of a state.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import numpy as np
 from ...ir import UsageError
 from .ground import Array, Place
 
-#: Widths of the layers as printed. The paper keeps 15 % of what dropout sees; here 15 % is dropped: with six points a
-#: batch, the printed rate leaves a policy that learns nothing.
-WIDTHS, DROPPED = (512, 1024, 1024, 512), 0.15
-#: Clipping of the surrogate loss, weight of the value's loss and of the entropy. The paper prints 0.15 and 20 for
-#: weights; an entropy of 20 against rewards near 1 is random search, so it is a tenth of the value's here.
+#: Widths of the layers as printed. The paper keeps 15 % of the activations in dropout; here 15 % are dropped: with six
+#: points a batch, the printed rate learns nothing.
+WIDTHS, DROPOUT = (512, 1024, 1024, 512), 0.15
+#: Clipping of the surrogate loss, weights of the value loss and of the entropy. The paper prints the weights 0.15 and
+#: 20; an entropy of 20 against rewards near 1 is random search, so it is a tenth of the value's here.
 CLIP, VALUE, ENTROPY = 0.2, 0.15, 0.015
 RATE, EPOCHS = 3e-4, 4
 
 
 class KnobPolicy:
-    """A policy over the points of all structures, and the worth of a state."""
+    """Policy over the points of all structures, with a value function."""
 
     def __init__(self, width: int, shapes: Sequence[Sequence[int]], seed: int) -> None:
         self._torch = torch = _torch()
@@ -40,7 +41,7 @@ class KnobPolicy:
                 (width, *WIDTHS), WIDTHS, (torch.nn.Tanh, torch.nn.Tanh, torch.nn.SELU, torch.nn.SELU), strict=False
             ):
                 layers += [torch.nn.Linear(before, after), act()]
-            self._body = torch.nn.Sequential(*layers, torch.nn.Dropout(DROPPED))
+            self._body = torch.nn.Sequential(*layers, torch.nn.Dropout(DROPOUT))
             self._logits = torch.nn.Linear(WIDTHS[-1], total)
             self._worth = torch.nn.Linear(WIDTHS[-1], 1)
             self._logits.weight.data *= 0.01
@@ -49,17 +50,17 @@ class KnobPolicy:
         self._generator = torch.Generator().manual_seed(seed)
 
     def sample(self, state: Array, count: int) -> list[Place]:
-        """Return points drawn from the policy."""
+        """Return points sampled from the policy."""
         torch = self._torch
         self._body.eval()
         with torch.no_grad():
             logits = self._logits(self._body(torch.as_tensor(state, dtype=torch.float32)[None]))[0]
-        structures = self._drawn(logits[: len(self._shapes)], count)
+        structures = self._sample(logits[: len(self._shapes)], count)
         found: list[Place] = [(0, ())] * count
         for position in np.unique(structures):
             rows = np.flatnonzero(structures == position)
             places = [
-                self._drawn(logits[start : start + extent], len(rows))
+                self._sample(logits[start : start + extent], len(rows))
                 for start, extent in zip(self._starts[position], self._shapes[position], strict=True)
             ]
             for number, row in enumerate(rows):
@@ -74,19 +75,19 @@ class KnobPolicy:
             return float(self._worth(self._body(torch.as_tensor(state, dtype=torch.float32)[None]))[0, 0])
 
     def update(self, states: Array, actions: Sequence[Place], advantages: Array, targets: Array) -> None:
-        """Improve the policy by what came of its actions."""
+        """Update the policy by the results of its actions."""
         torch = self._torch
         seen = torch.as_tensor(states, dtype=torch.float32)
         gained, wanted = (torch.as_tensor(a, dtype=torch.float32) for a in (advantages, targets))
         self._body.eval()
         with torch.no_grad():
-            before, _ = self._chances(self._logits(self._body(seen)), actions)
+            before, _ = self._log_probabilities(self._logits(self._body(seen)), actions)
         self._body.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(len(actions))
             for _ in range(EPOCHS):
                 hidden = self._body(seen)
-                now, entropy = self._chances(self._logits(hidden), actions)
+                now, entropy = self._log_probabilities(self._logits(hidden), actions)
                 ratio = torch.exp(torch.clamp(now - before, -10.0, 10.0))
                 clipped = torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
                 gain = torch.minimum(ratio * gained, clipped * gained).mean()
@@ -97,12 +98,12 @@ class KnobPolicy:
                 torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
                 self._optimizer.step()
 
-    def _drawn(self, logits: Any, count: int) -> Array:
+    def _sample(self, logits: Any, count: int) -> Array:
         chances = self._torch.softmax(logits, 0)
         return np.asarray(self._torch.multinomial(chances, count, replacement=True, generator=self._generator))
 
-    def _chances(self, logits: Any, actions: Sequence[Place]) -> tuple[Any, Any]:
-        """Return the logarithms of the probability of each action, and the entropy of what was chosen from."""
+    def _log_probabilities(self, logits: Any, actions: Sequence[Place]) -> tuple[Any, Any]:
+        """Return the log-probability of each action, and the entropy of its distributions."""
         torch = self._torch
         logs, entropies = [], []
         for row, (structure, places) in zip(logits, actions, strict=True):

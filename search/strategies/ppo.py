@@ -1,9 +1,9 @@
-"""The reinforcement learning of Woodpecker-DL, section 2.4: one step an episode, the whole configuration as the action.
+"""Reinforcement learning of Woodpecker-DL, section 2.4, with one-step episodes.
 
-The state is what the operation is (extents of all knobs of the space take the place of N, C, K, H, W, ...), the
-configuration that was last set, and the moving average of run times (Equation 3). The reward is how much less than that
-average a point takes, clamped (Equation 4). Times are in units of the first one, so that a weight means the same for
-every operation. What the policy samples and is illegal is sampled again.
+The action is the whole configuration. The state consists of the operation (extents of all parameters of the space
+instead of N, C, K, H, W, ...), the last configuration, and the moving average of run times (Equation 3). The reward is
+the difference of that average and a point's time, clamped (Equation 4). Times are in units of the first one, so that a
+weight means the same for every operation. Illegal samples are replaced.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from .policy import KnobPolicy
 from .proposer import Known, Proposer, fastest
 
 #: Weights of the past in the moving average, of later rewards and of later estimates.
-KEPT, DISCOUNT, MIXED = 0.8, 0.99, 0.95
-#: Points that are sampled for each that is wanted, and how often.
-SAMPLES, TURNS = 24, 6
-#: What a point that failed counts as, in multiples of the moving average: as bad as the reward can be.
-FAILED = 2.0
+AVERAGE_DECAY, DISCOUNT, GAE_LAMBDA = 0.8, 0.99, 0.95
+#: Points that are sampled for each requested one, and the number of attempts.
+OVERSAMPLING, MAX_ATTEMPTS = 24, 6
+#: Time of a failed point, in multiples of the moving average: the worst possible reward.
+FAILURE_FACTOR = 2.0
 
 
 @define
 class Ppo(Proposer):
-    """A policy that is learned while one operation is searched."""
+    """Propose samples of a policy that is trained during the search."""
 
     policy: KnobPolicy | None = field(default=None, init=False)
     learned: int = field(default=0, init=False)
     average: float = field(default=0.0, init=False)
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return points sampled from the policy, after it has learned from those that are new."""
+        """Return points sampled from the policy, trained on new results first."""
         if self.policy is None:
             self.policy = KnobPolicy(self._state(known).size, self.ground.shapes, self.seed)
         if not fastest(known, 1):
             return self.begin(best, count)
         self._learn(known)
         found: list[Scored] = []
-        for _ in range(TURNS):
+        for _ in range(MAX_ATTEMPTS):
             if len(found) < count:
-                sampled = dict.fromkeys(self.policy.sample(self._state(known), SAMPLES * count))
+                sampled = dict.fromkeys(self.policy.sample(self._state(known), OVERSAMPLING * count))
                 legal = {place_of(p): p for p in self.ground.legal([p for p in sampled if p not in self.seen])}
                 found += self.take(self.scored(legal.values()), best, count - len(found))
         return found or self.take(self.scored(self.drawn()), best, count)
@@ -57,7 +57,7 @@ class Ppo(Proposer):
             states.append(self._state(known[:number]))
             seconds = known[number].seconds / unit
             past = self.average if number else 1.0
-            taken = seconds if np.isfinite(seconds) else FAILED * past
+            taken = seconds if np.isfinite(seconds) else FAILURE_FACTOR * past
             rewards.append(reward(past, taken))
             self.average = moving_average(past, taken, number + 1)
         if rewards:
@@ -71,7 +71,7 @@ class Ppo(Proposer):
         self.learned = len(known)
 
     def _state(self, known: Sequence[Known]) -> Array:
-        """Return what the policy sees: the operation, the last configuration, the moving average."""
+        """Return the policy's input: the operation, the last configuration, the moving average."""
         longest = max((len(s) for s in self.ground.shapes), default=0)
         sizes = [float(np.mean([np.log1p(s[a]) for s in self.ground.shapes if a < len(s)])) for a in range(longest)]
         last = np.zeros(longest + 1)
@@ -84,12 +84,12 @@ class Ppo(Proposer):
 
 
 def moving_average(past: float, taken: float, step: int) -> float:
-    """Return the runtime's moving average.
+    """Return the moving average of times.
 
-    Equation 3 divides by the step, by which the average of equal times falls towards nothing, and every reward turns
+    Equation 3 divides by the step, by which the average of equal times falls towards zero, and every reward turns
     negative; it is read as an average that keeps 0.8 of the past.
     """
-    return taken if step == 1 else KEPT * past + (1 - KEPT) * taken
+    return taken if step == 1 else AVERAGE_DECAY * past + (1 - AVERAGE_DECAY) * taken
 
 
 def reward(past: float, taken: float) -> float:
@@ -98,9 +98,12 @@ def reward(past: float, taken: float) -> float:
 
 
 def generalised_advantages(rewards: Sequence[float], worths: Sequence[float]) -> list[float]:
-    """Return the advantages of an episode's steps, Equations 5 and 6; `worths` has one more than `rewards`."""
+    """Return the advantages of an episode's steps, Equations 5 and 6.
+
+    `worths` has one more element than `rewards`.
+    """
     found, later = [], 0.0
     for step in reversed(range(len(rewards))):
-        later = rewards[step] + DISCOUNT * worths[step + 1] - worths[step] + DISCOUNT * MIXED * later
+        later = rewards[step] + DISCOUNT * worths[step + 1] - worths[step] + DISCOUNT * GAE_LAMBDA * later
         found.append(later)
     return found[::-1]

@@ -1,14 +1,14 @@
-"""The genetic search of Woodpecker-DL as section 2.3 prints it.
+"""Genetic search of Woodpecker-DL as section 2.3 prints it.
 
-A configuration is the vector of its numbers: which structure, and the place of each knob's value. The first population
-is drawn at random; what is not legal is drawn again. A configuration's fitness is the reciprocal of its time, and its
-chance to be a parent its share of all fitness (Equation 1). The fittest pass into the next generation as they are; each
-of the others is crossed from two parents that a roulette wheel picks (Equation 2), and may mutate. The search converges
+A configuration is a vector of numbers: the structure, and the index of each parameter's value. The first population is
+random; illegal individuals are drawn again. The fitness of a configuration is the reciprocal of its time, and its
+probability as a parent its share of all fitness (Equation 1). The fittest pass into the next generation unchanged; each
+of the others is a crossover of two parents from a roulette wheel (Equation 2), and may mutate. The search converges
 when the times of all individuals of a generation are close.
 
-What the paper leaves open is chosen here: sizes of populations, how many pass on, where vectors are cut (one point),
-how often a number mutates, and what is close. Parents of different structures cannot be crossed: the fitter one's copy
-mutates.
+The paper leaves some parameters open, which are chosen here: population sizes, the number of elites, the crossover (one
+point), the mutation rate, and the convergence tolerance. Parents of different structures have no crossover: a copy of
+the fitter one mutates.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from ..build import Scored
 from .ground import Place, place_of
 from .proposer import Known, Proposer
 
-#: The part of a generation that passes on; how often a number mutates; times that are so close have converged.
-ELITES, MUTATION, CLOSE = 0.5, 0.1, 0.02
-#: Children that are made for each that is wanted, as most vectors may be illegal.
-TRIES = 32
+#: Share of a generation that passes on, mutation rate, and relative difference of converged times.
+ELITE_SHARE, MUTATION_RATE, CONVERGENCE_TOLERANCE = 0.5, 0.1, 0.02
+#: Children that are made for each requested one, as most vectors may be illegal.
+CHILDREN_PER_PROPOSAL = 32
 
 
 @define
 class PrintedGenetic(Proposer):
-    """Generations of configurations, the first at random. `population` are the places of the current one."""
+    """Generations of configurations; `population` are the points of the current one."""
 
     population: list[Place] = field(factory=list)
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return the new individuals of the next generation; nothing once all times are close."""
+        """Return new individuals of the next generation, none after convergence."""
         if not self.population:
-            return self._joined([], self.take(self.scored(self.drawn()), best, count))
+            return self._next_generation([], self.take(self.scored(self.drawn()), best, count))
         seconds = {place_of(k.point): k.seconds for k in known}
         fit = sorted((seconds[p], p) for p in self.population if np.isfinite(seconds.get(p, np.inf)))
         if len(fit) < 2:
-            return self._joined([p for _, p in fit], self.take(self.scored(self.drawn()), best, count))
+            return self._next_generation([p for _, p in fit], self.take(self.scored(self.drawn()), best, count))
         times, ordered = np.asarray([s for s, _ in fit]), [p for _, p in fit]
-        if len(fit) >= 4 and times[-1] <= (1.0 + CLOSE) * times[0]:
+        if len(fit) >= 4 and times[-1] <= (1.0 + CONVERGENCE_TOLERANCE) * times[0]:
             return []
         generator = np.random.default_rng((self.seed, len(known)))
         wheel = np.cumsum(selection(times))
-        children = [self._child(ordered, wheel, generator) for _ in range(TRIES * count)]
+        children = [self._child(ordered, wheel, generator) for _ in range(CHILDREN_PER_PROPOSAL * count)]
         wanted = self.ground.legal(list(dict.fromkeys(children)))
-        elites = ordered[: max(1, round(ELITES * len(ordered)))]
-        return self._joined(elites, self.take(self.scored(wanted), best, count))
+        elites = ordered[: max(1, round(ELITE_SHARE * len(ordered)))]
+        return self._next_generation(elites, self.take(self.scored(wanted), best, count))
 
-    def _joined(self, elites: Sequence[Place], added: list[Scored]) -> list[Scored]:
-        """Make the next generation of elites and new individuals, and return the latter."""
+    def _next_generation(self, elites: Sequence[Place], added: list[Scored]) -> list[Scored]:
+        """Store the next generation of elites and new individuals, and return the latter."""
         self.population = [*elites, *(place_of(s.point) for s in added if s.point is not None)]
         return added
 
@@ -66,7 +66,7 @@ class PrintedGenetic(Proposer):
         if first == second and len(shape) > 1:
             cut = int(generator.integers(1, len(shape)))
             places = [*mother[:cut], *father[cut:]]
-        moved = generator.random(len(shape)) < MUTATION
+        moved = generator.random(len(shape)) < MUTATION_RATE
         if first != second and len(shape):
             moved[generator.integers(len(shape))] = True
         return first, tuple(
@@ -75,6 +75,6 @@ class PrintedGenetic(Proposer):
 
 
 def selection(times: np.ndarray) -> np.ndarray:
-    """Return the probability of each individual to be selected, Equation 1."""
+    """Return the selection probability of each individual, Equation 1."""
     fitness = times.min() / times
     return np.asarray(fitness / fitness.sum())

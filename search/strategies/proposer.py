@@ -1,7 +1,7 @@
-"""What all strategies have in common: the ground they draw from, what was proposed, and the help of the model.
+"""Base of strategies: search domain, proposed points, use of the cost model.
 
-With help, the model's best points come first, its order decides between what a strategy weighs alike, and a point that
-its bound proves slower than the best is not proposed. Without, the first points are drawn and nothing is discarded.
+With the cost model, its best points come first, its order breaks ties, and a point that its bound proves slower than
+the best is not proposed. Without it, the first points are random and none is discarded.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from ...passes.schedule import Point
 from ..build import Scored
 from .ground import Ground, Place, place_of
 
-#: Points that are drawn where no model says which come first.
+#: Number of points drawn where no cost model provides an order.
 DRAWN = 2000
 
 
 @frozen
 class Known:
-    """A point that was tried, and its seconds; infinity where it failed."""
+    """Measured point and its seconds; infinity where it failed."""
 
     point: Point
     seconds: float
 
 
 class Strategy(Protocol):
-    """Proposes points; what was proposed before is not proposed again."""
+    """Proposes points, each once."""
 
     def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
-        """Return at most `count` new points, the most promising first; nothing where there is none left worth
-        measuring.
+        """Return at most `count` new points, the most promising first.
+
+        The list is empty where no point is worth measuring.
         """
         ...
 
 
 @define
 class Proposer:
-    """What all strategies share. `aided` says whether the model helps."""
+    """Base class of strategies. `aided` says that the cost model is used."""
 
     ground: Ground
     first: Sequence[Scored]
@@ -51,8 +52,9 @@ class Proposer:
     _drawn: list[Point] | None = None
 
     def begin(self, best: float, count: int) -> list[Scored]:
-        """Return the points that every strategy starts with: the model's best, of each structure in turn, or drawn ones
-        without its help.
+        """Return the first points of every strategy.
+
+        These are the cost model's best, of each structure in turn, or random ones without it.
         """
         return self.take(in_turns(self.first) if self.aided else self.scored(self.drawn()), best, count)
 
@@ -63,7 +65,7 @@ class Proposer:
         return self._drawn
 
     def take(self, points: Iterable[Scored], best: float, count: int) -> list[Scored]:
-        """Return the first new points that are not proven slower than the best time."""
+        """Return the first new points not proven slower than the best time."""
         found: list[Scored] = []
         for scored in points if count > 0 else ():
             assert scored.point is not None, "strategies propose points of the space"
@@ -78,11 +80,11 @@ class Proposer:
         return found
 
     def scored(self, points: Iterable[Point]) -> Iterator[Scored]:
-        """Yield points with their candidates; what was seen is left out."""
+        """Yield the candidates of new points."""
         return (self.ground.scored(p) for p in points if place_of(p) not in self.seen)
 
     def ordered(self, points: Iterable[Point], number: int) -> list[Point]:
-        """Return points in the model's order, or in a random one without its help."""
+        """Return points in the cost model's order, or in random order."""
         found = sorted(points)
         if self.aided:
             return found
@@ -90,8 +92,9 @@ class Proposer:
 
 
 def in_turns(points: Sequence[Scored]) -> list[Scored]:
-    """Return points in an order that has the first of each structure before the second of any: what the model holds
-    wrongly of one structure says nothing against another.
+    """Return points, the first of each structure before any second.
+
+    A wrong prediction for one structure then affects no other.
     """
     met: Counter[int] = Counter()
     turns = []
@@ -103,6 +106,6 @@ def in_turns(points: Sequence[Scored]) -> list[Scored]:
 
 
 def fastest(known: Sequence[Known], count: int) -> list[Known]:
-    """Return the fastest points that ran, ties by the model's order."""
+    """Return the fastest points that ran, ties by the cost model's order."""
     ran = [k for k in known if np.isfinite(k.seconds)]
     return sorted(ran, key=lambda k: (k.seconds, k.point))[:count]

@@ -1,4 +1,7 @@
-"""A surrogate of measured times: a process over the logarithms of what is known of points."""
+"""Surrogate of measured times: a Gaussian process over features of points.
+
+It models the logarithm of times.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,20 @@ from ..learned import Beliefs, GaussianProcess, expected_gain
 from .ground import Array, Ground, Place, place_of
 from .proposer import Known, fastest
 
-#: Most points that a process is fitted to, the fastest, and most that failed.
-MOST = 80
-#: What a point that failed counts as, in multiples of the best time.
-FAILED = 3.0
-#: Farthest that a number of a point may be from those of the measured ones, in their deviations.
-FAR = 4.0
+#: Largest number of points that a process is fitted to, the fastest, and of failed ones.
+MAX_FITTED_POINTS = 80
+#: Time of a failed point, in multiples of the best time.
+FAILURE_FACTOR = 3.0
+#: Largest distance of a feature from those of the measured points, in their deviations.
+MAX_FEATURE_DEVIATIONS = 4.0
 
 
 @define
 class Surrogate:
-    """What is believed of points by those that were measured: of the logarithm of their time, less that of the model's
-    estimate where it helps. Points are described by their knobs, and by what the model counts where it helps.
+    """Predictor of points' times from measured ones.
+
+    It predicts the logarithm of the time, with the cost model its difference from the estimate. Points are described by
+    their parameters, and with the cost model by its features.
     """
 
     ground: Ground
@@ -31,21 +36,21 @@ class Surrogate:
     _known: dict[Place, Array] = field(factory=dict)
 
     def believed(self, known: Sequence[Known], points: Sequence[Point]) -> Outlook:
-        """Return what to expect of points, given what was tried, of which one ran at least."""
-        ran = fastest(known, MOST)
-        tried = [k.point for k in (*ran, *[k for k in known if not np.isfinite(k.seconds)][-MOST:])]
-        times = np.full(len(tried), FAILED * ran[0].seconds)
+        """Return the prediction for points, given measured ones with one valid time."""
+        ran = fastest(known, MAX_FITTED_POINTS)
+        tried = [k.point for k in (*ran, *[k for k in known if not np.isfinite(k.seconds)][-MAX_FITTED_POINTS:])]
+        times = np.full(len(tried), FAILURE_FACTOR * ran[0].seconds)
         times[: len(ran)] = [k.seconds for k in ran]
         rows = self._rows(tried)
         spread = rows.std(axis=0)
         centre, scale = rows.mean(axis=0), np.where(spread > 1e-9, spread, 1.0) * np.sqrt(rows.shape[1])
-        limit = FAR / np.sqrt(rows.shape[1])
+        limit = MAX_FEATURE_DEVIATIONS / np.sqrt(rows.shape[1])
 
-        def placed(those: Array) -> Array:
+        def normalise(those: Array) -> Array:
             return np.asarray(np.clip((those - centre) / scale, -limit, limit))
 
-        process = GaussianProcess.fitted(placed(rows), np.log(times) - self._estimates(tried))
-        beliefs = process.at(placed(self._rows(points)))
+        process = GaussianProcess.fitted(normalise(rows), np.log(times) - self._estimates(tried))
+        beliefs = process.at(normalise(self._rows(points)))
         return Outlook(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
 
     def _estimates(self, points: Sequence[Point]) -> Array:
@@ -62,7 +67,7 @@ class Surrogate:
 
 @define
 class Outlook:
-    """What points are expected to gain over the best time."""
+    """Expected improvements of points over the best time."""
 
     beliefs: Beliefs
     estimates: Array
@@ -70,9 +75,9 @@ class Outlook:
 
     @property
     def gains(self) -> Array:
-        """By how much points are expected to better the best time, as a part of it: what is slower gains nothing."""
+        """Expected relative improvements over the best time."""
         return expected_gain(self.beliefs.mean + self.estimates, self.beliefs.variance, self.best)
 
     def believe(self, place: int) -> None:
-        """Look on as if a point had taken what is expected of it."""
+        """Assume that a point takes its predicted time."""
         self.beliefs.believe(place)

@@ -1,10 +1,10 @@
-"""Search by expected gain over all of a space: beside what lies near to the fastest, and the model's best, points that
-lie anywhere are looked at.
+"""Bayesian search over the whole space.
 
-Where the model tells hundreds of points from each other by less than a thousandth, as of a kernel that moves little
-data, its best lie side by side, and so do their neighbours. Where it holds a structure for slower than it is, nothing
-near the fastest belongs to it. A surrogate is least sure of points that are unlike all that ran, so that it asks for
-these where what is near promises as little.
+It examines points anywhere besides the neighbours of the fastest and the cost model's best. Where the cost model's
+scores of hundreds of points differ by less than a thousandth, as for a kernel that moves little data, its best points
+and their neighbours lie close together. Where it overestimates a structure, no point near the fastest belongs to it. A
+surrogate is least sure of points that differ from all measured ones, so it proposes these where the near ones promise
+as little.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .proposer import Known
 
 
 class Thorough(Bayes):
-    """Proposes what is expected to gain most, wherever it lies."""
+    """Propose the largest expected improvement in the whole space."""
 
     def beyond(self, known: Sequence[Known]) -> list[Point]:
-        """Return what is looked at beside the neighbours of the fastest: with the model's help its best, too."""
+        """Return points besides the neighbours of the fastest, random ones included."""
         return [*super().beyond(known), *(self.ground.random(RANDOM, (self.seed, len(known))) if self.aided else ())]

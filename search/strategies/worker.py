@@ -1,5 +1,6 @@
-"""Proposals by workers: a process that searches for many kernels at once is asked for one every few milliseconds, and
-takes longer over it than the device over a candidate.
+"""Proposals by workers, for searches over many kernels.
+
+The searching process has a few milliseconds for a proposal, which takes longer than the device takes for a candidate.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .catalogue import STRATEGIES, make_strategy
 from .ground import Place, place_of
 from .proposer import Known, Strategy, in_turns
 
-#: Strategies that a worker keeps, the least recently asked is forgotten: what is counted of points need not be counted
-#: again.
-KEPT = 64
+#: Largest number of strategies in a worker; the least recently used is dropped. A strategy caches the features of
+#: points.
+MAX_STRATEGIES = 64
 _STRATEGIES: OrderedDict[Hashable, Bayes] = OrderedDict()
 
 
 def before_copies() -> None:
-    """Do what workers that are copies of one process need not do one after another.
+    """Prepare a process for forks: do common work once.
 
     Raises `BackendError` where there is no compiler.
     """
@@ -39,8 +40,9 @@ def before_copies() -> None:
 
 @frozen
 class ProposalRequest:
-    """What proposals depend on: the name of a strategy and what it is made of, the points that it has proposed, and
-    what was measured; how many are wanted.
+    """Input of a proposal: the strategy, its state, and the measurements.
+
+    `count` is the number of requested points.
     """
 
     name: str
@@ -56,40 +58,42 @@ class ProposalRequest:
 
 
 class ProposingFactory(Factory):
-    """A factory that proposes points too."""
+    """Factory that also makes proposals."""
 
-    def propose(self, problem: Problem, asked: ProposalRequest) -> tuple[list[Scored], frozenset[Place]]:
-        """Return what a strategy proposes, and all that it has proposed or passed over now."""
-        strategy = _strategy(problem, asked)
-        strategy.seen = set(asked.seen)
+    def propose(self, problem: Problem, request: ProposalRequest) -> tuple[list[Scored], frozenset[Place]]:
+        """Return a strategy's proposals, and all points proposed or skipped."""
+        strategy = _strategy(problem, request)
+        strategy.seen = set(request.seen)
         with one_thread():
-            found = strategy.propose(asked.known, asked.best, asked.count)
+            found = strategy.propose(request.known, request.best, request.count)
         return found, frozenset(strategy.seen)
 
-    def go_on(self, problem: Problem, asked: ProposalRequest, hasty: bool) -> list[tuple[Schedule, Built]]:
-        """Return what a strategy proposes, built."""
-        candidates = [scored.candidate for scored in self.propose(problem, asked)[0]]
+    def go_on(self, problem: Problem, request: ProposalRequest, hasty: bool) -> list[tuple[Schedule, Built]]:
+        """Return a strategy's proposals, built."""
+        candidates = [scored.candidate for scored in self.propose(problem, request)[0]]
         return [(c.schedule, self.build(problem, *wishes_of(c, hasty, longest_of(c)))) for c in candidates]
 
 
-def _strategy(problem: Problem, asked: ProposalRequest) -> Bayes:
-    """Return a strategy that was asked before, or a new one."""
-    key = problem.key, asked.name, asked.model, asked.seed, asked.aided, asked.correction
+def _strategy(problem: Problem, request: ProposalRequest) -> Bayes:
+    """Return the cached strategy of a request, or a new one."""
+    key = problem.key, request.name, request.model, request.seed, request.aided, request.correction
     kept = _STRATEGIES.pop(key, None)
     if kept is None:
         space = make_space(problem.form, problem.target)
-        made = make_strategy(asked.name, space, asked.first, asked.model, asked.seed, asked.aided, asked.correction)
+        made = make_strategy(
+            request.name, space, request.first, request.model, request.seed, request.aided, request.correction
+        )
         assert isinstance(made, Bayes), "others propose where they are"
         kept = made
     _STRATEGIES[key] = kept
-    if len(_STRATEGIES) > KEPT:
+    if len(_STRATEGIES) > MAX_STRATEGIES:
         _STRATEGIES.popitem(last=False)
-    kept.first = asked.first
+    kept.first = request.first
     return kept
 
 
 class SearchWorker(ProposingFactory, Worker):
-    """What a worker process of a search hosts."""
+    """Service of a search's worker processes."""
 
 
 def request_of(
@@ -100,7 +104,10 @@ def request_of(
     count: int,
     order: LearnedOrder | None = None,
 ) -> ProposalRequest | None:
-    """Return what a worker is asked so that it proposes what a strategy would; nothing where that depends on more."""
+    """Return the request for a strategy's proposals, None for other strategies.
+
+    Only proposals of Bayesian strategies depend on nothing else.
+    """
     if not isinstance(strategy, Bayes):
         return None
     return ProposalRequest(
@@ -116,15 +123,17 @@ def request_behind(
     count: int,
     order: LearnedOrder | None = None,
 ) -> ProposalRequest | None:
-    """Return what a worker is asked where the first points of a search were tried and nothing else, as their times are
-    known by schedules; nothing where that depends on more, as others were tried, or none of them ran.
+    """Return the request for proposals after a search's first points.
+
+    `times` are the results of these points by schedule. The result is None for other strategies, where other points
+    were measured, or where none ran.
     """
     kind = STRATEGIES.get(settings.strategy)
     if not (isinstance(kind, type) and issubclass(kind, Bayes) and settings.aided):
         return None
     begun = [(s.point, s.candidate.schedule) for s in in_turns(ranked)[: min(settings.first, COMPARED)]]
     points = {schedule_text(schedule): point for point, schedule in reversed(begun) if point is not None}
-    texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may be one schedule
+    texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may have one schedule
     known = tuple(Known(points[text], times.get(text, inf)) for text in texts)
     best = min((k.seconds for k in known), default=inf)
     if best == inf or len(ranked) < settings.first or not times.keys() <= texts.keys():

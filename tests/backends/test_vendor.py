@@ -306,7 +306,7 @@ def test_where_the_library_is_missing_a_plan_runs_the_generated_kernel(
     plan = product_plan(tmp_path)
     assert runnable_here(plan) is plan
     monkeypatch.setattr(vendor, "require_library", missing)
-    with pytest.warns(CutsWarning, match="plan 'product' runs generated kernels in the place of routines: cublas cann"):
+    with pytest.warns(CutsWarning, match="plan 'product' runs generated kernels instead of routines: cublas cann"):
         found = runnable_here(plan)
     (step,) = found.steps
     kernel = found.kernels[step.kernel]

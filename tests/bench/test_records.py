@@ -20,8 +20,8 @@ from cuts.bench.tools.records import (
     figure,
     is_stale,
     key_of,
+    mark_stale,
     markdown,
-    marked,
     merged,
     read_rows,
     row_line,
@@ -52,7 +52,7 @@ def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda p: p.stem)
-def test_files_of_rows_are_read_in_one_schema(path: Path) -> None:
+def test_files_have_rows_in_one_schema(path: Path) -> None:
     if path.stem in ("fuzz", "sweep", "planted", "latency", "cluster_run_1", "cluster_run_2"):
         return  # no timing rows
     rows = read_rows(path)
@@ -64,7 +64,7 @@ def test_files_of_rows_are_read_in_one_schema(path: Path) -> None:
         assert as_row(each) == each
 
 
-def test_former_names_and_shapes_of_records_become_fields() -> None:
+def test_former_records_become_rows() -> None:
     ledger = {"model": "DLRM", "task": "inference", "batch": 1, "system": "PyTorch", "ms": 2.0, "gpu": "A", "budget": 5}
     found = as_row(ledger)
     assert (found["suite"], found["class"], found["name"]) == ("evaluation", "inference", "DLRM")
@@ -74,13 +74,13 @@ def test_former_names_and_shapes_of_records_become_fields() -> None:
     assert (as_row(product)["cuts_ms"], as_row(product)["precision"]) == (0.5, "tf32")
 
 
-def test_rows_of_other_kernel_sources_are_stale_and_times_of_peers_are_not() -> None:
+def test_rows_of_other_kernel_sources_are_stale() -> None:
     other, peers = row(sources="other"), row(cuts=None, sources="other")
-    found = marked([as_row(each) for each in (row(), other, peers)])
+    found = mark_stale([as_row(each) for each in (row(), other, peers)])
     assert [is_stale(each) for each in found] == [False, True, False]
 
 
-def test_every_command_names_a_module_with_a_main_function() -> None:
+def test_every_command_has_a_main_function() -> None:
     for name, (module, purpose) in COMMANDS.items():
         text = (RESULTS.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
         assert "\ndef main(" in text, name

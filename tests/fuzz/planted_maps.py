@@ -45,7 +45,7 @@ BUGS = (
         "        if alike[sketches[name]] == 1:  # most are: all bits of large weights take a while to read\n"
         "            continue\n        key = (sketches[name][0], _digest(array))",
         "        key = (sketches[name][0], array.size)"),
-    Bug("table", "a table's least value is not added back", "passes.lowering.tabulate:_tabulated",
+    Bug("table", "a table's least value is not added back", "passes.lowering.tabulate:_replace_terms",
         "return index - part + lowest + ", "return index - part + "),
     Bug("table", "a table is looked up by its first index", "passes.lowering.tabulate:Tables.name_of",
         "if known == values:", "if len(known) == len(values):"),

@@ -86,6 +86,7 @@ ORACLES: dict[str, Oracle] = {
     "log_softmax_grad": lambda a, y, dy: dy - y.exp() * dy.sum(-1, True),
     "sigmoid_grad": lambda a, y, dy: y * (1 - y) * dy,
     "swish_grad": slope(lambda a, x: F.silu(x)),
+    "softsign_grad": slope(lambda a, x: F.softsign(x)),
     "gelu_grad": slope(lambda a, x: F.gelu(x, approximate=a.get("approximate", "none"))),
     "layer_norm": lambda a, x, s, b=None: F.layer_norm(x, s.shape, s, b),
     "rms_norm": lambda a, x, s: F.rms_norm(x, s.shape, s, 1e-5),

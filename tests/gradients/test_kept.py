@@ -77,7 +77,7 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     net.op("reduce_sum", "tanh", out="loss", keepdims=False)
     training = cuts.grad(net.graph("loss"), wrt=["x"])
     by_op = {node.op.split("_grad")[0]: node for node in training.graph.nodes if "_grad" in node.op}
-    assert "tanh" in by_op["tanh"].operands  # 1 - y*y
+    assert "tanh" in by_op["tanh"].operands  # (1 - y) * (1 + y)
     assert "layer_norm" not in by_op["tanh"].operands
     assert {"x", "scale"} <= set(by_op["layer_norm"].operands)
     program = training.spec.registry.instances.of_node(by_op["layer_norm"], training.graph).program

@@ -21,7 +21,7 @@ STEPS = 10
 
 
 class BiLSTM(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """One bidirectional layer of LSTM cells over frames [T, N, C]: the states of both directions."""
+    """Bidirectional LSTM layer over frames [T, N, C]; returns all states."""
 
     def __init__(self, cells: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class BiLSTM(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.layer(frames)[0]
 
 
-def made_of(text: str) -> Made:
+def make_network(text: str) -> Made:
     """Return a small network and inputs of a batch, given `name:batch`."""
     name, _, batch = text.partition(":")
     if name != "bilstm":
@@ -43,7 +43,7 @@ def made_of(text: str) -> Made:
 @needs_cuda
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
-    made = made_of(network)
+    made = make_network(network)
     training = training_graph(made)
     plan = training.build("cuda")
     wrong = [r for r in plan.verify({**training.initial, **batch_of(training, made)}) if not r.ok]
@@ -53,7 +53,7 @@ def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
 @needs_cuda
 @pytest.mark.parametrize("network", ["mobilenetv2:2", "bert-base:2"])
 def test_ten_steps_twice_on_the_gpu_leave_the_same_bits(network: str) -> None:
-    made = made_of(network)
+    made = make_network(network)
     training: cuts.Training = training_graph(made)
     plan, data = training.build("cuda"), [batch_of(training, made)] * STEPS
     first, second = (training.run(data, plan, progress=False) for _ in range(2))

@@ -176,7 +176,7 @@ GROUPS: list[Case] = [
         "check_reads_have_sources",
         "an index reads 's', which is not in global memory",
     ),
-    ("  shared s\n", "", "check_writes_have_places", "'s' is written for nobody"),
+    ("  shared s\n", "", "check_writes_have_places", "'s' is written for no reader"),
     ("inputs x", "inputs x, y", "check_writes_have_places", "'y' is both read and written"),
     ("= m[i0] + a[i0]", "= m[0] + a[i0]", "check_values_read_in_place", "reads 'm' of another instance"),
     ("= x[i0, i1] - s[i0]", "= x[i0, r1] - s[i0]", "check_variables_bound", "nothing binds r1"),

@@ -91,7 +91,7 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
         ),
         ("[, fill 0, barrier, use 0, ]", "phase fill overwrites a[0..63] that phase use read since the last barrier"),
         ("both 0", "phase both overwrites a[0..63] that phase both read since the last barrier"),
-        ("fill 0, barrier, use 1", "phase use reads a[64..127], not all of which was written before"),
+        ("fill 0, barrier, use 1", "phase use reads a[64..127] before all of it was written"),
         ("copy 0, barrier, use 0, commit, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
         (
             "copy 0, wait 0, barrier, use 0, commit, wait 0",

@@ -33,7 +33,7 @@ SECONDS = {
     "go_on": 1.3,
     "propose": 0.02,
     "bundle": 0.6,
-    "alike": 0.2,
+    "bundle_row": 0.2,
     "prove": 0.1,
 }
 

@@ -47,7 +47,7 @@ def test_the_choice_is_close_to_the_best_of_the_whole_space():
 @pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
 def test_points_numbered_by_integers_of_any_length_are_the_same(group, monkeypatch):
     short = climb.best_points(group, H200, "bound", 8)
-    monkeypatch.setattr(climb, "LONG", 0)
+    monkeypatch.setattr(climb, "MAX_INT64_POINTS", 0)
     assert climb.best_points(group, H200, "bound", 8) == short
 
 

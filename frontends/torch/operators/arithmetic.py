@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ....ir import DType
-from ..reader import Convert, Reader, Value
+from ..reader import TORCH_TYPES, Convert, Reader, Value
+from ..scalars import chosen, filled, is_beyond
 
 #: What arithmetic means for truth values.
 _OF_TRUTH = {"add": "logical_or", "mul": "logical_and", "max": "logical_or", "min": "logical_and"}
@@ -15,14 +18,34 @@ def _binary(op: str) -> Convert:
     """Return the conversion of a function of two operands; `alpha` multiplies the second."""
 
     def convert(reader: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
-        first, second = reader.common(a, b)
-        if op in _OF_TRUTH and reader.type(first).dtype is DType.BOOL:
-            return reader.emit(_OF_TRUTH[op], first, second)
+        kind = reader.promoted(a, b)
+        if _any_beyond(kind, a, b) and op in ("add", "sub", "mul"):
+            first, second = (reader.operand(v, DType.F32) for v in (a, b))
+            return reader.cast(convert(reader, first, second, alpha), kind)
+        first, second = (reader.operand(v, kind) for v in (a, b))
         if alpha != 1:
-            second = reader.emit("mul", second, reader.constant(alpha, dtype=reader.type(second).dtype))
+            if isinstance(alpha, float) and not kind.is_float:
+                reader.fail(f"factor {alpha}: expected an integer beside {kind.value}")
+            second = _product(reader, second, reader.number(alpha, kind))
+        if op in _OF_TRUTH and kind is DType.BOOL:
+            return reader.emit(_OF_TRUTH[op], first, second)
         return reader.emit(op, first, second)
 
     return convert
+
+
+def _product(reader: Reader, a: Value, b: Value) -> Value:
+    """Return the product of two values of a type."""
+    return reader.emit("logical_and" if reader.type(a).dtype is DType.BOOL else "mul", a, b)  # type: ignore[no-any-return]
+
+
+def _any_beyond(kind: DType, *operands: Any) -> bool:
+    """Whether a half type cannot hold a number that PyTorch computes with in single precision."""
+    return kind in (DType.F16, DType.BF16) and any(
+        is_beyond(v, TORCH_TYPES[kind]) and not is_beyond(v, TORCH_TYPES[DType.F32])
+        for v in operands
+        if not isinstance(v, Value)
+    )
 
 
 def _compare(op: str) -> Convert:
@@ -65,6 +88,9 @@ def _extreme_number(op: str) -> Convert:
 def divide(reader: Reader, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
     """Convert a division, rounded to a whole number or not."""
     if rounding_mode is None:
+        kind = reader.promoted(a, b)
+        if _any_beyond(kind, a, b):
+            return reader.cast(reader.emit("div", *(reader.operand(v, DType.F32) for v in (a, b))), kind)
         return reader.emit("div", *_real(reader, a, b))
     first, second = reader.common(a, b)
     if rounding_mode == "floor":
@@ -97,7 +123,12 @@ def _remainder(fmod: bool) -> Convert:
 
 
 def _pow(reader: Reader, a: Any, b: Any) -> Any:
-    first, second = reader.common(a, b)
+    kind = reader.promoted(a, b)
+    first = reader.operand(a, kind)
+    checked = not isinstance(b, Value) and kind not in (DType.F32, DType.F64)
+    second = reader.number(b, kind) if checked else reader.operand(b, kind)
+    if kind is DType.BOOL:
+        return reader.emit("logical_or", first, reader.emit("logical_not", second))
     if isinstance(b, (int, float)) and b == 2:
         return _binary("mul")(reader, first, first)
     return reader.emit("pow", first, second)
@@ -121,18 +152,33 @@ def _clamp(reader: Reader, x: Value, low: Any = None, high: Any = None, **bounds
 
 def _hard_tanh(reader: Reader, x: Value, low: Any = -1, high: Any = 1) -> Any:
     """Here bounds have the type of what they bound."""
-    own = reader.type(x).dtype
-    return _limit(reader, x, *(bound if own.is_float else int(bound) for bound in (low, high)))
+    if not reader.type(x).dtype.is_float:
+        low, high = (filled(bound, torch.int64).item() for bound in (low, high))
+    return _limit(reader, x, low, high)
 
 
 def _limit(reader: Reader, x: Value, low: Any, high: Any) -> Any:
     dtype = reader.type(x).dtype
+    for bound in (low, high):
+        if isinstance(bound, (int, float)):
+            filled(bound, TORCH_TYPES[dtype])
     if dtype.is_float and not isinstance(low, Value) and not isinstance(high, Value):
         low, high = (None if bound is None else float(bound) for bound in (low, high))
         return reader.emit("clip", x, min=low, max=high)
     for bound, op in ((low, "max"), (high, "min")):
-        x = x if bound is None else reader.emit(op, x, reader.operand(bound, dtype))
+        if bound is not None:
+            limit = reader.operand(bound, dtype) if isinstance(bound, Value) else reader.number(bound, dtype)
+            x = reader.emit(op, x, limit)
     return x
+
+
+def _threshold(reader: Reader, x: Value, least: float, value: float) -> Any:
+    """Both numbers have the type of the tensor; the bound of half types is one of single precision."""
+    dtype = reader.type(x).dtype
+    half = dtype in (DType.F16, DType.BF16)
+    bound = filled(least, torch.float32).item() if half else least
+    low = reader.emit("less_or_equal", x, reader.operand(bound, dtype) if half else reader.number(bound, dtype))
+    return reader.emit("where", low, reader.number(value, dtype), x)
 
 
 def _shift(direction: str) -> Convert:
@@ -156,8 +202,9 @@ def _bitwise(op: str) -> Convert:
 
 
 def _where(reader: Reader, condition: Value, a: Any, b: Any) -> Any:
-    first, second = reader.common(a, b)
-    return reader.emit("where", condition, first, second)
+    kind = reader.promoted(a, b)
+    values = [reader.operand(v, kind) if isinstance(v, Value) else reader.number(v, kind, (), chosen) for v in (a, b)]
+    return reader.emit("where", condition, *values)
 
 
 TABLE: dict[str, Convert] = {
@@ -177,5 +224,5 @@ TABLE: dict[str, Convert] = {
     "aten.__rshift__": _shift("RIGHT"), "aten.bitwise_right_shift": _shift("RIGHT"),
     **{f"aten.logical_{name}": _logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor", "not")},
-    "aten.where": _where,
+    "aten.where": _where, "aten.threshold": _threshold,
 }  # fmt: skip

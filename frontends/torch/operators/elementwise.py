@@ -10,6 +10,7 @@ import torch
 
 from ....ir import DType
 from ..reader import Convert, Reader, Value, dtype_of
+from ..scalars import filled
 
 
 def _unary(op: str, **attributes: Any) -> Convert:
@@ -66,14 +67,21 @@ def _gelu(reader: Reader, x: Value, approximate: str = "none") -> Any:
     return reader.emit("gelu", x, approximate=approximate)
 
 
+def _factor(reader: Reader, x: Value, number: float) -> float:
+    """Return a number that a function multiplies by, in the type that half types are computed in."""
+    kind = reader.type(x).dtype
+    filled(number, torch.float64 if kind is DType.F64 else torch.float32)
+    return float(number)
+
+
 def _leaky_relu(reader: Reader, x: Value, slope: float = 0.01) -> Any:
-    return reader.emit("leaky_relu", x, alpha=float(slope))
+    return reader.emit("leaky_relu", x, alpha=_factor(reader, x, slope))
 
 
 def _elu(reader: Reader, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if input_scale != 1:
         reader.fail(f"only an input scale of 1 is supported, found {input_scale}")
-    y = reader.emit("elu", x, alpha=float(alpha))
+    y = reader.emit("elu", x, alpha=_factor(reader, x, alpha))
     return y if scale == 1 else reader.emit("mul", y, reader.constant(scale, dtype=reader.type(x).dtype))
 
 

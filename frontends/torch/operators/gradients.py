@@ -27,6 +27,32 @@ from .windows import (
 )
 
 
+def _gelu(reader: Reader, dy: Value, x: Value, *, approximate: str = "none") -> Any:
+    return reader.adjoint(reader.emit("gelu", x, approximate=approximate), dy, [x])[0]
+
+
+def _of_one(op: str) -> Convert:
+    """Return the conversion of the gradient of a function of one tensor."""
+    return lambda reader, dy, x: reader.adjoint(reader.emit(op, x), dy, [x])[0]
+
+
+def _tanh(reader: Reader, dy: Value, y: Value) -> Any:
+    """The derivative by the result is a product of two factors, each of which is exact near its zero."""
+    one = reader.constant(1, dtype=reader.type(y).dtype)
+    return reader.emit("mul", dy, reader.emit("mul", reader.emit("sub", one, y), reader.emit("add", one, y)))
+
+
+def _gated(reader: Reader, dy: Value, x: Value, axis: int) -> Any:
+    """Of `a * sigmoid(b)`: the derivative of the gate is `sigmoid(b) * sigmoid(-b)`."""
+    axis %= len(reader.shape(x))
+    half = reader.shape(x)[axis] // 2
+    a, b = reader.emit("split", x, outputs=2, split=(half, half), axis=axis)
+    gate = reader.emit("sigmoid", b)
+    slope = reader.emit("mul", gate, reader.emit("sigmoid", reader.emit("neg", b)))
+    parts = reader.emit("mul", dy, gate), reader.emit("mul", dy, reader.emit("mul", a, slope))
+    return reader.emit("concat", *parts, axis=axis)
+
+
 def _absent(reader: Reader, like: Value, shape: Sequence[int]) -> Value:
     """Return a tensor of which only the type matters:
     a linear operation's adjoint does not read what it was applied to.
@@ -139,6 +165,8 @@ def _embedding_bag(
 
 
 TABLE: dict[str, Convert] = {
+    "aten.gelu_backward": _gelu, "aten.silu_backward": _of_one("swish"), "aten.mish_backward": _of_one("mish"),
+    "aten.tanh_backward": _tanh, "aten.glu_backward": _gated,
     "aten.convolution_backward": _convolution,
     "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,
     "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 
 from ..reader import Convert, Reader, Value, dtype_of, memory_order
-from .movement import filled
 
 
 def _as_strided(
@@ -72,7 +71,7 @@ def _fill(reader: Reader, x: Value, value: Any) -> Any:
     kind, shape = reader.type(x).dtype, reader.shape(x)
     if isinstance(value, Value):
         return reader.emit("expand", reader.cast(value, kind), shape=shape)
-    return filled(reader, shape, value, kind)
+    return reader.number(value, kind, shape)
 
 
 def _written_over(reader: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:

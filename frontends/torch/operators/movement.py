@@ -11,6 +11,7 @@ import torch
 
 from ....ir import DType
 from ..reader import DTYPES, TORCH_TYPES, Convert, Reader, Value, array_of, dtype_of
+from ..scalars import chosen, filled
 
 _END = (1 << 63) - 1
 
@@ -104,8 +105,9 @@ def _pad(reader: Reader, x: Value, pads: Sequence[int], value: float = 0) -> Any
     before, after = [0] * rank, [0] * rank
     for n in range(len(pads) // 2):
         before[rank - 1 - n], after[rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
-    truth = reader.type(x).dtype is DType.BOOL
-    return reader.emit("pad", x, pads=(*before, *after), value=float(bool(value) if truth else value))
+    number = filled(value or 0, TORCH_TYPES[reader.type(x).dtype]).item()
+    held = float(value or 0) if reader.type(x).dtype.is_float else float(number)
+    return reader.emit("pad", x, pads=(*before, *after), value=held)
 
 
 def flip(reader: Reader, x: Value, axes: Sequence[int]) -> Any:
@@ -133,17 +135,6 @@ def lifted(convert: Convert) -> Convert:
     return apply
 
 
-def filled(reader: Reader, shape: Sequence[int], value: float, kind: DType) -> Value:
-    """Return one number everywhere; PyTorch converts it, and wraps negative ones for unsigned integers."""
-    if not kind.is_int:
-        return reader.constant(np.broadcast_to(np.asarray(value, kind.numpy), tuple(shape)))
-    try:
-        number = torch.full((), value, dtype=TORCH_TYPES[kind])
-    except RuntimeError as error:
-        reader.fail(f"expected a number that {kind} holds, found {value}: {error}")
-    return reader.constant(np.broadcast_to(array_of(number), tuple(shape)))
-
-
 def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
     kind = dtype_of(
         dtype
@@ -155,12 +146,12 @@ def _full(reader: Reader, shape: Sequence[int], value: float, dtype: torch.dtype
             else torch.int64
         )
     )
-    return filled(reader, shape, value, kind)
+    return reader.number(value, kind, shape)
 
 
 def _full_like(reader: Reader, x: Value, value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
     kind = reader.type(x).dtype if dtype is None else dtype_of(dtype)
-    return filled(reader, reader.shape(x), value, kind)
+    return reader.number(value, kind, reader.shape(x))
 
 
 def _copy_onto(reader: Reader, x: Value, source: Value, *_: Any) -> Any:
@@ -186,7 +177,7 @@ def _triangle_places(numpy_places: Callable[..., Any]) -> Convert:
 
 
 def _scalar(reader: Reader, value: float, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return reader.constant(array_of(torch.scalar_tensor(value, dtype=dtype)))
+    return reader.number(value, dtype_of(dtype or torch.get_default_dtype()), convert=chosen)
 
 
 def _triangle(upper: bool) -> Convert:

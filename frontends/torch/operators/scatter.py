@@ -9,7 +9,7 @@ import numpy as np
 from ....ir import COMBINERS, DType
 from ..reader import Convert, Reader, Value
 from .arithmetic import divide
-from .movement import expand, filled, with_axis
+from .movement import expand, with_axis
 
 _REDUCTIONS = {
     None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max",
@@ -35,7 +35,7 @@ def _scatter(how: str) -> Convert:
         own, shape = reader.type(x).dtype, reader.shape(indices)
         kind = DType.U8 if own is DType.BOOL else own
         if not isinstance(updates, Value):
-            updates = filled(reader, shape, updates, kind)
+            updates = reader.cast(reader.number(updates, own, shape), kind)
         elif reader.shape(updates) != shape:
             updates = reader.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
         if reduce not in _REDUCTIONS:

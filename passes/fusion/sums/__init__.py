@@ -1,5 +1,7 @@
-"""Sums over rows, divided so that less of rows goes to memory and comes back: totals, weights, squares about means;
-and values that are computed again where long sums part their readers.
+"""Rewrites of sums over rows that reduce memory traffic.
+
+They cover totals, weights, squares about means, and values that are rematerialised where long sums separate their
+readers.
 """
 
 from .centre import centre_means

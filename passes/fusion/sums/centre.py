@@ -1,15 +1,15 @@
-"""Means that values are centred by are summed relative to one of the values.
+"""Shifted mean: a mean is summed relative to one of the values.
 
 A sum of n numbers far from zero loses digits in proportion to their size, and the difference of a value and such a mean
-keeps what was lost: rows of one number, which no norm should change from 0, come out as noise that the division by
-their deviation makes large. Where a mean is taken off what it is the mean of, the first term is taken off every term
-and added to the mean; a shift of the data that is exact on paper (Chan, Golub, LeVeque 1983, "Algorithms for computing
-the sample variance", section 3):
+keeps this error: rows of one number, which no norm should change from 0, become noise that the division by their
+deviation makes large. Where a mean is subtracted from the values that it is the mean of, the first term is subtracted
+from every term and added to the mean. The shift is exact in real arithmetic (Chan, Golub, LeVeque 1983, "Algorithms for
+computing the sample variance", section 3):
 
     t[i] = sum_r x[i, r];             m[i] = t[i] / n;              d[i, r] = x[i, r] - m[i]
       ->   t[i] = sum_r x[i, r] - x[i, 0];   m[i] = x[i, 0] + t[i] / n;     d as it was
 
-A first term that is infinite, no number, or so large that differences overflow is not taken off. It all costs a
+A first term that is infinite, no number, or so large that differences overflow is not subtracted. The cost is a
 subtraction for each term and a load for each row. Means that nothing is centred by stay as they are, and so do
 declarations, gradients and the reference.
 """
@@ -27,7 +27,7 @@ from ..solve import solve
 
 
 def centre_means(programs: Programs) -> Programs:
-    """Return programs in which means that are taken off what they are means of are sums of differences."""
+    """Return programs in which means for centring are sums of differences."""
     every = [s for unit in programs.units for s in unit.statements]
     pairs = {(taken.tensor, mean.tensor) for s in every for taken, mean in _differences(s.body)}
     if not pairs:
@@ -41,15 +41,13 @@ def centre_means(programs: Programs) -> Programs:
     return evolve(programs, units=tuple(found.unit(unit) for unit in programs.units))
 
 
-#: First terms of at least this size stay.
-_LARGE = 2.0**64
+#: First terms of at least this size are not subtracted.
+_MAX_SHIFT = 2.0**64
 
 
 @frozen
 class _Centring:
-    """What the rewriting of a unit asks about all programs: who takes which tensor off which other, and who reads a
-    tensor.
-    """
+    """Rewriter of units: pairs of a tensor and the mean subtracted from it, and the readers of each tensor."""
 
     types: Mapping[str, TensorType]
     pairs: set[tuple[str, str]]
@@ -61,7 +59,7 @@ class _Centring:
         statements = list(unit.statements)
         for total in [n for n, s in enumerate(statements) if self._is_plain_sum(s)]:
             users = [n for n, s in enumerate(statements) if any(r.tensor == statements[total].target for r in s.reads)]
-            means = [self._shifted(statements[n], statements[total]) for n in users]
+            means = [self._shifted_mean(statements[n], statements[total]) for n in users]
             if not users or None in means or len(users) != len(self.readers[statements[total].target]):
                 continue
             for n, mean in zip(users, means, strict=True):
@@ -73,7 +71,7 @@ class _Centring:
         return evolve(unit, statements=tuple(statements))
 
     def _is_plain_sum(self, statement: Statement) -> bool:
-        """Whether a statement adds up elements of one tensor of floats, and only statements read the result."""
+        """Return whether a statement adds up elements of one tensor of floats, and only statements read the result."""
         read = _element(statement.body)
         plain = (
             statement.combine == "sum"
@@ -82,7 +80,7 @@ class _Centring:
         )
         return plain and read is not None and not read.guards and not any(indirects(i) for i in read.indices)
 
-    def _shifted(self, mean: Statement, total: Statement) -> Statement | None:
+    def _shifted_mean(self, mean: Statement, total: Statement) -> Statement | None:
         """Return the statement of a mean over the differences, None where it is no mean of the sum, or nothing is
         centred by it.
         """
@@ -106,21 +104,21 @@ class _Centring:
         return evolve(mean, body=Call("add", (substitute_expr(self._first(total), solution.values), body)))
 
     def _first(self, total: Statement) -> Expr:
-        """Return the first term of a sum where it may be taken off the others, else 0."""
+        """Return the first term of a sum where it may be subtracted from the others, else 0."""
         first = substitute_expr(total.body, dict.fromkeys(total.reduce, 0))
         dtype = dtype_of(first, self.types)
-        return Call("select", (Call("lt", (Call("abs", (first,)), Const(_LARGE, dtype))), first, Const(0.0, dtype)))
+        return Call("select", (Call("lt", (Call("abs", (first,)), Const(_MAX_SHIFT, dtype))), first, Const(0.0, dtype)))
 
 
 def _element(expr: Expr) -> Read | None:
-    """Return the read that an expression is, conversions aside."""
+    """Return the read that an expression is, ignoring conversions."""
     while isinstance(expr, Cast):
         expr = expr.arg
     return expr if isinstance(expr, Read) else None
 
 
 def _differences(body: Expr) -> Iterator[tuple[Read, Read]]:
-    """Yield the reads that are taken off each other in an expression."""
+    """Yield the pairs of reads that an expression subtracts from each other."""
     for node in distinct(body):
         if isinstance(node, Call) and node.fn == "sub":
             left, right = map(_element, node.args)

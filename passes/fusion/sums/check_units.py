@@ -1,4 +1,4 @@
-"""Verifies the units that a rewrite makes: each must have a normal form, or the rewrite is left out.
+"""Verifies that units of a rewrite have normal forms.
 
 v = a b; w = v c; y = v + w     as one unit: y needs elements of v that other threads compute     -> reported
 """
@@ -27,9 +27,9 @@ class UngroupableUnit:
 
 
 def find_ungroupable(before: Programs, after: Programs) -> UngroupableUnit | None:
-    """Return the first unit that a rewrite made or changed and that has no normal form; None where all have one.
+    """Return the first new unit without a normal form, if any.
 
-    Units that the rewrite left as they were are not looked at, nor are those of which nothing reads a result.
+    Unchanged units are skipped, and so are units without readers.
     """
     known = {unit.name: unit for unit in before.every_unit}
     needed: dict[str, set[str]] | None = None
@@ -45,7 +45,7 @@ def find_ungroupable(before: Programs, after: Programs) -> UngroupableUnit | Non
 
 
 def _is_unchanged(unit: Unit, before: Unit | None) -> bool:
-    """Whether a rewrite left a unit's statements alone and has it leave no more than it did."""
+    """Return whether a rewrite kept the statements of a unit and added no writes."""
     return before is not None and before.statements == unit.statements and {*unit.writes} <= {*before.writes}
 
 
@@ -59,7 +59,7 @@ def _readers(programs: Programs) -> dict[str, set[str]]:
 
 
 def _reads(programs: Programs) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield who reads, and which tensors: the graph and parts of tensors read under no unit's name."""
+    """Yield readers and their tensors: the graph and parts of tensors read under no unit's name."""
     yield "", programs.graph.outputs
     for name, part in programs.slices.items():
         yield "", (name, part.whole)

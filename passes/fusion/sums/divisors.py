@@ -1,7 +1,7 @@
-"""Weights that add up to one are divided by their sum where what they weigh has been added up.
+"""Deferred normalisation: the division of softmax weights follows the product.
 
-A softmax whose result is only multiplied by other rows leaves it in memory, a row of many numbers, although each is an
-exponential of what is there anyway. What it has to leave are two numbers of a row, its greatest and the sum of its
+A softmax whose result only multiplies other rows leaves it in memory, a row of many numbers, although each is an
+exponential of scores that are in memory anyway. Two numbers of a row suffice, its maximum and the sum of its
 exponentials: the product computes the exponentials as it loads them, and divides its own, fewer, results.
 
     m[i] = max_j z[i, j];   e[i, j] = exp(z[i, j] - m[i]);   t[i] = sum_j e[i, j];   w[i, j] = e[i, j] / t[i]
@@ -9,10 +9,9 @@ exponentials: the product computes the exponentials as it loads them, and divide
       ->   m[i] = max_j z[i, j];   t[i] = sum_j exp(z[i, j] - m[i]);   w[i, j] = exp(z[i, j] - m[i])
            s[i, f] = sum_j w[i, j] * v[j, f];   y[i, f] = s[i, f] / t[i]
 
-The exponentials are a unit of their own, which the partition may give to the rows' kernel as before, or to the product.
-None is above one, so that no sum leaves its range that did not before. A sum that is replaced by a constant where it is
-one number, as 0 for rows of nothing, divides as it is written. Half types would round the sums and the greatest
-numbers, and stay as they are.
+The exponentials are a unit of their own, which the partition may give to the rows' kernel or to the product. None is
+above one, so no sum leaves its range newly. A sum that a constant replaces where it is one number, as 0 for rows that
+are masked whole, divides as it is written. Half types would round the sums and the maxima, and stay as they are.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from ..programs import Programs, Unit
 from ..solve import solve
 from .writing import Tracing
 
-#: Fewest weights of a row that are worth it: so many numbers are not stored.
-FEWEST = 16
+#: Fewest weights of a row whose store is worth avoiding.
+MIN_WEIGHTS = 16
 
 
 def divide_behind(programs: Programs) -> Programs:
-    """Return programs in which sums weighted by exponentials are divided by the sum of these behind."""
-    writer = _Writer(programs)
+    """Return programs in which exponentials are normalised after the weighted sum."""
+    writer = _NormalisationRewriter(programs)
     found = [w for unit in programs.units for s in unit.statements if (w := writer.weights_of(s)) is not None]
     for weights in found:
         writer.divide(weights)
@@ -57,8 +56,9 @@ def divide_behind(programs: Programs) -> Programs:
 
 @frozen
 class _Weights:
-    """A weighted sum: the `total` of the rows and the `weights`, exponentials by now, over what is not computed one by
-    one beside them; the statements in the place of which they stand, what is weighted, and the divisor of each result.
+    """A weighted sum. `total` is the sum of the rows and `weights` the exponentials, both over operands that are not
+    computed elementwise beside them; `own` are the statements that they replace, `weighted` is the weighted sum, and
+    `divisor` the divisor of each result.
     """
 
     total: Statement
@@ -68,13 +68,13 @@ class _Weights:
     divisor: Expr
 
 
-class _Writer(Tracing):
-    """Units as they become."""
+class _NormalisationRewriter(Tracing):
+    """Rewrites weighted sums."""
 
-    # ---- what is one
+    # ---- matching
 
     def weights_of(self, weighted: Statement) -> _Weights | None:
-        """Return the weights of a sum, where they are exponentials divided by their own sum, in one unit."""
+        """Return the weights of a sum, if they are normalised exponentials."""
         if weighted.combine != "sum" or weighted.into is not None or not self._is_wide(weighted.target):
             return None
         parts = factors(weighted.body)
@@ -97,24 +97,24 @@ class _Writer(Tracing):
         exponentials = self._only(exponential, [total, weights])
         if exponentials is None or total.body.tensor != exponentials.target or not self._is_shifted(exponentials.body):
             return None
-        there = _moved(sum_, weights, part)
+        operand = _operand_at(sum_, weights, part)
         own = (weights, total, exponentials)
         unit = next((u for u in self.units if {*own} <= {*u.statements}), None)
-        if there is None or unit is None or prod(v.extent for v in total.reduce) < FEWEST:
+        if operand is None or unit is None or prod(v.extent for v in total.reduce) < MIN_WEIGHTS:
             return None
         if any(s.is_pointwise and s.target in unit.writes for s in unit.statements if s not in own):
-            return None  # nothing but sums would read what the unit leaves there, and say which instance has it
-        along = {v for i in there.indices for v in variables(i)} & {*weighted.reduce}
+            return None  # only sums would read the unit's results, without a statement of each instance
+        along = {v for i in operand.indices for v in variables(i)} & {*weighted.reduce}
         wide = all(self._is_wide(s.target) for s in own)
-        terms, weight = (self._alone(body, unit) for body in (total.body, exponential))
+        terms, weight = (self._inlined_body(body, unit) for body in (total.body, exponential))
         if along or not wide or terms is None or weight is None:
             return None
-        divisor = rebuild(divided, lambda node: there if node == sum_ else node)
+        divisor = rebuild(divided, lambda node: operand if node == sum_ else node)
         return _Weights(evolve(total, body=terms), evolve(weights, body=weight), own, weighted, divisor)
 
-    def _alone(self, body: Expr, unit: Unit) -> Expr | None:
-        """Return an expression over what reductions of a unit and others leave: what the unit computes one by one is
-        computed there; None where that is not what it reads, but a guarded or another element of it.
+    def _inlined_body(self, body: Expr, unit: Unit) -> Expr | None:
+        """Return an expression over results of reductions and of other units: elementwise statements of the unit are
+        inlined. None where a read is guarded or of another element.
         """
         makers = {s.target: s for s in unit.statements if s.is_pointwise}
         found: dict[Expr, Expr] = {}
@@ -122,14 +122,14 @@ class _Writer(Tracing):
             if read.tensor in makers:
                 values = _values(makers[read.tensor], read.indices)
                 body_there = None if values is None else substitute_expr(makers[read.tensor].body, values)
-                inner = None if body_there is None or read.guards else self._alone(body_there, unit)
+                inner = None if body_there is None or read.guards else self._inlined_body(body_there, unit)
                 if inner is None or not self._is_wide(read.tensor):
                     return None
                 found[read] = inner
         return rebuild(body, lambda node: found.get(node, node))
 
     def _is_shifted(self, body: Expr) -> bool:
-        """Whether an expression is the exponential of a difference from a greatest number."""
+        """Return whether an expression is the exponential of a difference from a maximum."""
         if not isinstance(body, Call) or body.fn != "exp" or not isinstance(body.args[0], Call):
             return False
         difference = body.args[0]
@@ -138,12 +138,14 @@ class _Writer(Tracing):
         return greatest is not None and greatest.combine == "max" and self._is_wide(greatest.target)
 
     def _is_wide(self, tensor: str) -> bool:
-        """Whether what is stored of a tensor is what sums are computed in."""
+        """Return whether a tensor is stored in the type of its sums."""
         dtype = self.types[tensor].dtype
         return dtype.is_float and dtype.accumulator is dtype
 
     def _maker(self, read: Expr) -> Statement | None:
-        """Return the only statement that writes what is read as it is, if no loop and nothing that arrives does."""
+        """Return the only statement that writes the tensor of an unguarded read, if it is outside of loops and
+        scatters.
+        """
         if not isinstance(read, Read) or read.guards or any(map(indirects, read.indices)):
             return None
         found = self.makers.get(read.tensor, [])
@@ -151,16 +153,16 @@ class _Writer(Tracing):
         return found[0] if plain and any(found[0] in unit.statements for unit in self.units) else None
 
     def _only(self, read: Expr, readers: Sequence[Statement]) -> Statement | None:
-        """Return the pointwise statement that writes what is read, if only some statements read it."""
+        """Return the pointwise statement of a read tensor, if only `readers` read it."""
         maker = self._maker(read)
         if maker is None or not maker.is_pointwise or maker.target in self.programs.graph.outputs:
             return None
         return maker if [*self.readers.get(maker.target, ())] == [*readers] else None
 
-    # ---- what becomes of it
+    # ---- rewriting
 
     def divide(self, found: _Weights) -> None:
-        """Write exponentials in the place of weights, and divide what they weigh."""
+        """Replace weights by exponentials, and divide the weighted sum."""
         weighted = found.weighted
         name = self.tensor(f"{weighted.target}.weighted", self.types[weighted.target])
         quotient = Call("div", (Read(name, weighted.write), found.divisor))
@@ -171,26 +173,26 @@ class _Writer(Tracing):
             total: [found.total],
             weighted: [evolve(weighted, target=name), evolve(weighted, body=quotient, reduce=(), combine=None)],
         }
-        self.units = [each for unit in self.units for each in self._divided(unit, found, new)]
+        self.units = [each for unit in self.units for each in self._rewrite_unit(unit, found, new)]
         self.found = True
 
-    def _divided(self, unit: Unit, found: _Weights, new: dict[Statement, list[Statement]]) -> Iterator[Unit]:
-        """Yield what becomes of a unit; behind that of the rows, the weights."""
+    def _rewrite_unit(self, unit: Unit, found: _Weights, new: dict[Statement, list[Statement]]) -> Iterator[Unit]:
+        """Yield the units that replace a unit; the weights follow the unit of the rows."""
         statements = tuple(n for s in unit.statements for n in new.get(s, [s]))
         if statements == unit.statements:
             yield unit
             return
-        own, apart = {s.target for s in statements}, found.weights
-        rows = apart.target not in own and apart.target in unit.writes
-        needed = (t for t in (*apart.tensors_read, found.total.target) if rows and t in own)
+        own, moved = {s.target for s in statements}, found.weights
+        rows = moved.target not in own and moved.target in unit.writes
+        needed = (t for t in (*moved.tensors_read, found.total.target) if rows and t in own)
         writes = dict.fromkeys((*(t for t in unit.writes if t in own), *needed))
         yield self.reading(evolve(unit, statements=statements, writes=tuple(writes)))
         if rows:
-            yield self.reading(evolve(unit, name=f"{unit.name}.weights", statements=(apart,), writes=(apart.target,)))
+            yield self.reading(evolve(unit, name=f"{unit.name}.weights", statements=(moved,), writes=(moved.target,)))
 
 
-def _moved(read: Expr, statement: Statement, element: Expr) -> Read | None:
-    """Return what a pointwise statement reads for an element of its result, None where that is no plain element."""
+def _operand_at(read: Expr, statement: Statement, element: Expr) -> Read | None:
+    """Return the operand of a pointwise statement for an element of its result, None for guarded elements."""
     values = _values(statement, element.indices) if isinstance(element, Read) else None
     if not isinstance(read, Read) or values is None:
         return None

@@ -1,11 +1,11 @@
-"""A sum over what a product weighs, as a sum over what the product's own operands weigh.
+"""Sum interchange: reorders a sum over the results of a product.
 
     g[i, j] = sum_c x[i, c] * v[j, c];    d[i] = sum_j g[i, j] * w[i, j]
       ->   y[i, c] = sum_j w[i, j] * v[j, c];    d[i] = sum_c x[i, c] * y[i, c]
 
-Both add up the same terms. What d is then made of is as long as a row of x, and y is often there: weights w of rows v
-are what attention returns, and d what its gradient takes off every score. With an infinite x, terms of both signs were
-no number, and d may be infinite now.
+Both add up the same terms. The operands of d are then as long as a row of x, and y is often available: weights w of
+rows v are the result of attention, and its gradient subtracts d from every score. With an infinite x, terms of both
+signs are no number in the first form, and d may be infinite in the second.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from ..solve import solve
 
 @frozen
 class Exchanged:
-    """A sum as one of products with other sums: `weighted` is the statement of those, `total` the sum over them; both
-    write what no other statement does, under the names that they are given.
+    """An interchanged sum: `total` over the results of `weighted`.
+
+    Both write tensors of their own, under the given names.
     """
 
     weighted: Statement
@@ -42,8 +43,10 @@ class Exchanged:
 
 
 def exchange(total: Statement, product: Statement, name: str) -> Exchanged | None:
-    """Return a sum over the results of a product by way of sums called `name`; None where the product's factors are not
-    one that moves along the sum's rows alone and others that move with all that is added up.
+    """Return a sum over a product's results through weighted sums `name`.
+
+    None where the product's factors are not one that moves along the sum's rows alone and others that move with all
+    reduced axes.
     """
     parts = factors(total.body)
     found = [p for p in parts if isinstance(p, Read) and p.tensor == product.target and not p.guards]
@@ -56,20 +59,21 @@ def exchange(total: Statement, product: Statement, name: str) -> Exchanged | Non
     if values is None:
         return None
     body = substitute_expr(product.body, {**values, **{old: as_index(new) for old, new in inner.items()}})
-    apart = [p for p in factors(body) if not expr_variables(p) & {*total.reduce}]
+    separate = [p for p in factors(body) if not expr_variables(p) & {*total.reduce}]
     moved = [p for p in factors(body) if expr_variables(p) & {*total.reduce}]
-    if not apart or not moved or any(not expr_variables(p) & {*inner.values()} for p in moved):
+    if not separate or not moved or any(not expr_variables(p) & {*inner.values()} for p in moved):
         return None
     rest = [p for p in parts if p is not read]
     place = (*total.write, *map(as_index, inner.values()))
     weighted = Statement(name, (*total.axes, *inner.values()), place, _product([*rest, *moved]), total.reduce, "sum")
-    again = _product([*apart, Read(name, place)])
+    again = _product([*separate, Read(name, place)])
     return Exchanged(weighted, evolve(total, body=again, reduce=tuple(inner.values())))
 
 
 def same_sum(weighted: Statement, statements: Sequence[Statement]) -> Read | None:
-    """Return where some statement leaves what another one adds up for each of its elements, by that one's axes; dims of
-    one element may be there or not.
+    """Return the read of a statement with the same sum, if any.
+
+    It is over the axes of `weighted`; dims of one element may be missing.
     """
     single = {v: Index() for v in weighted.axes if v.extent == 1}
     place = [i for w in weighted.write if (i := substitute(w, single)).terms]
@@ -78,8 +82,8 @@ def same_sum(weighted: Statement, statements: Sequence[Statement]) -> Read | Non
         plain = known.combine == "sum" and not (known.into or known.step or known.along)
         alone = {v: Index() for v in known.axes if v.extent == 1}
         there = [i for w in known.write if (i := substitute(w, alone)).terms]
-        alike = len(there) == len(place) and [v.extent for v in known.reduce] == [v.extent for v in weighted.reduce]
-        found = solve(list(zip(there, place, strict=True)), known.axes) if plain and alike else None
+        matches = len(there) == len(place) and [v.extent for v in known.reduce] == [v.extent for v in weighted.reduce]
+        found = solve(list(zip(there, place, strict=True)), known.axes) if plain and matches else None
         if found is None or found.free or found.guards:
             continue
         rows = dict(zip(known.reduce, map(as_index, weighted.reduce), strict=True))

@@ -1,8 +1,9 @@
-"""Sums of squares about a mean, made of those of parts of a row.
+"""Blocked variance: sums of squares about a mean from those of parts.
 
-What is left of the mean of a row needs that mean first, so that rows which no block holds come from memory twice. A
-part of a row has a mean of its own, about which its squares are summed while a block has it; what parts lie about the
-mean of all is added behind (Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance", section 2):
+The differences of a row from its mean need that mean first, so rows that no block holds come from memory twice. A part
+of a row has a mean of its own, about which its squares are summed while a block holds it; the differences of these
+means from the mean of the row are added afterwards (Chan, Golub, LeVeque 1983, "Algorithms for computing the sample
+variance", section 2):
 
     t[i] = sum_r x[i, r];    m[i] = t[i] / n;    s[i] = sum_r (x[i, r] - m[i]) ** 2
       ->   of[p, i] = sum_r x[i, b*p + r];    mean[p, i] = of[p, i] / b
@@ -10,9 +11,9 @@ mean of all is added behind (Chan, Golub, LeVeque 1983, "Algorithms for computin
            t[i] = sum_p mean[p, i];    m[i] = t[i] / (n // b);    d[p, i] = mean[p, i] - m[i]
            s[i] = sum_p (square[p, i] + d[p, i] * (2 * rest[p, i] + b * d[p, i]))
 
-On paper it is the same number. The rest is what a part's mean was rounded by, which counts where the mean is large
-beside the deviation. Where the differences are read elsewhere, too, as a norm does,
-the row is needed again anyway, and nothing changes; nor where a block holds whole rows.
+In real arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean
+is large beside the deviation. Where the differences have other readers, too, as in a norm, the row is needed again
+anyway, and nothing changes; nor where a block holds whole rows.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from ..programs import Programs, Unit
 from ..solve import solve
 from .writing import Tracing
 
-#: Elements that a block holds, and neighbours that come together of rows which do not run along memory.
-HELD, BESIDE = 1 << 15, 8
-#: Elements of a part, at least and, where they do not run along memory, at most.
-SHORTEST, LONGEST = 16, 256
+#: Elements that a block holds, and neighbours that are loaded together from rows across memory.
+HELD, ROW_NEIGHBOURS = 1 << 15, 8
+#: Least elements of a part and, for rows across memory, most.
+MIN_PART, MAX_PART = 16, 256
 
 
 def divide_moments(programs: Programs) -> Programs:
-    """Return programs in which sums of squares about means of long rows are divided among parts of these."""
-    writer = _Writer(programs)
+    """Return programs in which variances of long rows are blocked."""
+    writer = _VarianceRewriter(programs)
     for unit in programs.units:
         for statement in unit.statements if unit.repeat is None else ():
             moment = writer.moment_of(statement)
@@ -47,8 +48,8 @@ def divide_moments(programs: Programs) -> Programs:
 
 @frozen
 class _Moment:
-    """A sum of squares about a mean: the statements of the sum, its `means`, the differences and the squares; `element`
-    is what is summed, by the axes of the squares, and `axes` are those of the sum, by the same.
+    """A sum of squares about a mean: the statements of the sum, its `means`, the differences and the squares. `element`
+    is the read summed, by the axes of the squares, and `axes` are those of the sum, by the same.
     """
 
     total: Statement
@@ -62,17 +63,17 @@ class _Moment:
 
     @property
     def parts(self) -> int:
-        """How many parts a row has."""
+        """Number of parts of a row."""
         return self.squares.reduce[0].extent // self.size
 
 
-class _Writer(Tracing):
-    """Units as they become."""
+class _VarianceRewriter(Tracing):
+    """Rewrites sums of squares."""
 
-    # ---- what is one
+    # ---- matching
 
     def moment_of(self, squares: Statement) -> _Moment | None:
-        """Return what a statement sums the squares of, where that is what a long row has left of its mean."""
+        """Return the moment if `squares` sums squares about a long row's mean."""
         left, right = _operands(squares.body, "mul")
         if (
             squares.combine != "sum"
@@ -82,15 +83,17 @@ class _Writer(Tracing):
             or not squares.reduce
         ):
             return None
-        difference = self._only(left.tensor)
+        difference = self._only_writer(left.tensor)
         if difference is None or self.readers[left.tensor] != [squares] or left.tensor in self.programs.graph.outputs:
             return None
-        element, mean = (_moved(read, difference, left.indices) for read in _operands(difference.body, "sub"))
+        element, mean = (_operand_at(read, difference, left.indices) for read in _operands(difference.body, "sub"))
         if element is None or mean is None:
             return None
-        quotient = self._only(mean.tensor)
-        total = _moved(_operands(quotient.body, "div")[0], quotient, mean.indices) if quotient is not None else None
-        summed = self._only(total.tensor) if total is not None else None
+        quotient = self._only_writer(mean.tensor)
+        total = (
+            _operand_at(_operands(quotient.body, "div")[0], quotient, mean.indices) if quotient is not None else None
+        )
+        summed = self._only_writer(total.tensor) if total is not None else None
         if total is None or summed is None or summed.combine != "sum" or not isinstance(summed.body, Read):
             return None
         own = solve(list(zip(summed.write, total.indices, strict=True)), summed.axes)
@@ -99,15 +102,15 @@ class _Writer(Tracing):
         axes = [next((v for v in squares.axes if own.values[a] == as_index(v)), None) for a in summed.axes]
         rows = {r: as_index(s) for r, s in zip(summed.reduce, squares.reduce, strict=True)}
         same = substitute_expr(summed.body, {**own.values, **rows}) == element
-        alike = [r.extent for r in summed.reduce] == [s.extent for s in squares.reduce]
+        same_extents = [r.extent for r in summed.reduce] == [s.extent for s in squares.reduce]
         means, size = self._means(summed), self._size(squares, element)
-        if None in axes or set(axes) != set(squares.axes) or not same or not alike or not means or not size:
+        if None in axes or set(axes) != set(squares.axes) or not same or not same_extents or not means or not size:
             return None
         known = tuple(a for a in axes if a is not None)
         return _Moment(summed, means, difference, squares, element, mean, known, size)
 
-    def _only(self, tensor: str) -> Statement | None:
-        """Return the only statement that writes a tensor, if no loop does and nothing is sent there."""
+    def _only_writer(self, tensor: str) -> Statement | None:
+        """Return the only statement that writes a tensor, if no loop or scatter does."""
         found = self.makers.get(tensor, [])
         plain = len(found) == 1 and found[0].into is None and found[0].step is None
         inside = any(found[0] in unit.statements for unit in self.units) if plain else False
@@ -124,19 +127,22 @@ class _Writer(Tracing):
         return () if total.target in self.programs.graph.outputs else tuple(self.readers[total.target])
 
     def _size(self, squares: Statement, element: Read) -> int:
-        """Return how much of the first reduced axis a part has, 0 where a block holds a whole row."""
+        """Return the elements of the first reduced axis in a part, 0 where a block holds a whole row."""
         first, *others = (r.extent for r in squares.reduce)
         along = any(r in (v for v, _ in element.indices[-1].terms) for r in squares.reduce)
-        if first * prod(others) * (1 if along else BESIDE) <= HELD or not self.types[element.tensor].dtype.is_float:
+        if (
+            first * prod(others) * (1 if along else ROW_NEIGHBOURS) <= HELD
+            or not self.types[element.tensor].dtype.is_float
+        ):
             return 0
-        longest = LONGEST * (BESIDE if along else 1)
-        sizes = [n for n in range(1, first) if first % n == 0 and SHORTEST <= n * prod(others) <= longest]
+        longest = MAX_PART * (ROW_NEIGHBOURS if along else 1)
+        sizes = [n for n in range(1, first) if first % n == 0 and MIN_PART <= n * prod(others) <= longest]
         return max(sizes, default=0)
 
-    # ---- what becomes of it
+    # ---- rewriting
 
     def divide(self, moment: _Moment) -> None:
-        """Write the parts in front of the sum, and make the sum, its means and the squares of them."""
+        """Write the parts, and rewrite the sum, its means and squares."""
         squares, element, count = moment.squares, moment.element, moment.parts
         taken = {v.name for v in (*squares.axes, *squares.reduce)}
         part, first = Var(unused_name("p", taken), count), Var(squares.reduce[0].name, moment.size)
@@ -148,12 +154,12 @@ class _Writer(Tracing):
         shape = tuple(a.extent for a in axes)
         names = ("of", "mean_of_part", "squares_of_part", "rest_of_part")
         of, mean, square, rest = (self.tensor(f"{squares.target}.{name}", TensorType(dtype, shape)) for name in names)
-        apart = Call("sub", (here, Read(mean, place)))
+        centred = Call("sub", (here, Read(mean, place)))
         parts = (
             Statement(of, axes, place, here, rows, "sum"),
             Statement(mean, axes, place, Call("div", (Read(of, place), Const(length, dtype)))),
-            Statement(square, axes, place, Call("mul", (apart, apart)), rows, "sum"),
-            Statement(rest, axes, place, apart, rows, "sum"),
+            Statement(square, axes, place, Call("mul", (centred, centred)), rows, "sum"),
+            Statement(rest, axes, place, centred, rows, "sum"),
         )
         between = Call("sub", (Read(mean, place), moment.mean))
         twice = Call("mul", (Const(2.0, dtype), Read(rest, place)))
@@ -185,12 +191,12 @@ class _Writer(Tracing):
 
 
 def _operands(expr: Expr, fn: str) -> tuple[Expr, Expr] | tuple[None, None]:
-    """Return the two operands of a function, nothing where an expression is something else."""
+    """Return the two operands of a call of `fn`, else nothing."""
     return (expr.args[0], expr.args[1]) if isinstance(expr, Call) and expr.fn == fn else (None, None)
 
 
-def _moved(read: Expr | None, statement: Statement, indices: Sequence[Index]) -> Read | None:
-    """Return what a pointwise statement reads where its result is read, None where that is no plain element."""
+def _operand_at(read: Expr | None, statement: Statement, indices: Sequence[Index]) -> Read | None:
+    """Return the operand of a pointwise statement at an element of its result, None for guarded elements."""
     if not isinstance(read, Read) or read.guards or not statement.is_pointwise:
         return None
     found = solve(list(zip(statement.write, indices, strict=True)), statement.axes)

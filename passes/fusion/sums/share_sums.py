@@ -1,12 +1,12 @@
-"""Sums that several units compute are computed once.
+"""Reduction CSE: sums that several units compute are computed once.
 
-The gradient of a norm begins with the statistics of its data, which the norm has computed before:
+The gradient of a norm begins with the statistics of its data, which the norm computes, too:
 
     m[c] = sum_r x[r, c] / n;   y = (x - m) * s         m[c] = sum_r x[r, c] / n;   y = (x - m) * s
     k[c] = sum_r x[r, c] / n;   ds = sum (x - k) * dy   ->   ds = sum (x - m) * dy
 
-What is kept for the later reader is small beside what it was made of, so that reading it is cheaper than anything that
-computes it again. What is made of such sums alone, one by one, is shared with them.
+The stored sum is small beside its operands, so that reading it is cheaper than recomputing it. Elementwise results of
+such sums alone are shared with them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ....ir import Expr, Guard, InRange, Read, Statement, rebuild, rename_axes, 
 from ..normalise import Illegal, normalise
 from ..programs import Programs, Unit
 
-#: Fewest terms of a sum that is kept: so much smaller is what is kept.
-TERMS = 64
+#: Fewest terms of a shared sum: its result is so much smaller than its operands.
+MIN_TERMS = 64
 
 
 def share_sums(programs: Programs) -> Programs:
-    """Return programs in which later statements that mean what an earlier one means are left out."""
+    """Return programs without later duplicates of statements."""
     found = _Sharing(programs).run()
-    kept = {id(unit) for unit in programs.units}  # to compare each with all takes seconds where there are thousands
+    kept = {id(unit) for unit in programs.units}  # comparing all pairs takes seconds for thousands of units
     return found if all(_has_form(unit, found) for unit in found.units if id(unit) not in kept) else programs
 
 
@@ -40,9 +40,7 @@ def _has_form(unit: Unit, programs: Programs) -> bool:
 
 @define
 class _Sharing:
-    """What is known of the units so far: statements that may be shared, by what they mean, and the names that took the
-    place of others.
-    """
+    """Statements of the units so far that may be shared, by canonical form, and the names that replace others."""
 
     programs: Programs
     known: dict[Statement, str] = field(factory=dict)
@@ -60,28 +58,28 @@ class _Sharing:
         if not self.names:
             return self.programs
         read = {t for unit in units for t in unit.reads if t in self.names.values()}
-        kept = (_writing(unit, read) for unit in units if unit.statements or unit.repeat is not None)
+        kept = (_with_writes(unit, read) for unit in units if unit.statements or unit.repeat is not None)
         return evolve(self.programs, units=tuple(kept))
 
     def _unit(self, unit: Unit) -> Unit:
-        """Return a unit without what is known already."""
+        """Return a unit without duplicates."""
         if unit.repeat is not None:
             return unit
         left = []
         for statement in unit.statements:
             statement = rename_statement(statement, self.names)
-            if not self._replaced(statement):
+            if not self._is_duplicate(statement):
                 left.append(statement)
         if len(left) == len(unit.statements) and not self.names.keys() & set(unit.reads):
             return unit
         own = {s.target for s in left}
         read = dict.fromkeys(t for s in left for t in s.tensors_read if t not in own and t not in self.programs.tables)
-        extra = tuple(t for t in unit.reads if t in own)  # what a scatter adds to
+        extra = tuple(t for t in unit.reads if t in own)  # targets of scatters
         writes = tuple(t for t in unit.writes if t in own)
         return evolve(unit, statements=tuple(left), reads=(*read, *extra), writes=writes)
 
-    def _replaced(self, statement: Statement) -> bool:
-        """Whether an earlier statement means the same; else it is remembered where later ones may be left out."""
+    def _is_duplicate(self, statement: Statement) -> bool:
+        """Return whether an earlier statement is equal; else remember this one if later ones may be left out."""
         target = statement.target
         if not self._may_be_shared(statement):
             return False
@@ -97,14 +95,14 @@ class _Sharing:
         return True
 
     def _may_be_shared(self, statement: Statement) -> bool:
-        """Whether a statement writes a tensor of its own that is much smaller than what it is made of, or is made of
-        such tensors.
+        """Return whether a statement writes a tensor of its own that is much smaller than its operands, or whose
+        operands are such tensors.
         """
         types, plain = self.programs.types, statement.into is None and statement.step is None
         if not plain or self.writers[statement.target] != 1 or statement.target in self.looped:
             return False
         if statement.combine is not None:
-            return prod(v.extent for v in statement.reduce) >= TERMS
+            return prod(v.extent for v in statement.reduce) >= MIN_TERMS
         made = [types[t].size for t in statement.tensors_read if t in self.shared]
         return bool(made) and types[statement.target].size <= max(made)
 
@@ -119,8 +117,8 @@ def _from_zero(node: Expr) -> Expr:
     return evolve(node, guards=tuple(Guard(g.index - by, g.low - by, g.high - by) for g, by in moved))
 
 
-def _writing(unit: Unit, read: set[str]) -> Unit:
-    """Return a unit that leaves what others read in memory."""
+def _with_writes(unit: Unit, read: set[str]) -> Unit:
+    """Return a unit that also writes the tensors in `read`."""
     targets: Sequence[str] = tuple(dict.fromkeys(s.target for s in unit.statements))
     writes = (*unit.writes, *(t for t in targets if t in read and t not in unit.writes))
     return unit if writes == unit.writes else evolve(unit, writes=writes)

@@ -1,15 +1,15 @@
-"""Totals of what rows compute are summed row by row first.
+"""Hierarchical reduction: totals of row results are summed row by row first.
 
-What follows a softmax or a norm is computed by whoever has the row. A sum over all rows at once is no part of that: its
-blocks take equal parts of everything, so that each element goes to memory and comes back. A row's own sum is one more
-reduction over the row, and what is left to sum are as many numbers as there are rows:
+The kernel that holds a row computes the consumers of a softmax or a norm. A sum over all rows at once cannot join it:
+its blocks take equal parts of everything, so that each element goes to memory and comes back. A row's own sum is one
+more reduction over the row, and the total then sums as many numbers as there are rows:
 
     m[i] = max_r x[i, r];   e[i, r] = exp(x[i, r] - m[i]);   t = sum_(i, r) e[i, r]
       ->   rows[i] = sum_r e[i, r];   t = sum_i rows[i]
 
-Which of the summed axes are a row is read off what the elements are made of: the values that reductions left for them
-do not vary along it, and those reductions have as many terms. Rows longer than what a block keeps stay as they are, and
-so do sums of half types, whose parts would be rounded.
+The definitions of the elements show which of the summed axes are a row: reductions whose results do not vary along it
+and that have as many terms. Rows longer than a block keeps stay as they are, and so do sums of half types, whose parts
+would be rounded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .writing import Tracing
 
 
 def sum_rows_first(programs: Programs) -> Programs:
-    """Return programs in which totals of what rows compute are sums of the rows' sums."""
-    writer = _Writer(programs)
-    writer.units = [new for unit in programs.units for new in writer.divided(unit)]
+    """Return programs in which totals of row results are hierarchical."""
+    writer = _TotalRewriter(programs)
+    writer.units = [new for unit in programs.units for new in writer.rewrite_unit(unit)]
     return writer.result
 
 
 @define
-class _Writer(Tracing):
-    """Units as they become; `looped` are tensors that loops write."""
+class _TotalRewriter(Tracing):
+    """Rewrites totals; `looped` are tensors that loops write."""
 
     looped: set[str] = field(init=False)
 
@@ -43,8 +43,8 @@ class _Writer(Tracing):
         super().__attrs_post_init__()
         self.looped = {t for unit in self.programs.units if unit.repeat is not None for t in unit.writes}
 
-    def divided(self, unit: Unit) -> Iterator[Unit]:
-        """Yield a unit, before it the one of the rows' sums where it is a total of what they compute."""
+    def rewrite_unit(self, unit: Unit) -> Iterator[Unit]:
+        """Yield a unit; its rows' sums precede it if it totals."""
         (total, *others) = unit.statements or (None,)
         row = self._row(total) if total is not None and not others and unit.repeat is None else ()
         if total is None or not row:
@@ -60,22 +60,22 @@ class _Writer(Tracing):
         yield evolve(unit, statements=(rest,), reads=(name,))
 
     def _row(self, total: Statement) -> tuple[Var, ...]:
-        """Return the reduced axes that are a row, none where there is no such row, or nothing beside it."""
+        """Return the reduced axes that are a row, none where there is no such row, or no other axis."""
         if total.combine not in COMBINERS or total.along is not None or len(total.reduce) < 2:
             return ()
         if self.types[total.target].dtype.accumulator is not self.types[total.target].dtype:
             return ()
-        for held, reduction in self._held(total.reads, set()):
+        for held, reduction in self._row_results(total.reads, set()):
             row = tuple(v for v in total.reduce if v not in expr_variables(held))
             terms = prod(v.extent for v in row)
-            alike = terms == prod(v.extent for v in reduction.reduce)
-            if alike and 1 < terms <= KEPT and any(v.extent > 1 for v in total.reduce if v not in row):
+            same_extents = terms == prod(v.extent for v in reduction.reduce)
+            if same_extents and 1 < terms <= KEPT and any(v.extent > 1 for v in total.reduce if v not in row):
                 return row
         return ()
 
-    def _held(self, found: tuple[Read, ...], seen: set[Read]) -> Iterator[tuple[Read, Statement]]:
-        """Yield what reductions left for elements that are read, as reads by the variables of whoever reads them, each
-        with its reduction; what is computed one by one is followed to what it is made of.
+    def _row_results(self, found: tuple[Read, ...], seen: set[Read]) -> Iterator[tuple[Read, Statement]]:
+        """Yield the results of reductions that elements depend on, by the variables of the reader, each with its
+        reduction; elementwise statements are followed to their operands.
         """
         for read in found:
             makers = self.makers.get(read.tensor, [])
@@ -89,4 +89,4 @@ class _Writer(Tracing):
                 known = solve(list(zip(maker.write, read.indices, strict=True)), maker.axes)
                 if known is not None and not known.free and not known.guards:
                     inner = (substitute_expr(r, known.values) for r in maker.reads)
-                    yield from self._held(tuple(r for r in inner if isinstance(r, Read)), seen)
+                    yield from self._row_results(tuple(r for r in inner if isinstance(r, Read)), seen)

@@ -1,4 +1,4 @@
-"""What rewrites of sums write: units as they become, and who makes and who reads each tensor of the programs before."""
+"""Rewriters of units, with def-use chains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from ..programs import Programs, Unit
 
 @define
 class Writing:
-    """Units as they become; `types` grows by tensors that are added, `found` says that something was written anew."""
+    """Rewriter of units.
+
+    `types` grows by added tensors, `found` is set once a rewrite changes the programs.
+    """
 
     programs: Programs
     types: dict[str, TensorType] = field(init=False)
@@ -23,17 +26,17 @@ class Writing:
 
     @property
     def result(self) -> Programs:
-        """The programs with what was written."""
+        """The programs with all rewrites."""
         return evolve(self.programs, types=self.types, units=tuple(self.units)) if self.found else self.programs
 
     def tensor(self, name: str, type_: TensorType) -> str:
-        """Add a tensor of a type, under a name that no other one has."""
+        """Add a tensor of a type under a new name."""
         name = unused_name(name, self.types)
         self.types[name] = type_
         return name
 
     def reading(self, unit: Unit) -> Unit:
-        """Return a unit that says what its statements read by now, and leaves what they write."""
+        """Return a unit with the reads and writes of its current statements."""
         own = {s.target for s in unit.statements}
         read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own)
         reads = tuple(t for t in read if t not in self.programs.tables)
@@ -42,7 +45,7 @@ class Writing:
 
 @define
 class Tracing(Writing):
-    """Units as they become, with the statements that write and that read each tensor."""
+    """Rewriter with the statements that write and that read each tensor."""
 
     makers: dict[str, list[Statement]] = field(factory=dict, init=False)
     readers: dict[str, list[Statement]] = field(factory=dict, init=False)

@@ -1,4 +1,4 @@
-"""Rows that the statements of a segment share: one loop over them, and what is kept of them in shared memory."""
+"""Rows shared by a segment's statements: loop fusion and shared-memory cache."""
 
 from .kept_rows import kept_reads, kept_trips, row_parts
 from .shared_loops import may_share, share_loop

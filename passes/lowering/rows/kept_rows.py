@@ -1,15 +1,15 @@
-"""Rows that statements share and registers do not hold: copied to shared memory once, read there by all of them.
+"""Shared-memory row cache: rows that several statements read, copied once.
 
-A softmax reads its row three times: for the maximum, for the sum, for the results. Where lanes hold the row in one
-trip, the three share their loads; a longer one would come from global memory three times. Its first elements, as many
-as the schedule says, in whole trips, are copied behind the backs of the threads instead; each statement then has a loop
-over trips that read shared memory, and one over those that are left:
+A softmax reads its row three times: for the maximum, for the sum, for the results. Where reduction threads hold the row
+in one trip, the three share their loads; a longer one would come from global memory three times. Its first elements, in
+whole trips, as many as the schedule says, are copied asynchronously to shared memory; each statement then has a loop
+over the trips in shared memory, and one over the remaining trips:
 
     max over x[n, r]; sum over exp(x[n, r] - max); y[n, r] = exp(x[n, r] - max) / sum
         ->  kept[r] = x[n, r]; max over kept[r]; sum over exp(kept[r] - max); y[n, r] = exp(kept[r] - max) / sum
 
-What is kept has the element type of its tensor. The first statement meets the others trip by trip, each with the copies
-that are under way for the trips behind it.
+The cache has the element type of its tensor. The first statement waits trip by trip, while the copies of later trips
+are in flight.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ from ..segment_state import SegmentState, row_share
 
 @lru_cache(maxsize=4096)
 def kept_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
-    """Return the reads that several statements over one row make of its elements, but for those of tensors that lie
-    `elsewhere` than in global memory.
+    """Return the row elements that several statements of a segment read.
+
+    Reads of tensors that lie `elsewhere` than in global memory are left out.
     """
     out = {*elsewhere, *(r.name for r in segment.reductions)}
     statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]
@@ -64,14 +65,19 @@ def kept_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]
 
 
 def kept_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:
-    """Return how many trips over a row find its elements kept; none where the row takes one trip."""
+    """Return how many trips over a row read the row cache.
+
+    It is 0 where the row takes one trip.
+    """
     return min(dim.trips, schedule.kept // dim.chunk) if dim.trips > 1 else 0
 
 
 @frozen
 class RowPart:
-    """Consecutive trips over a row: `step` numbers them, `start` is the row's element that a trip begins with, `staged`
-    are the reads that find their elements in shared memory. `before` comes before the trips, `inside` begins each.
+    """Consecutive trips over a row.
+
+    `step` numbers them, `start` is the row's element that a trip begins with, `staged` are the reads that shared memory
+    serves. `before` comes before the trips, `inside` begins each.
     """
 
     step: Var
@@ -81,15 +87,17 @@ class RowPart:
     inside: tuple[Item, ...] = ()
 
     def items(self, phase: Phase) -> Iterator[Item]:
-        """Yield the part's items, a phase for each trip."""
+        """Yield the part's items, one phase per trip."""
         body = (*self.inside, phase)
         yield from self.before
         yield from (Loop(self.step, body),) if self.step.extent > 1 else body
 
 
 def row_parts(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, name: str) -> list[RowPart]:
-    """Return the trips of a statement over a row, `local` numbering the elements of one: those that find elements kept,
-    which are copied first where no earlier statement did, then the others.
+    """Return the trips of a statement over a row.
+
+    `local` numbers the elements of a trip. First come the trips of the row cache, with their copies unless an earlier
+    statement made them, then the others.
     """
     kept = kept_trips(state.frame.schedule, dim)
     parts = [_kept_part(state, bodies, dim, local, Var(f"{name}kept", kept))] if kept else []
@@ -115,15 +123,14 @@ def _kept_part(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, loca
         return RowPart(step, start, staged)
     filling = Var(f"{step.name}copy", step.extent)
     phases = [_copy(state, read, dim, local, as_index(filling)) for read in copies]
-    behind = any(phase.asynchronous for phase in phases)
-    body = (*phases, *((Commit(),) if behind else ()))
+    asynchronous = any(phase.asynchronous for phase in phases)
+    body = (*phases, *((Commit(),) if asynchronous else ()))
     before: tuple[Item, ...] = (Loop(filling, body),) if filling.extent > 1 else body
-    # A group of no copies each trip, so that as many may be under way in the last trip as in the first.
-    return RowPart(step, start, staged, before, (*((Commit(), Wait(step.extent)) if behind else ()), Barrier()))
+    # An empty group in each trip keeps the number of groups in flight the same from the first trip to the last.
+    return RowPart(step, start, staged, before, (*((Commit(), Wait(step.extent)) if asynchronous else ()), Barrier()))
 
 
 def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> SharedBuffer:
-    """Declare the room for so many elements of each of a block's rows."""
     rows = prod(dim.block for dim in state.frame.schedule.dims)
     buffer = SharedBuffer(f"{state.frame.prefix}row{number}", state.group.tensors[read.tensor].dtype, rows * elements)
     state.layout.buffers[buffer.name] = buffer
@@ -131,19 +138,19 @@ def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> Shar
 
 
 def _place(state: SegmentState, trip: Index, local: Var) -> Index:
-    """Return where an element of a trip is kept: what a block reads in one lies together, row by row."""
+    """Return the index of an element in the row cache: the elements of a block's trip are contiguous, row by row."""
     extents = (*(dim.block for dim in state.frame.schedule.dims), local.extent)
     return linearise([trip, *map(as_index, (*state.frame.tiles, local))], (prod(extents), *row_major(extents)))
 
 
 def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index) -> Phase:
-    """Return the phase in which each thread copies what it takes of a trip."""
+    """Return the phase that copies a thread's share of a trip."""
     share, unrolled = row_share(state.frame, local)
     value = value_of(read, state.context(state.bind((dim,), (local,), (trip * dim.chunk,)), {}))
     buffer = state.kept[read]
     store = Store("shared", buffer.name, _place(state, trip, local), value, buffer.dtype)
-    behind = state.target.async_copy or not state.target.lockstep
+    asynchronous = state.target.async_copy or not state.target.lockstep
     every = tuple(v for v in unrolled if v.extent > 1) + state.frame.unrolled
     shares = (*state.shares.values(), share)
-    copied = behind and isinstance(value, Load) and value.fill == 0
+    copied = asynchronous and isinstance(value, Load) and value.fill == 0
     return Phase("fetch", f"{buffer.name}copy", (store,), every, shares, state.frame.when, copied)

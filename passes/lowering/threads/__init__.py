@@ -1,4 +1,4 @@
-"""One thread's kernel: loads merged and widened, divisions shared, copies spread among products."""
+"""Optimisations of one thread's kernel: merged, vectorised and interleaved accesses, shared reciprocals."""
 
 from .quotients import share_reciprocals
 from .spread import spread_copies

@@ -1,7 +1,7 @@
-"""Asynchronous copies among products: a few before each step instead of all before the first.
+"""Interleaved copies: asynchronous copies spread between the steps of products.
 
 Many copies at once fill the queues of the memory units, and threads wait until there is room. Between two barriers
-copies may begin anywhere before the commit of their group: what they write, nothing there reads.
+copies may begin anywhere before the commit of their group: nothing there reads their destinations.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from ..substitute_phase import substitute_phase
 
 
 def spread_copies(kernel: Kernel) -> Kernel:
-    """Return an extracted kernel in whose loops copies lie between the steps of products that they precede."""
+    """Return an extracted kernel whose loops interleave copies and products.
+
+    Each step of products is preceded by a share of the copies.
+    """
     return evolve(kernel, items=tuple(_item(item) for item in kernel.items))
 
 
 def _item(item: Item) -> Item:
-    return evolve(item, body=tuple(_spread(item.body))) if isinstance(item, Loop) else item
+    return evolve(item, body=tuple(_interleave(item.body))) if isinstance(item, Loop) else item
 
 
-def _spread(body: Sequence[Item]) -> list[Item]:
+def _interleave(body: Sequence[Item]) -> list[Item]:
     """Return the items of a loop, the copies before its commit divided among the steps before it."""
     end = next((n for n, item in enumerate(body) if isinstance(item, Commit)), 0)
-    copies = [trip for item in body[:end] if _copies(item) for trip in _trips(item)]
-    rest = [item for item in body[:end] if not _copies(item)]
-    steps = sum(map(_multiplies, rest))
+    copies = [trip for item in body[:end] if _is_copy(item) for trip in _trips(item)]
+    rest = [item for item in body[:end] if not _is_copy(item)]
+    steps = sum(map(_is_product, rest))
     if steps < 2 or any(isinstance(item, Barrier) for item in rest):
         return list(body)
     found: list[Item] = []
     ends = iter(range(1, steps + 1))
     placed = 0
     for item in rest:
-        if _multiplies(item):
+        if _is_product(item):
             upto = len(copies) * next(ends) // steps
             found += copies[placed:upto]
             placed = upto
@@ -44,11 +47,11 @@ def _spread(body: Sequence[Item]) -> list[Item]:
     return [*found, *body[end:]]
 
 
-def _copies(item: Item) -> bool:
+def _is_copy(item: Item) -> bool:
     return isinstance(item, Phase) and item.asynchronous
 
 
-def _multiplies(item: Item) -> bool:
+def _is_product(item: Item) -> bool:
     return isinstance(item, Phase) and any(isinstance(root, AtomAccumulate) for root in item.roots)
 
 

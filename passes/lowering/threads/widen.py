@@ -1,8 +1,8 @@
-"""Wide accesses: neighbouring elements that a thread loads or stores one by one are moved as one vector.
+"""Vectorised accesses: neighbouring elements of a thread move as one vector.
 
-A transform that became a scalar graph (`passes.fusion.fold_tables`) reads and writes neighbours of one tile as outputs
-of their own. A warp then touches every sector several times: thread t stores `y[4*t]`, then `y[4*t + 1]`, and so on.
-Where the first of two, four or eight neighbours is aligned and their guards hold together, they become one access:
+A transform that became a scalar graph (`passes.fusion.fold_tables`) reads and writes neighbours of one tile as separate
+outputs. A warp then touches every sector several times: thread t stores `y[4*t]`, then `y[4*t + 1]`, and so on. Where
+the first of two, four or eight neighbours is aligned and their guards hold together, they become one access:
 
     y[4*t] = a; y[4*t + 1] = b; y[4*t + 2] = c; y[4*t + 3] = d      ->      y[4*t .. 4*t + 3] = (a, b, c, d)
 """
@@ -51,12 +51,12 @@ class _Run(Generic[Access]):
 
     @property
     def width(self) -> int:
-        """How many there are."""
+        """Number of accesses."""
         return len(self.members)
 
     def guards(self, lane: Var) -> tuple[Guard, ...]:
         """Return the guards of element `lane`."""
-        found = _joined([m.guards for m in self.members], lane)
+        found = _common_guards([m.guards for m in self.members], lane)
         assert found is not None
         return found
 
@@ -92,12 +92,12 @@ def _phase(phase: Phase, aligned: Mapping[str, int]) -> Phase:
         for run in _runs((r for r in roots if isinstance(r, Store) and not r.into), aligned)
         for store in run.members
     }
-    roots = tuple(r for root in roots for r in _stored(root, stores.get(root)))
+    roots = tuple(r for root in roots for r in _widen_store(root, stores.get(root)))
     return evolve(phase, roots=roots, unrolled=(*phase.unrolled, *added))
 
 
-def _stored(root: Root, run: _Run[Store] | None) -> Iterator[Root]:
-    """Yield a store as it is, the vector in the place of its last element, nothing for the others."""
+def _widen_store(root: Root, run: _Run[Store] | None) -> Iterator[Root]:
+    """Yield a store without a run as it is, and the vector store of a run at its last element."""
     if run is None:
         yield root
     elif root == run.last:
@@ -109,7 +109,7 @@ def _stored(root: Root, run: _Run[Store] | None) -> Iterator[Root]:
 
 
 def _runs(accesses: Iterable[Access], aligned: Mapping[str, int]) -> Iterator[_Run[Access]]:
-    """Yield runs of accesses that may be one; none is in two of them."""
+    """Yield disjoint runs of accesses that may become one."""
     rows: dict[Hashable, dict[int, Access]] = {}
     sizes: dict[Hashable, tuple[int, ...]] = {}
     order: dict[Access, int] = {}
@@ -131,11 +131,11 @@ def _runs(accesses: Iterable[Access], aligned: Mapping[str, int]) -> Iterator[_R
 
 
 def _fits(members: Sequence[Access], width: int, aligned: Mapping[str, int]) -> bool:
-    """Whether neighbours start at a multiple of their number, and are in range together."""
+    """Return whether neighbours start at a multiple of their number, and are in range together."""
     first, lane = members[0], Var("wide", width)
     if first.space == "global" and aligned.get(first.buffer, 1) % (width * first.dtype.size):
         return False
-    guards = _joined([m.guards for m in members], lane)
+    guards = _common_guards([m.guards for m in members], lane)
     return (
         vector_address(first.address + lane, lane) is not None
         and guards is not None
@@ -143,11 +143,10 @@ def _fits(members: Sequence[Access], width: int, aligned: Mapping[str, int]) -> 
     )
 
 
-def _joined(guards: Sequence[tuple[Guard, ...]], lane: Var) -> tuple[Guard, ...] | None:
-    """Return one tuple of guards for all elements: each is the same for all, or walks along with them; None where they
-    differ otherwise.
+def _common_guards(guards: Sequence[tuple[Guard, ...]], lane: Var) -> tuple[Guard, ...] | None:
+    """Return one tuple of guards for all elements; None where guards differ otherwise than by the element's number.
 
-    A guard that walks along is missing where the range of its index proves it.
+    A guard that depends on the element is dropped where the range of its index proves it.
     """
     found: dict[Guard, None] = {}
     for number, each in enumerate(guards):
@@ -163,7 +162,7 @@ def _joined(guards: Sequence[tuple[Guard, ...]], lane: Var) -> tuple[Guard, ...]
 
 
 def _replace(node: Value, done: dict[Value, Value]) -> Value:
-    """Return a value over the wide loads; `done` maps what was replaced before."""
+    """Return a value over the vector loads; `done` maps earlier replacements."""
     if node not in done:
         done[node] = with_operands(node, lambda operand: _replace(operand, done))
     return done[node]

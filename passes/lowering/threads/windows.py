@@ -1,13 +1,12 @@
-"""Sliding windows: loads of neighbouring outputs that hit the same element become one (DeepCuts section 5.1, merged
-load nodes).
+"""Sliding windows: merged loads of neighbouring outputs (DeepCuts section 5.1).
 
 An accumulation over a filter reads `x[s*i + r]` for every output `i` of the thread and every tap `r`. As families over
 (r, i) these loads are `R * I`; over the window position `w = s*i + r` they are `s*(I - 1) + R`:
 
     acc[i] += x[s*i + r] * f[r]   over r, i      ->      X[w] = x[w] over w;   acc[i] += X[s*i + r] * f[r]
 
-Where a thread's last outputs lie behind the end, `c + i < n`, what they alone read is not loaded: `w < s*(n - 1 - c) +
-R`. Nothing reads their values.
+Where a thread's last outputs lie beyond the end, `c + i < n`, elements that only these read are not loaded: `w < s*(n -
+1 - c) + R`. Their values are unused.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ from ....ir import (
     with_operands,
 )
 
-#: Elements a thread may hold of one window: they all live in registers at once.
+#: Most elements of one window per thread: all live in registers at once.
 LARGEST = 64
 
 
 def merge_windows(kernel: Kernel) -> Kernel:
-    """Return an extracted kernel whose accumulations load each element of a window once."""
+    """Return an extracted kernel that loads each window element once."""
     tails = _tails(kernel)
     return evolve(kernel, items=tuple(_item(i, tails) for i in kernel.items))
 
 
 def _tails(kernel: Kernel) -> frozenset[Guard]:
-    """Return what holds wherever a result is stored: what a thread computes elsewhere, nothing reads."""
+    """Return the guards of all stored results: values computed elsewhere are unused."""
     stored = [
         frozenset(r.guards) for p in phases(kernel.items) for r in p.roots if isinstance(r, Store) and p.kind == "exit"
     ]
@@ -84,17 +83,17 @@ def _loads(root: Accumulate) -> Iterable[Load]:
 
 
 def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var], tails: Collection[Guard]) -> Window | None:
-    """Return a load as a window over every pair of a reduced and an output variable that walk the same dimension, those
-    of the inner taps only where all would be too many elements to hold.
+    """Return a load as a window over every pair of a reduced and an output variable that index the same dimension; over
+    the inner taps only, where all would be too many elements for registers.
     """
     for first in range(len(over)):
-        window = _merged(load, over[first:], over, unrolled, tails)
-        if window is not None and _held(window, over[first:], over, unrolled) <= LARGEST:
+        window = _merge(load, over[first:], over, unrolled, tails)
+        if window is not None and _live_elements(window, over[first:], over, unrolled) <= LARGEST:
             return window
     return None
 
 
-def _merged(
+def _merge(
     load: Load, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var], tails: Collection[Guard]
 ) -> Window | None:
     """Return a load as a window over pairs of one of some taps and an output variable, None where there are none."""
@@ -109,7 +108,7 @@ def _merged(
             stride = _stride(moved, tap, output, ends)
             extent = stride * (output.extent - 1) + tap.extent
             if stride and extent < tap.extent * output.extent:
-                # The name tells which pair it is; equal windows of two loads are one.
+                # The name identifies the pair; equal windows of two loads are one.
                 window = Var(f"{tap.name}{output.name}", extent)
                 moved = _shift(moved, tap, output, window, ends)
                 axes.append(window)
@@ -118,16 +117,16 @@ def _merged(
     return Window(moved, tuple(axes), tuple(at)) if axes else None
 
 
-def _held(window: Window, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> int:
-    """Return how many elements of a window over some taps live in registers at once: what taps outside of it read comes
-    in turns, what taps inside read is all there.
+def _live_elements(window: Window, taps: Sequence[Var], over: Sequence[Var], unrolled: Sequence[Var]) -> int:
+    """Return the elements of a window over some taps that live in registers at once: outer taps read theirs one after
+    another, inner taps all together.
     """
     own = own_variables(window.load)
     return prod(v.extent for v in own & {*unrolled, *window.axes} if v not in over or v in taps)
 
 
 def _ends(guard: Guard, tap: Var, output: Var) -> bool:
-    """Whether a guard says of each output, and of nothing else that a window goes over, whether it exists."""
+    """Return whether a guard bounds an output alone, independently of the tap."""
     return guard.index.coefficient(output) == 1 and not variables(guard.index - as_index(output)) & {tap, output}
 
 
@@ -146,30 +145,34 @@ def _stride(load: Load, tap: Var, output: Var, ends: Collection[Guard]) -> int:
 
 
 def _shift(load: Load, tap: Var, output: Var, window: Var, ends: Collection[Guard]) -> Load:
-    """Return the load over the window's positions: the tap's variable stands for all of it; of `ends`, those that an
-    output which exists reads.
+    """Return the load over the window's positions: the tap's variable stands for the whole position; guards of `ends`
+    become those of the last existing output.
     """
     stride = (window.extent - tap.extent) // (output.extent - 1)
 
-    def move(index: Index) -> Index:
+    def shift_index(index: Index) -> Index:
         factor = index.coefficient(tap)
         return substitute(index, {output: 0}) + as_index(window) * factor - as_index(tap) * factor if factor else index
 
-    def moved(guard: Guard) -> Guard:
+    def shift_guard(guard: Guard) -> Guard:
         if guard not in ends:
-            return Guard(move(guard.index), guard.low, guard.high)
+            return Guard(shift_index(guard.index), guard.low, guard.high)
         place = (guard.index - as_index(output)) * stride + as_index(window)
         return Guard(place, guard.low * stride, (guard.high - 1) * stride + tap.extent)
 
-    kept = tuple(moved(g) for g in load.guards if g not in ends)
-    last = tuple(g for g in map(moved, ends) if not any(_implies(other, g) for other in kept))
-    return evolve(load, address=move(load.address), guards=tuple(g for g in (*kept, *last) if not g.always))
+    kept = tuple(shift_guard(g) for g in load.guards if g not in ends)
+    last = tuple(g for g in map(shift_guard, ends) if not any(_implies(other, g) for other in kept))
+    return evolve(load, address=shift_index(load.address), guards=tuple(g for g in (*kept, *last) if not g.always))
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
-    """Whether a guard holds only where another one does, which asks about the same index a constant apart."""
-    apart = other.index - guard.index
-    return not apart.terms and guard.low + apart.const >= other.low and guard.high + apart.const <= other.high
+    """Return whether a guard implies another one, whose index differs by a constant."""
+    difference = other.index - guard.index
+    return (
+        not difference.terms
+        and guard.low + difference.const >= other.low
+        and guard.high + difference.const <= other.high
+    )
 
 
 def _replace(node: Value, changed: dict[Load, Window]) -> Value:

@@ -1,4 +1,4 @@
-"""What the reductions of a point take, added up: loads, fetches, multiplications of atoms, what lanes do together."""
+"""Work of a candidate schedule's reductions: loads, fetches, matrix instructions, cross-thread combinations."""
 
 from .reductions import add_reduction
 from .totals import Totals

@@ -1,4 +1,4 @@
-"""The work of a reduction that matrix atoms compute: multiplications, fragments, and sums that warps share."""
+"""Work of matrix-instruction reductions: multiplications, fragments, and sums shared by warps."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from .fragment_loads import filling_ways, fragment_loads
 from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
-QUARTERS = 4.0
-#: Clocks that an atom waits at least for the accumulator of the one before it, in those of dependent multiply-adds.
+TENSOR_CORES = 4.0
+#: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
 
 
 def add_atoms(
     totals: Totals, segment: Segment, place: Place, staged: dict[Expr, StagedTile], geometry: Geometry
 ) -> None:
-    """Add up a reduction that atoms compute. Warps load their fragments, split what they hold into parts, multiply, and
-    add partial sums where these are promoted.
+    """Add up a reduction by matrix instructions.
+
+    Warps load their fragments, split them into parts, multiply, and add partial sums where these are promoted.
     """
     work, warps, trips = atom_work(segment, geometry), warps_of(geometry), place.all_trips
     mode = MATH_MODES.get(segment.reductions[0].math)
     atoms = work.multiplications * trips * warps * 1.0
-    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.atom.name, 0.0) / QUARTERS)
+    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.atom.name, 0.0) / TENSOR_CORES)
     totals.add("issue", atoms * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
     totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
@@ -56,8 +57,8 @@ def add_atoms(
 def _load_fragments(
     totals: Totals, segment: Segment, side: AtomSide, axis: int, size: int, fragments: Count, geometry: Geometry
 ) -> None:
-    """Count the loads of as many fragments of a staged operand by each warp, and what products wait of them: all, where
-    they are not loaded ahead.
+    """Count each warp's loads of a staged operand's fragments, and the waits of products: all loads, unless they are
+    prefetched.
     """
     loads = fragment_loads(side.expr, axis, side.fragment, size, segment, geometry, totals.target)
     totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
@@ -75,8 +76,8 @@ def _load_fragments(
 
 
 def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
-    """Count the exchange of sums of warps that divide the depth: every thread stores its own, and adds up those of a
-    part of the results.
+    """Count the exchange of sums in a warp split-K: every thread stores its own, and adds up those of a share of the
+    results.
     """
     several = np.greater(geometry.lanes, 1)
     sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0

@@ -1,6 +1,4 @@
-"""The work of staged operands: what filling their tiles takes, what loading from them does, and the rounds of the loop
-that does both.
-"""
+"""Work of staged operands: filling tiles, loading from them, and loop rounds."""
 
 from __future__ import annotations
 
@@ -21,12 +19,15 @@ from ..tile_access import tile_vector
 from ..tiles import StagedTile
 from .totals import Totals
 
-#: Bytes of sectors that L1 certainly keeps from one trip of a loop to the next, beside what shared memory takes.
-KEPT = 32768.0
+#: Bytes of sectors that L1 keeps for sure from one trip of a loop to the next, beside shared memory.
+L1_KEPT_BYTES = 32768.0
 
 
 def fetch(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
-    """Count a staged operand: fetched by all threads together, then loaded from shared memory by each."""
+    """Count a staged operand.
+
+    All threads fetch it together, then each loads it from shared memory.
+    """
     size = dtype_of(expr, totals.group.tensors).size
     main = fill(totals, segment, expr, tile, place, geometry)
     used = expr_variables(expr)
@@ -41,7 +42,10 @@ def fetch(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place:
 
 
 def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
-    """Count what fetching a staged operand takes; return the read that tells where its elements lie."""
+    """Count the fetch of a staged operand, and return its main read.
+
+    The main read determines the place of its elements.
+    """
     moved = tile.count * place.all_trips * 1.0
     for node in nodes(expr):
         work = node_cost(node)
@@ -50,7 +54,7 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
     size = dtype_of(expr, totals.group.tensors).size
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
-    # The constants of the estimate were fitted to scalar kernels of f32, whose copies count as wide ones everywhere.
+    # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
     atom, narrow = bool(geometry.structure.atom), size < NARROWEST_COPY
     looked_at = totals.target.lockstep and (atom or narrow)
     shape = totals.group.tensors[main.tensor].shape
@@ -67,17 +71,17 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
         at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
         totals.add("global_loads", moved / at_once)
         totals.add("certain", moved / at_once)
-        more = np.maximum(0.0, _sectors(read, place, totals) - moved * kind.size)
+        more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
         totals.add("fetched", moved * kind.size + more)
         once = totals.block_traffic(read, place)
         totals.add("streamed", np.where(past, once, 0.0))
-        totals.add("missed", more / 2.0)  # with what is asked for, as many bytes through L2
+        totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
         if totals.target.lockstep and is_scattered(read):
             totals.add("lines", APART * moved)
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     stretch: Count = 1.0
-    if not atom:  # whose constants were fitted without
+    if not atom:  # whose calibration ignores it
         deep = copied_width(main, shape, geometry, together)
         uneven, stretch = uneven_fetch(segment, main, shape, tile, geometry, deep, totals.threads)
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
@@ -96,18 +100,18 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
     return main
 
 
-def _sectors(read: Read, place: Place, totals: Totals) -> Count:
-    """Return the bytes of the sectors that a fetch touches in all trips: those of which it takes parts come again in
-    later trips, unless L1 keeps a whole trip's.
+def _sector_bytes(read: Read, place: Place, totals: Totals) -> Count:
+    """Return the bytes of the sectors that a fetch touches in all trips: partly used ones come again in later trips,
+    unless L1 keeps a whole trip's.
     """
     kind = totals.group.tensors[read.tensor]
     unit = max(1, totals.target.sector_bytes // kind.dtype.size)
     touched = segments_of(read, kind.shape, place.block, unit) * float(totals.target.sector_bytes)
-    return np.where(np.greater(touched, KEPT), touched * place.all_trips, 0.0)
+    return np.where(np.greater(touched, L1_KEPT_BYTES), touched * place.all_trips, 0.0)
 
 
 def wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
-    """Count the rounds of a loop, and how often threads meet in it."""
+    """Count the rounds of a loop, and its barriers."""
     if staged:
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0

@@ -1,11 +1,10 @@
-"""Fragments in shared memory, for all points of a structure at once: what their loads take, and fetches of their
-tiles.
+"""Fragment loads from shared memory, and fetches of their tiles, as arrays.
 
 A warp loads fragments by matrices, eight rows of 16 bytes each, where rows lie along the depth, or where halves lie
-along the rows or columns and are turned on the way; else lane by lane, four lanes along the depth and eight along the
-other side. A matrix takes one cycle where its rows lie in different parts of the 128 bytes that shared memory serves at
-once, that is where they are an odd multiple of 16 bytes apart; so do numbers of four bytes that lie along rows or
-columns where these are an odd multiple of 32 bytes apart.
+along the rows or columns and are transposed on the way; else lane by lane, four lanes along the depth and eight along
+the other side. A matrix takes one cycle where its rows lie in different parts of the 128 bytes that shared memory
+serves at once: the distance of rows is an odd multiple of 16 bytes. The same holds for numbers of four bytes along rows
+or columns at a distance of an odd multiple of 32 bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ ROW, ROWS, MATRICES, WORD = 16, 8, 4, 4
 
 @frozen
 class FragmentLoads:
-    """What one fragment takes: load instructions of a lane, and cycles of shared memory, conflicts included."""
+    """Loads of one fragment.
+
+    They are load instructions of a lane, and cycles of shared memory, conflicts included.
+    """
 
     instructions: Count
     cycles: Count
@@ -34,7 +36,10 @@ class FragmentLoads:
 def fragment_loads(
     expr: Expr, axis: int, fragment: MatrixFragment, size: int, segment: Segment, geometry: Geometry, target: Target
 ) -> FragmentLoads:
-    """Return the loads of a fragment of A (`axis` 0) or B (1) whose staged elements have `size` bytes."""
+    """Return the loads of a fragment of A or B.
+
+    `axis` is 0 for A and 1 for B; staged elements have `size` bytes.
+    """
     (reduction,), structure = segment.reductions, geometry.structure
     d, whole = (structure.rows, structure.columns)[axis], ROW // size
     depth = depth_step(expr, segment, reduction, geometry, 0, size)
@@ -43,7 +48,7 @@ def fragment_loads(
     full = fragment.packed * size == WORD
     along = np.equal(depth, 1) & np.equal(side % whole, 0) & full
     turned = np.equal(side, 1) & np.equal(mixed, 1) & np.equal(depth % whole, 0) & (size == ROW // ROWS)
-    # Rows of a matrix are neighbours of one atom, between which those of the atoms that it is mixed with lie.
+    # Rows of a matrix are neighbours of one instruction; the rows of interleaved instructions lie between them.
     pitch: Count = np.where(along, side * mixed, depth)
     matrices = np.gcd(pitch * size // ROW, ROWS) * 1.0 * fragment.registers
     words = np.equal(depth, 1) & full
@@ -55,9 +60,7 @@ def fragment_loads(
 
 
 def _ways(depth: Count, side: Count, target: Target) -> Count:
-    """Return the cycles of a load in which four lanes lie along the depth, eight along the other side, for steps in
-    words.
-    """
+    """Return the cycles of a load with four lanes along the depth, eight along the other side, for steps in words."""
     banks = target.banks
     both = [np.where(np.equal(s, 0), 0, (s - 1) % banks + 1) for s in (depth, side)]
     different, places = np.unique(both[0] * (banks + 1) + both[1], return_inverse=True)
@@ -68,7 +71,10 @@ def _ways(depth: Count, side: Count, target: Target) -> Count:
 
 
 def filling_ways(extent: Count, pad: Count, size: int) -> Count:
-    """Return the cycles that eight neighbouring copies of 16 bytes take, for rows of `extent` elements and padding."""
+    """Return the cycles of eight neighbouring copies of 16 bytes.
+
+    Rows have `extent` elements and padding.
+    """
     units, pitch = np.maximum(1, extent * size // ROW), (extent + pad) * size // ROW
     places = [(lane // units * pitch + lane % units) % ROWS for lane in range(ROWS)]
     most: Count = 1

@@ -1,4 +1,4 @@
-"""The work of a row that lanes hold: combining what they have, and sorting it."""
+"""Work of reduction threads on a row: combination and sorting."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from ..footprint import Count, ceil_div
 from ..geometry import Geometry
 from .totals import Totals
 
-#: Instructions that compare and choose between two words of 64 bits, and that bring one from another lane, at least.
+#: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
 WORD_COMPARED, WORD_MOVED = 3.0, 3.0
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across lanes: shuffles within a warp, one exchange between warps for as many instances as a
-    warp has lanes; a tree for each where a warp is no warp.
+    """Count the reduction across threads.
+
+    There are shuffles within a warp, and one exchange between warps for as many instances as a warp has lanes; a tree
+    for each where the block has no whole warps.
     """
     steps = np.log2(geometry.lanes)
     warp = totals.target.warp_size
@@ -29,13 +31,15 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
 
 
 def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
-    """Count a network of comparisons over rows, of which a thread holds so many words: each step compares all of them,
-    with words of its own, of its warp, or of another warp, through shared memory.
+    """Count a sorting network over rows, `held` words a thread.
+
+    Each step compares all words with those of the thread itself, of its warp, or of another warp, through shared
+    memory.
     """
     bits, near = np.log2(row), np.log2(geometry.row_vector)
     inside = np.log2(np.minimum(geometry.lanes, totals.target.warp_size))
     steps = bits * (bits + 1) / 2
-    # Step d of a stage compares at bit d: what lies at bits `first` to `last` is compared once in each later stage.
+    # Step d of a stage compares at bit d; bits `first` to `last` are compared once in each later stage.
     across = _steps_between(near + inside, near + np.log2(geometry.lanes), bits)
     shuffled = _steps_between(near, near + inside, bits)
     totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
@@ -44,5 +48,5 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> N
 
 
 def _steps_between(first: Count, last: Count, bits: Count) -> Count:
-    """Return how many steps of a network of so many bits compare at a bit from `first` on, before `last`."""
+    """Return the steps of a network over `bits` bits that compare at a bit from `first` on, before `last`."""
     return (last - first) * bits - (last * (last - 1) - first * (first - 1)) / 2

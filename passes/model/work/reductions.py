@@ -1,4 +1,4 @@
-"""Adding up the work of a reduction as a point schedules it."""
+"""Work of a reduction under a candidate schedule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .fetches import fetch, wait
 from .lanes import combine_lanes, sort_lanes
 from .totals import Totals
 
-#: What a multiply-add counts for beside others of `alike` where both factors come from vectors along the depth: an
-#: eighth, not a quarter, have three operands in one bank; filter gradients take no longer so than with tiles turned.
-BOTH = 0.6
+#: Weight of a multiply-add in `alike` where both factors come from vectors along the depth: an eighth, not a quarter,
+#: have three operands in one bank; filter gradients take no longer so than with transposed tiles.
+TWO_VECTORS_WEIGHT = 0.6
 
 
 def add_reduction(
@@ -47,11 +47,11 @@ def add_reduction(
     totals.add("body", parallel * reduced)
     totals.add("chain", reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
-    alike: Count = 0.0
+    vectors: Count = 0.0
     for expr, tile in staged.items():
         fetch(totals, segment, expr, tile, place, geometry)
-        alike = alike + (np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
-    totals.add("alike", np.where(np.greater(alike, 1), BOTH, alike) * steps * place.threads)
+        vectors = vectors + (np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
+    totals.add("alike", np.where(np.greater(vectors, 1), TWO_VECTORS_WEIGHT, vectors) * steps * place.threads)
     held = {r for e in staged for r in reads(e)}
     for read in memory_reads(body, own):
         if read not in held:

@@ -1,4 +1,4 @@
-"""Sums that are gathered while a group is walked: arithmetic, loads, traffic of a block."""
+"""Sums over a group: arithmetic, loads, traffic of a block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..registers import resident_row
 
 
 class Totals:
-    """Sums that are gathered while walking a group; one instance per call of `count_features`."""
+    """Sums over a group, one instance per call of `count_features`."""
 
     def __init__(self, group: FusedGroup, target: Target) -> None:
         self.group = group
@@ -43,8 +43,10 @@ class Totals:
         self.sums[name] = value if type(before) is int and not before else before + value
 
     def begin(self, geometry: Geometry, again: bool, shared: bool = False) -> None:
-        """Begin a statement, `again` after others of its segment: those over a row that lanes hold share what they load
-        and compute, and so does one whose loop is `shared` with the statement before.
+        """Begin a statement, `again` after others of its segment.
+
+        Statements over a row that reduction threads hold share loads and computations, and so does one whose loop is
+        `shared` with the preceding statement.
         """
         resident = resident_row(geometry)
         if not shared and (not again or not np.any(resident)):
@@ -53,8 +55,9 @@ class Totals:
         self.left = 1.0 - next(iter(self.kept.values())) if again and self.kept else 1
 
     def combine(self, segment: Segment, geometry: Geometry) -> None:
-        """Count what a segment combines in memory, behind its values; where they meet in shared memory, tiles come in
-        turns, and only what is left of them is stored.
+        """Count the scatter of a segment, after its values.
+
+        A privatised scatter takes several tiles, and stores only their combination.
         """
         found = combining(segment, self.group, geometry, self.target)
         if geometry.structure.meets >= 0:
@@ -67,12 +70,12 @@ class Totals:
         self.add("combined", found.sectors)
 
     def spare(self, masked: Masked, threads: Count) -> None:
-        """Count only what blocks do of parts of rows that a mask leaves something of, and what they look at besides."""
+        """Apply the savings of mask-block skipping, and add its checks."""
         self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
         self.add("issue", masked.looked * threads)
 
     def keep(self, segment: Segment, geometry: Geometry) -> None:
-        """Begin a segment: the part of what its statements read of a row that they find in shared memory."""
+        """Begin a segment with the share of rows in its row cache."""
         self.kept, self.copied = {}, set()
         if geometry.structure.keeps:
             part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
@@ -80,15 +83,19 @@ class Totals:
             self.kept = dict.fromkeys(reads_, part)
 
     def weight(self, node: Expr) -> Count:
-        """Return how much of a node's cost a statement bears: none of what an earlier statement of its phase did."""
+        """Return the share of a node's cost that a statement bears.
+
+        It is 0 for nodes of an earlier statement in its phase.
+        """
         return self.repeat if node in self.seen else 1
 
     def since(self, name: str, before: dict[str, Count]) -> Count:
-        """Return how much a sum has grown since a copy of the sums was taken."""
+        """Return the growth of a sum since a copy of the sums."""
         return self.sums[name] - before[name]
 
     def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
-        """Count the arithmetic of an expression in every thread;
+        """Count the arithmetic of an expression in every thread.
+
         `fused` makes the top node one half of a multiply-add.
         """
         known: dict[Hashable, tuple[Count, Count, Count]] = {}  # most nodes depend on the same variables
@@ -110,11 +117,10 @@ class Totals:
                 self.add("body", place.thread.dependent(used) * 1.0)
 
     def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
-        """Count the loads of one read by every thread, straight from global memory or from a tensor held in shared
-        memory.
+        """Count the loads of one read by every thread.
 
-        `lattices` says for how many disjoint sets of elements the read's traffic stands, 0 where another one's stands
-        for it.
+        They come straight from global memory, or from a tensor in shared memory. `lattices` is the number of disjoint
+        sets of elements that the read's traffic stands for, 0 where another read's stands for it.
         """
         used = places_of(read.indices)
         kind = self.group.tensors[read.tensor]
@@ -157,15 +163,17 @@ class Totals:
     def at_least(
         self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
     ) -> None:
-        """Count what loads take at least: a compiler may merge neighbours into vectors where the schedule does not ask
-        for it.
+        """Count the least cost of loads.
+
+        A compiler may merge neighbours into vectors that the schedule does not ask for.
         """
         self.add("certain", loads / widest * threads)
         self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
 
     def touch(self, read: Read, elements: Count, vector: Count, place: Place, geometry: Geometry) -> None:
-        """Count the memory lines that a thread's accesses to so many elements touch, with its warp, and what of their
-        sectors they do not move.
+        """Count the memory lines and unmoved sector bytes of accesses.
+
+        A thread accesses `elements` elements, with its warp.
         """
         if not self.target.lockstep:
             return
@@ -178,8 +186,10 @@ class Totals:
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: Place, lattices: int = 1, left: Count = 1.0) -> Count:
-        """Count what a block must get of one read's tensor, in transactions and in bytes of whole sectors, but for the
-        part `left` of it only where it reads it once more; return the bytes.
+        """Count a block's traffic for one read, and return its bytes.
+
+        Traffic is counted in transactions and in bytes of whole sectors. Of a repeated read only the share `left`
+        counts.
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
@@ -187,11 +197,11 @@ class Totals:
         self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
         unit = max(1, self.target.sector_bytes // size)
         moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
-        before = self.traffic.get(read, 0)  # a block may get what it reads twice from L1
+        before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
         self.add("bytes", more := self.traffic[read] - before)
-        apart = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
-        self.add("missed", np.maximum(0.0, apart - moved) * self.repeat * left)
+        random_bytes = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        self.add("missed", np.maximum(0.0, random_bytes - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = places_of(read.indices)
         outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
