@@ -1,4 +1,4 @@
-"""Prints the comparison of Table 5.6 in docs/cluster.md: printed and computed side by side."""
+"""Prints Table 5.6 of the thesis: printed and computed values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cuts.cluster.table import BLOCKS, Cell, printed_table, reproduce
 
 
 def rows(cells: tuple[Cell, ...]) -> list[str]:
-    """Return the lines of a table for each model; a cell that is off by more than 1 % has a star."""
+    """Return tables by model; a star marks differences above 1 %."""
     found = {(c.block, c.policy, (c.dp, c.wp, c.p)): c for c in cells}
     lines: list[str] = []
     for model in dict.fromkeys(block.rpartition(" ")[0] for block in BLOCKS):

@@ -3,7 +3,7 @@
     python -m cuts.bench networks --limit 450 --budget 20     # on a GPU: the missing rows, small batches first
     python -m cuts.bench networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
     python -m cuts.bench networks --table                     # times, wins, means, breakdown
-    python -m cuts.bench networks --add FILE.json --readme README.md docs/performance.md --figure docs/evaluation.svg
+    python -m cuts.bench networks --add FILE.json --readme README.md --figure docs/evaluation.svg
 
 Rows go to a JSON file (`--out`); a call adds the missing rows until `--limit`. `--pack FILE` exports the tuned plans
 (`cuts cache import FILE`).

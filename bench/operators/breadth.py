@@ -51,8 +51,6 @@ from cuts.search.session import tuning_session
 TOGETHER = 48
 #: Speed from which on a row counts as good enough.
 ENOUGH = 0.8
-#: Lines of a document between which the families' table stands.
-MARKS = ("<!-- breadth: begin -->", "<!-- breadth: end -->")
 #: Seconds that must be left for another part to begin.
 _LEAST = 15.0
 
@@ -257,18 +255,6 @@ def families(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def between(text: str, table: str) -> str:
-    """Return a document with a table between its marks.
-
-    Raises `ValueError` where it has none.
-    """
-    before, first, rest = text.partition(MARKS[0])
-    _, last, after = rest.partition(MARKS[1])
-    if not first or not last:
-        raise ValueError(f"expected the lines {MARKS[0]} and {MARKS[1]}")
-    return f"{before}{first}\n{table}\n{last}{after}"
-
-
 def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     """Return rows with those of another file that are newer, in the order that they had."""
     found = {key_of(row): row for row in rows}
@@ -313,7 +299,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
     parser.add_argument("--add", nargs="+", type=Path, metavar="FILE", help="take in newer rows of other files")
-    parser.add_argument("--document", type=Path, metavar="FILE", help="write the families' table there")
     add_row_options(parser, "breadth.json")
     return parser.parse_args(argv)
 
@@ -326,12 +311,7 @@ def main() -> None:
         rows = newest(rows, read_rows(other))
         write_rows(options.out, rows)
     fresh = [row for row in rows if not is_stale(row)]
-    if options.document:
-        text = options.document.read_text(encoding="utf-8")
-        options.document.write_text(
-            between(text, families([row for row in rows if not is_stale(row)])), encoding="utf-8"
-        )
-    if not (options.table or options.markdown or options.add or options.document):
+    if not (options.table or options.markdown or options.add):
         target = find_target(options.target)
         device = open_device(target)
         facts = circumstances(device.name, options.commit)

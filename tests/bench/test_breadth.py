@@ -23,7 +23,6 @@ from cuts.bench.operators.suite import GRADIENT_ROWS, OPERATIONS, ROWS
 from cuts.bench.operators.suite import OPERATIONS as GRADIENTS
 from cuts.bench.operators.tuned import tune, tuned_apart
 from cuts.bench.operators.vocabulary import Given, SizedOperation, UserOperation, w, x
-from cuts.bench.tools.records import RESULTS, is_stale
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
 from cuts.tests.amounts import NIGHTLY
@@ -148,10 +147,6 @@ def test_rows_of_other_files_are_taken_in_where_they_are_newer_and_a_document_ge
         "| loss | 1 | 0.50 | 0 % | 0.50 | 0.50 |",
         "| all | 2 | 1.00 | 50 % | 0.50 | 2.00 |",
     ]
-    first, last = breadth.MARKS
-    assert breadth.between(f"x\n{first}\nold\n{last}\ny", "new") == f"x\n{first}\nnew\n{last}\ny"
-    with pytest.raises(ValueError, match="expected the lines"):
-        breadth.between("no marks", "new")
 
 
 @pytest.mark.parametrize("error", [PassError("no kernel"), AssertionError("no kernel")])
@@ -181,10 +176,3 @@ def test_a_case_that_fails_takes_no_other_with_it(
     suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")
-
-
-def test_the_document_has_the_table_of_the_rows() -> None:
-    text = (RESULTS.parents[1] / "docs" / "performance.md").read_text(encoding="utf-8")
-    fresh = [row for row in breadth.read_rows(RESULTS / "breadth.json") if not is_stale(row)]
-    assert (breadth.MARKS[0] in text) == bool(fresh)
-    assert not fresh or breadth.between(text, breadth.families(fresh)) == text

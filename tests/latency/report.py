@@ -1,11 +1,10 @@
 """Accuracy of the latency models: layers, whole cases, networks, against baselines and with parts switched off.
 
     python -m cuts.tests.latency.report [--intervals] [--quick] [-o bench/results/latency.json]
-    python -m cuts.tests.latency.report --tables    # writes the tables of docs/latency.md
 
 Test samples are not in the training set: `held` has numbers of input channels that the training sweeps of the same case
 lack; whole cases are left out in turn. `--intervals` writes the widths of prediction intervals, `-o` the printed
-figures, which tests compare with the document.
+figures, of which `docs/make_results.py` makes tables.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,7 @@ from cuts.latency.predictor import PRECISIONS, STATES, predictor
 HEADER = f"{'':52}{'rows':>6}  {'<10 %':>6}   {'<5 %':>6}      {'RMSE':>6}     {'median':>6}   {'p90':>6}"
 
 ROOT = Path(__file__).parents[2]
-RESULTS, DOCUMENT = ROOT / "bench" / "results" / "latency.json", ROOT / "docs" / "latency.md"
-BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->"
-_COLUMNS = ("rows", "within 10 %", "within 5 %", "RMSE, ms", "median", "p90", "kernels right")
+RESULTS = ROOT / "bench" / "results" / "latency.json"
 
 
 @define
@@ -109,7 +106,7 @@ def details(
     known = np.isin(test.choices, list(model.choices))
     features = model._features(test.layers[known])
     show(
-        "    if it were told the kernels",
+        "    with the kernels known",
         score(model._time(features, test.layers[known], test.choices[known]), test.cold[known]),
     )
     sure = confidence >= 0.8
@@ -187,64 +184,6 @@ def intervals(profile: Profile, path: Path) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def section(kind: str, values: Mapping[str, Any]) -> str:
-    """Return a section of the document: "layers", "networks" or "own"."""
-    return "\n".join({"layers": _layers, "networks": _networks, "own": _own}[kind](values)) + "\n"
-
-
-def _layers(values: Mapping[str, Any]) -> Iterator[str]:
-    for precision in ("fp32", "tf32"):
-        yield f"| {precision} | {' | '.join(_COLUMNS)} |"
-        yield f"|{'---|' * (len(_COLUMNS) + 1)}"
-        for name, row in values[precision]["layers"].items():
-            shares = [_percent(row[key]) for key in ("within", "within_5")]
-            errors = [_percent(row[key]) for key in ("median", "p90")]
-            right = _percent(row["right"]) if "right" in row else ""
-            cells = [name, str(row["count"]), *shares, f"{row['rmse']:.3f}", *errors, right]
-            yield f"| {' | '.join(cells)} |"
-        yield ""
-
-
-def _networks(values: Mapping[str, Any]) -> Iterator[str]:
-    kinds = [(precision, batch) for precision in ("fp32", "tf32") for batch in (16, 1)]
-    columns = [values[precision][f"networks, batch {batch}"] for precision, batch in kinds]
-    yield f"| network | {' | '.join(f'{precision}, batch {batch}' for precision, batch in kinds)} |"
-    yield f"|{'---|' * (len(kinds) + 1)}"
-    for name in columns[0]:
-        mark = " (trained on)" if name in KNOWN else ""
-        yield f"| {name}{mark} | {' | '.join(_run(column[name]) for column in columns)} |"
-    good = [sum(abs(row["off"]) <= 0.1 for name, row in column.items() if name not in KNOWN) for column in columns]
-    counts = [f"{each} of {sum(name not in KNOWN for name in columns[0])}" for each in good]
-    yield f"| **within 10 %** | {' | '.join(counts)} |"
-
-
-def _own(values: Mapping[str, Any]) -> Iterator[str]:
-    for kind, title in (("plans of cuts", "tuned plan"), ("networks, kernels of cuts", "network, its plan not known")):
-        yield f"| {title} | measured and predicted milliseconds, error |"
-        yield "|---|---|"
-        rows = values["fp32"][kind]
-        yield from (f"| {name} | {_run(row)} |" for name, row in rows.items())
-        yield f"| **within 10 %** | {sum(abs(row['off']) <= 0.1 for row in rows.values())} of {len(rows)} |"
-        yield ""
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _run(row: Mapping[str, float]) -> str:
-    return f"{row['measured']:.2f}, {row['predicted']:.2f}, {100 * row['off']:+.1f} %"
-
-
-def with_sections(text: str, values: Mapping[str, Any]) -> str:
-    """Return the document with its sections as the results have them."""
-    for kind in ("layers", "networks", "own"):
-        begin, end = BEGIN.format(kind), END.format(kind)
-        before, _, rest = text.partition(begin)
-        text = before + begin + section(kind, values) + end + rest.partition(end)[2]
-    return text
-
-
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -255,15 +194,10 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="leave out ablations, whole cases and networks")
     parser.add_argument("--only", choices=("layers", "cases", "networks", "timed"))
-    parser.add_argument("--tables", action="store_true", help="write the tables of the document from the results")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="JSON", help="write what is printed; what the file has stays"
     )
     options = parser.parse_args()
-    if options.tables:
-        values = json.loads(RESULTS.read_text(encoding="utf-8"))
-        DOCUMENT.write_text(with_sections(DOCUMENT.read_text(encoding="utf-8"), values), encoding="utf-8")
-        return 0
     report = LatencyReport(options.output)
     if options.output and options.output.exists():
         report.values = json.loads(options.output.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from cuts.latency.layer_model import Options
 from cuts.latency.predictor import predictor
 from cuts.tests.amounts import NIGHTLY
 
-#: A model for seeing that everything works; how good the whole one is, `bench/layer_report.py` tells.
+#: A model for seeing that everything works; `tests/latency/report.py` measures the whole one.
 SMALL_OPTIONS, STEP = Options(trees=3, rounds=40), 8
 
 

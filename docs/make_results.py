@@ -1,0 +1,404 @@
+"""Writes `docs/results.md`, the tables of all results: `python docs/make_results.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from attrs import define, field
+from cuts.bench.__main__ import COMMANDS
+from cuts.bench.networks import tables
+from cuts.bench.networks.ledger import measured
+from cuts.bench.networks.systems import CURVED, OURS, SYSTEMS
+from cuts.bench.operators import breadth
+from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
+from cuts.cluster.table import reproduce
+from cuts.docs import make_table_5_6
+from cuts.latency.networks import KNOWN
+
+DOCUMENT = Path(__file__).parent / "results.md"
+WIDTH = 120
+
+HEAD = """# Results
+
+`python docs/make_results.py` writes this page from `bench/results`. The last column of a table names the
+[circumstances](#circumstances) of a row: device, date and versions. A table contains the rows of the present kernels;
+`python -m cuts.bench stale FILE` marks rows of older kernels. *Speed* is the time of the fastest peer over the time of
+`cuts`. Errors are relative to float64.
+
+## Measure
+
+`python -m cuts.bench NAME --help` explains each measurement. A call adds the missing rows to its file until `--limit`
+seconds are over, `--table` prints the file, and `--again` measures known rows again.
+
+{commands}
+
+`cuts device --calibrate` measures the ceilings of the device first, from which lower bounds are computed. `cuts` tunes
+as `cuts tune` does, within the budget of the row. Peers run in the same precision: PyTorch (cuDNN in benchmark mode,
+cuBLAS; in strict fp32 without TF32), the fastest cuBLASLt and cuDNN plans for single operations, and `torch.compile`,
+each as a captured CUDA graph. Operations are timed with a cold L2 cache: each contender alternates over sets of tensors
+of four times the cache, and the median of alternating rounds counts. Models have random weights and inputs.
+
+"""
+#: Fields of the versions, and their short names.
+PACKAGES = {
+    "torch": "PyTorch",
+    "nvidia-cudnn-cu13": "cuDNN",
+    "nvidia-cublas": "cuBLAS",
+    "nvidia-cuda-nvrtc": "NVRTC",
+    "pycuda": "PyCUDA",
+    "cuda-bindings": "CUDA bindings",
+}
+
+
+@define
+class Circumstances:
+    """Numbers of the devices, dates and versions that rows were measured with."""
+
+    found: dict[tuple[str, str, str], int] = field(factory=dict)
+
+    def number(self, row: Mapping[str, Any]) -> int:
+        """Return the number of a row's circumstances."""
+        versions = row.get("versions") or {}
+        text = ", ".join(f"{short} {versions[name]}" for name, short in PACKAGES.items() if name in versions)
+        key = (row.get("device") or row.get("gpu") or "", (row.get("date") or "")[:10], text)
+        return self.found.setdefault(key, len(self.found) + 1)
+
+    def numbers(self, rows: Iterable[Mapping[str, Any]]) -> str:
+        """Return the numbers of several rows."""
+        return ", ".join(map(str, sorted({self.number(row) for row in rows})))
+
+    def table(self) -> str:
+        """Return the table of all circumstances."""
+        return table(["no.", "device", "date", "versions"], ([n, *key] for key, n in self.found.items()))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; a missing value is an empty cell."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int = 3) -> str | None:
+    """Return a figure in a few digits."""
+    return None if value is None else f"{value:.{digits}g}"
+
+
+def fresh(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    """Return rows of present kernels, and the number of others."""
+    kept = [row for row in rows if not is_stale(row)]
+    older = len(rows) - len(kept)
+    return kept, f"{older} rows of older kernels are omitted." if older else ""
+
+
+def networks(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield the evaluation of DeepCuts, section 7, on one device."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    found = measured(rows)
+    systems = [s for s in SYSTEMS if s not in CURVED and any(s in each for each in found.values())]
+    lines = []
+    for (model, task, batch), each in found.items():
+        peers = [row["ms"] for s, row in each.items() if s not in OURS]
+        ours = each.get(OURS[0], {})
+        speed = min(peers) / ours["ms"] if peers and ours else None
+        times = [number(each[s]["ms"]) if s in each else None for s in systems]
+        label = f"{model}{' training' if task == 'training' else ''}"
+        error = None if ours.get("error") is None else f"{ours['error']:.0e}"
+        facts = [ours.get("launches"), error, ours.get("budget_s"), known.numbers(each.values())]
+        lines.append([label, batch, *times, number(speed), *facts])
+    yield table(["model", "batch", *systems, "speed", "launches", "error", "budget, s", "no."], lines)
+    for task in tables.TASKS:
+        means = {s: each for s, each in tables.speedups(rows, task).items() if s not in CURVED}
+        if means:
+            text = ", ".join(f"{s} {mean:.2f} ({count})" for s, (mean, count) in means.items())
+            yield wrap_text(f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}.")
+    if any(each.keys() & {OURS[0]} and each.keys() - set(OURS) for each in found.values()):
+        yield f"Workloads that each system wins (Tables 11 and 12 of DeepCuts):\n\n{tables.winners_table(rows)}"
+    if curve := tables.anytime(rows):
+        text, _, mean = curve.rpartition("\n")
+        yield f"Milliseconds by budget:\n\n{text if mean.startswith('Untuned') else curve}"
+        if mean.startswith("Untuned"):
+            yield mean
+    if any("breakdown" in row for each in found.values() for row in each.values()):
+        yield f"Microseconds of each kind of kernel (section 7.3 of DeepCuts):\n\n{tables.breakdowns(rows)}"
+    if older:
+        yield older
+
+
+def operations(known: Circumstances, *names: str) -> Iterator[str]:
+    """Yield single operations beside libraries."""
+    every = [row for name in names for row in read_rows(RESULTS / name)]
+    rows, older = fresh(every)
+    rows = [row for row in rows if row.get("cuts_ms") is not None]
+    goals = []
+    for goal in GOALS:
+        values = [v for row in rows if goal.takes(row) and (v := figure(row, goal.figure)) is not None]
+        if values:
+            goals.append([goal.title, len(values), goal.figure, f"{geomean(values):.3f}", goal.least, goal.aim])
+    if goals:
+        yield table(["class", "rows", "figure", "mean", "at least", "aim"], goals)
+    yield from rows_table(known, rows)
+    if older:
+        yield older
+
+
+def rows_table(known: Circumstances, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield rows of the common schema with the time of each peer."""
+    if not rows:
+        return
+    peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
+    heads = ["class", "name", "batch", "precision", "cuts, ms", *(f"{p}, ms" for p in peers), "speed", "error"]
+    yield table(
+        [*heads, "budget, s", "no."],
+        (
+            [
+                *(row["class"], row["name"], row["batch"], row["precision"], number(row["cuts_ms"])),
+                *(number(row["peers"].get(p)) for p in peers),
+                number(figure(row, "speed")),
+                None if row["error"] is None else f"{row['error']:.0e}",
+                row["budget_s"],
+                known.number(row),
+            ]
+            for row in sorted(rows, key=lambda r: (r["class"], r["precision"], r["batch"], r["name"]))
+        ),
+    )
+
+
+def vocabulary(known: Circumstances, *names: str) -> Iterator[str]:
+    """Yield operations of the vocabulary and gradients, by family and row."""
+    rows, older = fresh([row for name in names for row in read_rows(RESULTS / name)])
+    for device in dict.fromkeys(row["device"] for row in rows):
+        yield f"{device}:\n\n{breadth.families([row for row in rows if row['device'] == device])}"
+    yield from rows_table(known, rows)
+    if older:
+        yield older
+
+
+def policies(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield networks by precision policy."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    yield from rows_table(known, rows)
+    if older:
+        yield older
+
+
+def calls(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield calls through `torch.compile`."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    yield (
+        "Milliseconds: `wall` of a call in a sequence of calls, `waited` of a call that is waited for, `returned`\n"
+        "until the call returns, `plan` of the plan on the GPU. `cuts` has parameters as inputs, `frozen` as\n"
+        "constants; `nothing` is a backend that computes nothing."
+    )
+    times = ("wall", "waited", "returned", "plan")
+    if rows:
+        yield table(
+            ["network", "batch", "backend", *times, "launches", "compilation, s", "no."],
+            (
+                [
+                    *(row["network"], row["batch"], row["way"], *(number(row[t]) for t in times)),
+                    *(row["launches"], number(row["compiling"]), known.number(row)),
+                ]
+                for row in rows
+            ),
+        )
+    if older:
+        yield older
+
+
+def products(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield the best schedule of each product and format beside PyTorch."""
+    every, older = fresh(read_rows(RESULTS / name))
+    lines = []
+    for key in dict.fromkeys((row["product"], row["format"]) for row in every):
+        rows = [row for row in every if (row["product"], row["format"]) == key]
+        ours = [row for row in rows if row["point"] != "torch"]
+        if ours:
+            best = max(ours, key=lambda row: row["over_torch"])
+            figures = (number(best["us"]), number(best["tflops"]), f"{best['over_torch']:.3f}", len(ours))
+            lines.append([*key, *figures, known.number(best)])
+    if lines:
+        yield table(["product", "format", "best, us", "TFLOP/s", "over PyTorch", "schedules", "no."], lines)
+    if older:
+        yield older
+
+
+def audit(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield random points of schedule spaces against the chosen ones."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    yield (
+        "Points of a space are timed beside the choice of `cuts tune`. *Lost by proof* counts points that are faster\n"
+        "than the choice although their lower bound discards them, *missed* faster points that were not proposed."
+    )
+    if rows:
+        heads = ["kernel", "points", "timed", "chosen, us", "best / chosen", "discarded", "lost by proof", "missed"]
+        yield table(
+            [*heads, "bound / time", "no."],
+            (
+                [
+                    *(f"{row['class']} {row['name']}", f"{row['points']:.2g}", row["timed"]),
+                    *(f"{row['chosen_us']:.2f}", f"{row['best / chosen']:.3f}", row["proven slower"]),
+                    *(row["lost by proof"], row["missed"], f"{row['median bound / time']:.2f}", known.number(row)),
+                ]
+                for row in rows
+            ),
+        )
+        timed, lost = (sum(row[each] for row in rows) for each in ("timed", "lost by proof"))
+        mean = geomean(row["best / chosen"] for row in rows)
+        yield f"{len(rows)} spaces, {timed} points; lost by proof: {lost}; best / chosen, geometric mean: {mean:.3f}."
+    if older:
+        yield older
+
+
+def cluster(known: Circumstances, *names: str) -> Iterator[str]:
+    """Yield runs of cluster plans: predicted and measured seconds."""
+    rows = [row for name in names for row in json.loads((RESULTS / name).read_text(encoding="utf-8"))]
+    heads = ["case", "DP, WP, P", "policy", "weights, GB", "memory, GB", "limit, GB", "predicted, s", "measured, s"]
+    yield table(
+        [*heads, "error", "no."],
+        (
+            [
+                *(row["case"], "{dp}, {wp}, {p}".format(**row["way"]), row["way"]["policy"]),
+                *(number(row[each] / 1e9) for each in ("weights", "memory", "cap")),
+                *(number(row["predicted"]), number(row["taken"]), f"{row['off']:+.1%}", known.number(row)),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def latency_models(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield the accuracy of latency models: layers, networks, plans of `cuts`."""
+    values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    for precision in ("fp32", "tf32"):
+        lines = []
+        for label, row in values[precision]["layers"].items():
+            shares = (percent(row[key]) for key in ("within", "within_5"))
+            errors = (percent(row[key]) for key in ("median", "p90"))
+            right = percent(row["right"]) if "right" in row else None
+            lines.append([label, row["count"], *shares, f"{row['rmse']:.3f}", *errors, right])
+        heads = ["rows", "within 10 %", "within 5 %", "RMSE, ms", "median", "p90", "kernels right"]
+        yield f"Held-out layers, {precision}:\n\n{table(['model', *heads], lines)}"
+    kinds = [(precision, batch) for precision in ("fp32", "tf32") for batch in (16, 1)]
+    columns = [values[precision][f"networks, batch {batch}"] for precision, batch in kinds]
+    lines = [
+        [f"{label} (training set)" if label in KNOWN else label, *(prediction(column[label]) for column in columns)]
+        for label in columns[0]
+    ]
+    held = [{label: row for label, row in column.items() if label not in KNOWN} for column in columns]
+    lines.append(["within 10 %", *(close(column) for column in held)])
+    heads = [f"{precision}, batch {batch}" for precision, batch in kinds]
+    yield f"Networks: measured and predicted milliseconds, error:\n\n{table(['network', *heads], lines)}"
+    for kind, head in (("plans of cuts", "tuned plan"), ("networks, kernels of cuts", "network, without its plan")):
+        rows = values["fp32"][kind]
+        lines = [*([label, prediction(row)] for label, row in rows.items()), ["within 10 %", close(rows)]]
+        yield table([head, "measured and predicted milliseconds, error"], lines)
+
+
+def thesis_table(known: Circumstances, *_: str) -> Iterator[str]:
+    """Yield Table 5.6 of the thesis: printed and computed values."""
+    yield "\n".join(make_table_5_6.rows(reproduce()))
+
+
+def percent(value: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * value:.1f} %"
+
+
+def prediction(row: Mapping[str, float]) -> str:
+    """Return measured and predicted milliseconds, and the error."""
+    return f"{row['measured']:.2f}, {row['predicted']:.2f}, {100 * row['off']:+.1f} %"
+
+
+def close(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the number of predictions within 10 %, of all."""
+    return f"{sum(abs(row['off']) <= 0.1 for row in rows.values())} of {len(rows)}"
+
+
+def tests(known: Circumstances, *_: str) -> Iterator[str]:
+    """Yield runs of the fuzzer, the sweep and planted bugs."""
+    runs = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("fuzz", "sweep")}
+    fuzz = [
+        [
+            run["generator"],
+            run["device"],
+            run["graphs"],
+            run.get("nodes"),
+            run.get("kernels"),
+            sum_of(run.get("findings")),
+        ]
+        for run in runs["fuzz"]["runs"]
+    ]
+    heads = ["generator", "device", "graphs", "nodes", "kernels", "findings"]
+    yield f"Random graphs (`tests/fuzz`):\n\n{table(heads, fuzz)}"
+    names = ("operations", "cases", "elements", "kernels", "differences")
+    sweep = [[run.get("device") or run["target"], *(run[name] for name in names)] for run in runs["sweep"]["runs"]]
+    yield f"Sweep of operations (`tests/fuzz/sweep`):\n\n{table(['device', *names], sweep)}"
+    bugs = json.loads((RESULTS / "planted.json").read_text(encoding="utf-8"))["bugs"]
+    areas = sorted({bug["area"] for bug in bugs})
+    counts = ((area, [bug["caught"] for bug in bugs if bug["area"] == area]) for area in areas)
+    lines = [[area, len(caught), sum(caught)] for area, caught in counts]
+    lines.append(["all", len(bugs), sum(bug["caught"] for bug in bugs)])
+    yield f"Planted bugs (`tests/fuzz/planted.py`):\n\n{table(['area', 'planted', 'caught'], lines)}"
+
+
+def sum_of(findings: Mapping[str, int] | None) -> int | None:
+    """Return the number of findings; nothing where none are listed."""
+    return None if findings is None else sum(findings.values())
+
+
+def wrap_text(text: str) -> str:
+    """Return a sentence in lines of a document."""
+    return fill(text, WIDTH, break_on_hyphens=False)
+
+
+Section = Callable[..., Iterator[str]]
+#: Title, function and files of each section.
+SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
+    ("Networks, H200", networks, ("evaluation.json",)),
+    ("Networks, H100", networks, ("evaluation_h100.json",)),
+    ("Networks by precision policy", policies, ("networks.json",)),
+    ("Calls through `torch.compile`", calls, ("door.json",)),
+    ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
+    ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
+    ("Products with matrix instructions", products, ("products.json",)),
+    ("Audit of pruning", audit, ("audit.json",)),
+    ("Latency models", latency_models, ("latency.json",)),
+    ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
+    ("Table 5.6", thesis_table, ()),
+    ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
+)
+#: Sections with a text of their own before the tables.
+TEXTS = {
+    "Networks, H200": (
+        "The evaluation of DeepCuts (section 7): the models of Table 10 in strict fp32. Times are milliseconds; peers\n"
+        "are captured CUDA graphs.\n\n![Speed-ups over graphed PyTorch](evaluation.svg)"
+    ),
+    "Cluster plans": "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory.",
+    "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
+    "Table 5.6": (
+        "Table 5.6 of the DeepCuts thesis: printed values and those of the form `table-5.6`. A star marks a\n"
+        "difference of more than 1 %. The values are computed ([cluster](cluster.md#three-forms-of-the-model))."
+    ),
+    "Tests": "[Testing](testing.md) explains these runs.",
+}
+
+
+def document() -> str:
+    """Return the whole document."""
+    known = Circumstances()
+    commands = table(["`python -m cuts.bench`", "measurement"], ([f"`{n}`", says] for n, (_, says) in COMMANDS.items()))
+    parts = [HEAD.format(commands=commands).rstrip()]
+    for title, section, names in SECTIONS:
+        found = [*([TEXTS[title]] if title in TEXTS else []), *section(known, *names)]
+        files = ", ".join(f"`bench/results/{name}`" for name in names)
+        parts += [f"## {title}", *found, *([f"Rows: {files}."] if files else [])]
+    return "\n\n".join([*parts, "## Circumstances", known.table()]) + "\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")
