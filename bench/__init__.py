@@ -1,1 +1,1 @@
-"""Measurements of `cuts`: single operations, whole networks, and tools that look at the compiler itself."""
+"""Measurements of `cuts`: operations, networks, and tools for the compiler."""

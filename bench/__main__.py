@@ -1,4 +1,7 @@
-"""Runs one of the measurements: `python -m cuts.bench NAME [options]`; without a name, lists them."""
+"""Runs one of the measurements: `python -m cuts.bench NAME [options]`.
+
+Without a name, lists them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How much tests draw: what a commit can wait for, and much more at night (`CUTS_HYPOTHESIS_PROFILE=nightly`)."""
+"""Sizes of random tests by Hypothesis profile.
+
+The daily profile draws few examples, the profile of the night (`CUTS_HYPOTHESIS_PROFILE=nightly`) many more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How the tests run: Hypothesis profiles, how kernels are compiled, what a test may take, and golden files.
+"""Configuration of the tests.
+
+Hypothesis profiles, compilation of kernels, time limits and golden files.
 
 `ci`, the default, draws the same examples every time. `CUTS_HYPOTHESIS_PROFILE=nightly` draws many more, new ones each
 night.
@@ -33,8 +35,8 @@ _SLOW = (
 
 _ANNOUNCED = "announced"
 
-#: CPU seconds of a test, with its processes and with the fixtures that it is the first to need, beyond which it is told
-#: about: by day tests draw less (`amounts.py`).
+#: CPU seconds of a test, with its processes and with the fixtures that it is the first to need, beyond which the run
+#: reports it: the daily profile draws less (`amounts.py`).
 DEAR = 20.0
 _BEGAN = pytest.StashKey[float]()
 
@@ -59,7 +61,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files whose few tests take long, then those with many tests: what begins last is short."""
+    """Order files of tests by their duration.
+
+    Files with few long tests come first, then those with many tests: the last ones are short.
+    """
     many = Counter(item.path for item in items)
     items.sort(key=lambda item: (not item.get_closest_marker("long"), -many[item.path], item.path))
 
@@ -70,8 +75,8 @@ def pytest_collection_finish() -> None:
 
 
 def _keep() -> None:
-    """Leave what there is now out of further searches for garbage: modules, tests and caches stay, and there is much of
-    them. Searched through again and again they take a tenth of the tests' time.
+    """Exempt all present objects from garbage collection: modules, tests and caches stay, and there are many of them.
+    Repeated collections of these take a tenth of the tests' time.
     """
     gc.collect()
     gc.freeze()
@@ -79,7 +84,7 @@ def _keep() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_caches() -> Iterator[None]:
-    """Keep what a file of tests leaves in caches."""
+    """Keep the cache entries of a file of tests."""
     yield
     _keep()
 
@@ -109,11 +114,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By day let PoCL compile kernels without optimising them, which takes half of its time: they run for a moment; and
-    with declarations of the functions that they use alone, which is most of the rest.
+    """Compile PoCL kernels without optimisation in the daily profile.
 
-    Files of tests that say `as_users_build` have kernels as users have them: those that run long or are timed, and a
-    sample of everything else. What tests start as a process of its own builds so too.
+    It takes half of the compilation time, and kernels run for a moment only. Declarations of the used functions alone
+    save most of the rest.
+
+    Files of tests that say `as_users_build` have the kernels of users: tests that run long or are timed, and a sample
+    of everything else. Processes that tests start do so too.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not (NIGHTLY or request.node.get_closest_marker("as_users_build")):
@@ -134,7 +141,10 @@ def _declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, s
 
 @pytest.fixture
 def announce(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say a line at the end of the run, whatever became of the test and in whichever process it ran."""
+    """Print a line at the end of the run.
+
+    It appears for any outcome and process.
+    """
     return lambda line: record_property(_ANNOUNCED, line)
 
 

@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+")
 
 
 def declared(source: str) -> str | None:
-    """Return a program that needs no header, or None where PoCL is not installed as a package."""
+    """Return a program without headers, or None without a packaged PoCL."""
     if not _units():
         return None
     words, lines = set(_WORD.findall(source)), list[str]()

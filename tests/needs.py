@@ -1,4 +1,4 @@
-"""Probes for what a test needs, and the marks that skip it with a reason in words where it is missing."""
+"""Probes for requirements of tests, and marks that skip with a reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def needs_cuda(test: Test) -> Test:
 
 
 def needs_toolchain(test: Test) -> Test:
-    """Mark a test, or a class of tests, that compiles CUDA sources without running them."""
+    """Mark a test or class that compiles CUDA sources without running them."""
     return cast(Test, _skip(toolchain_reason())(test))
 
 
@@ -76,7 +76,7 @@ def _disassembler() -> Path | None:
 
 
 def needs_disassembler(test: Test) -> Test:
-    """Mark a test, or a class of tests, that reads the instructions of a machine."""
+    """Mark a test or class that reads the instructions of a machine."""
     missing = "" if _disassembler() else "nvdisasm is not installed (pip install nvidia-cuda-nvdisasm)"
     return cast(Test, _skip(missing)(test))
 
@@ -102,7 +102,7 @@ DEVICES = [
 
 
 def optional_module(name: str) -> Any:
-    """Return a module, or None where it is not installed or does not fit the others."""
+    """Return a module, or None where it is missing or incompatible."""
     try:
         return importlib.import_module(name)
     except (ImportError, RuntimeError):  # torchvision raises the latter where PyTorch is another one

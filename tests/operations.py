@@ -1,4 +1,4 @@
-"""A use of every operation of the vocabulary, at small shapes: what gradients, kernels and devices are tested on.
+"""Uses of every operation at small shapes, for gradients, kernels and devices.
 
 A new operation needs a line here; `tests/ops/test_every_operation.py` says so.
 """
@@ -19,7 +19,10 @@ REGISTRY = Registry.builtin()
 
 @frozen
 class Use:
-    """One use of an operation: types of its operands, attributes, and how their values are drawn."""
+    """Use of an operation.
+
+    It has types of operands, attributes, and distributions of values.
+    """
 
     op: str
     types: tuple[TensorType | None, ...]
@@ -216,7 +219,7 @@ SCALAR: list[Use] = [
     uses(n, (3, 4), low=_ABOVE.get(n, -0.93)) for n, d in REGISTRY.items()
     if len(d.operands) == len(d.results) == 1 and d.family in ("unary", "unary_number", "copy")
 ]  # fmt: skip
-#: What no gradient goes through: the results are integers or conditions, or constant almost everywhere.
+#: Operations without gradients: the results are integers or conditions, or constant almost everywhere.
 FLAT: list[Use] = [
     *(uses(op, (2, 3), (3,)) for op in ("greater", "greater_or_equal", "less", "less_or_equal", "equal", "not_equal")),
     *(uses(op, i64(2, 3), i64(3), classes=3) for op in ("greater_or_equal", "equal", "bitwise_and", "bitwise_or",

@@ -1,4 +1,7 @@
-"""One graph of many independent uses of operations, with or without their gradients: it compiles in one go."""
+"""One graph of many independent uses of operations, compiled at once.
+
+It has their gradients or not.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class _Builder:
             self._input(f"{mark}d{name}", type_, rng.standard_normal(type_.shape))
         made: dict[
             str, str
-        ] = {}  # apart from the operands: one of `softmax_grad` is called `dy`, as the gradient of its `y` is
+        ] = {}  # except the operands: one of `softmax_grad` is called `dy`, as the gradient of its `y` is
         for step in self.gradients.steps(instance, wrt, results):
             operands = tuple(None if n is None else made.get(n, mark + n) for n in step.inputs)
             named = {n: f"{mark}gradient.{n}" for n in step.outputs}
@@ -85,8 +88,9 @@ def bench_of(uses: Sequence[Use], backward: bool = False) -> Bench:
 
 
 def trained(bench: Bench) -> Bench:
-    """Return a bench in which only the first operand of each node is an input; the others are constants, as weights
-    are.
+    """Return a bench with constants for all operands but the first.
+
+    The constants stand for weights.
     """
     data = {node.operands[0] for node in bench.graph.nodes}
     constants = {name: array for name, array in bench.inputs.items() if name not in data}

@@ -1,5 +1,6 @@
-"""What docs/architecture.md promises about the layout: who imports whom, where foreign packages are,
-and that the wheel is whole.
+"""Promises of docs/architecture.md about the layout.
+
+They concern imports, places of foreign packages, and the completeness of the wheel.
 """
 
 from __future__ import annotations
@@ -124,7 +125,10 @@ def faces() -> dict[Path, frozenset[str]]:
 
 
 def own_imports(module: Path) -> Iterator[Path]:
-    """Yield the files of ours that a module imports, inside functions too; a package stands for its `__init__.py`."""
+    """Yield the project's files that a module imports.
+
+    Imports inside functions count; a package stands for its `__init__.py`.
+    """
     for node in ast.walk(parsed(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = Path(*module.parent.parts[: len(module.parent.parts) - node.level + 1])
@@ -194,7 +198,10 @@ def test_a_package_has_at_most_35_modules(package: Path) -> None:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    """Public classes have a name each. Those of the syntax tree are always written with their module."""
+    """Public class names are unique.
+
+    Those of the syntax tree are always written with their module.
+    """
     places: dict[str, set[str]] = {}
     for module in (m for m in [*MODULES, *_benches()] if m != Path("ops/language/syntax.py")):
         for node in parsed(module).body:
@@ -256,12 +263,12 @@ def documentation(tree: ast.Module) -> set[str]:
     return {ast.get_docstring(n, clean=False) or "" for n in ast.walk(tree) if isinstance(n, kinds)}
 
 
-#: Words of the compiler that are names of operations too, and what they mean there.
+#: Words of the compiler that are names of operations too, and their meaning there.
 OTHER_MEANINGS = {"tile": "a block of elements", "pad": "elements between rows of shared memory", "split": "a pass"}
 
 
 def test_nothing_asks_for_the_name_of_an_operation() -> None:
-    shared = {*FUNCTIONS, *BUILTINS, *COMBINERS, *OTHER_MEANINGS}  # what expressions and schedules are made of
+    shared = {*FUNCTIONS, *BUILTINS, *COMBINERS, *OTHER_MEANINGS}  # parts of expressions and schedules
     names = set(Registry.builtin()) - shared
     for module in (m for m in MODULES if m.parts[0] in ("ops", "passes")):
         tree = parsed(module)

@@ -1,4 +1,7 @@
-"""What docstrings promise: who raises an error of ours says so, and modules that they name are there."""
+"""Promises of docstrings: raised errors and named modules.
+
+A function that raises an error of ours says so, and named modules exist.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def tree(module: Path) -> ast.Module:
 
 @cache
 def error_kinds() -> set[str]:
-    """Return the names of `CutsError` and of all classes that are made from it."""
+    """Return the names of `CutsError` and of all its subclasses."""
     classes = [n for m in MODULES for n in ast.walk(tree(m)) if isinstance(n, ast.ClassDef)]
     kinds, before = {"CutsError"}, 0
     while len(kinds) > before:
@@ -31,7 +34,7 @@ def error_kinds() -> set[str]:
 
 
 def own(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's own body, without functions and classes inside it."""
+    """Yield nodes of a function's own body, without inner functions and classes."""
     left: list[ast.AST] = list(function.body)
     while left:
         node = left.pop()
@@ -70,7 +73,7 @@ def test_a_public_function_that_raises_says_so(module: Path) -> None:
     assert silent == {}
 
 
-#: Rooms: what a dotted name in a docstring may begin with.
+#: Packages: possible beginnings of a dotted name in a docstring.
 ROOMS = {module.parts[0] for module in MODULES if len(module.parts) > 1}
 PLACES = {".".join(module.with_suffix("").parts).removesuffix(".__init__"): module for module in MODULES}
 
@@ -80,7 +83,10 @@ def test_errors_have_one_family() -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is that of a module of ours, or of something that a module defines or hands out."""
+    """Return whether a dotted name is a module or its member.
+
+    Members are definitions and exports.
+    """
     place, _, inner = name.rpartition(".")
     if name in PLACES or place not in PLACES:
         return name in PLACES

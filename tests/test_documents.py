@@ -1,4 +1,4 @@
-"""Documents and declarations: lines that fit, paths that exist, tables that are what the results say."""
+"""Documents and declarations: line lengths, existing paths, tables of current results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def read(name: str) -> str:
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
-    """Yield a file's numbered lines, without listings that tests write: these have any length."""
+    """Yield a file's numbered lines, without listings that tests write.
+
+    Listings have any length.
+    """
     printed, before = False, ""
     for number, line in enumerate(read(name).split("\n"), 1):
         if line.startswith("```"):
@@ -52,7 +55,10 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
 
 
 def is_stage(line: str) -> bool:
-    """Whether a line is a row of the table of stages: what a stage makes of what, and where."""
+    """Return whether a line is a row of the table of stages.
+
+    Such a row has a stage's input, output, and place.
+    """
     return line.startswith("| ") and line.count(" | ") == 2 and " -> " in line.split(" | ")[1]
 
 
@@ -63,8 +69,9 @@ def test_lines_fit(name: str) -> None:
 
 
 def named_paths(text: str) -> Iterator[str]:
-    """Yield what a document names as a path: a link's target, or a word in backticks that ends like a file or lies in
-    one of our folders.
+    """Yield the paths that a document names.
+
+    These are targets of links, and words in backticks that end like a file or lie in one of our folders.
     """
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", re.sub("`[^`]*`", "", text)):
         if "://" not in target:
@@ -78,8 +85,9 @@ def named_paths(text: str) -> Iterator[str]:
 
 
 def exists(document_name: str, path: str) -> bool:
-    """Whether a path is one of a file or folder: from the root, from the document, from
-    `passes` as the table of stages has it, or, of a bare name, anywhere.
+    """Return whether a path is one of a file or folder.
+
+    It starts at the root, the document, or `passes` as in the table of stages; a bare name lies anywhere.
     """
     beside = normpath(f"{document_name}/../{path}")
     if "/" not in path and fnmatch.filter(NAMES, path):
@@ -192,7 +200,7 @@ def test_commands_of_a_document_name_files_that_exist(name: str) -> None:
     assert [path for path in commands if not (ROOT / path).is_file()] == []
 
 
-def test_every_room_is_in_the_readme_and_in_the_guide() -> None:
+def test_every_package_is_in_readme_and_guide() -> None:
     rooms = {module.parent.as_posix() for module in modules()} - {"."}
     assert [room for room in sorted(rooms) if f"`{room}/`" not in read("docs/architecture.md")] == []
     assert [room for room in sorted(rooms) if "/" not in room and f"`{room}/`" not in read("README.md")] == []

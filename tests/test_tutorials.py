@@ -93,7 +93,7 @@ def write_onnx(path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the examples and a model, without a CUDA compiler."""
+    """Return a folder with examples and a model, without a CUDA compiler."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     write_onnx(tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
@@ -102,7 +102,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_blocks(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run the blocks of a document in order; return its text with current listings."""
+    """Run a document's blocks in order; return its text with current listings."""
     text = path.read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "tutorial"}
     printed, listings = "", list[tuple[Block, str]]()

@@ -1,4 +1,7 @@
-"""Kernels of many plans built at once: PoCL takes longer to begin a program than to compile a kernel of it."""
+"""Joint builds of many plans' kernels.
+
+PoCL takes longer to begin a program than to compile a kernel of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from cuts.runtime.plan import Plan
 
 @contextmanager
 def built_together(plans: Iterable[Plan]) -> Iterator[None]:
-    """Build the OpenCL kernels of plans, and give them to whoever builds them within the block."""
+    """Build the OpenCL kernels of plans for later builds in the block."""
     kernels = {kernel.source: kernel for plan in plans for kernel in plan.kernels}
     programs = dict(zip(kernels, OpenCLDevice(find_target("opencl")).build(list(kernels.values())), strict=True))
     build = OpenCLDevice.build

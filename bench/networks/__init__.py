@@ -1,4 +1,7 @@
-"""Whole networks beside their peers: the evaluation of DeepCuts (section 7), and networks by precision policy."""
+"""Whole networks against their peers.
+
+These are the evaluation of DeepCuts (section 7), and networks by precision policy.
+"""
 
 from .models import settled
 

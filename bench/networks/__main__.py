@@ -1,4 +1,6 @@
-"""The evaluation of DeepCuts (section 7): the eight models of Table 10 beside PyTorch and its compiler, strict fp32.
+"""Evaluation of DeepCuts (section 7): Table 10's models in strict fp32.
+
+PyTorch and its compiler are the peers.
 
     python -m cuts.bench networks --limit 450 --budget 20     # on a GPU: the missing rows, small batches first
     python -m cuts.bench networks --only resnet-50:1 bert-base:64 --systems "cuts mixed" "cuts fusion" PyTorch
@@ -27,7 +29,7 @@ from .isolated import Bout
 from .ledger import LEDGER, Pair, keep, missing, wanted
 from .systems import OURS, SYSTEMS, USUAL, Row
 
-#: Seconds that a row may end behind the limit of the call.
+#: Seconds that a row may end after the limit of the call.
 LATE = 10.0
 
 
@@ -60,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
-    """Measure what is missing, as long as there is time, and yield the rows."""
+    """Measure missing rows within the time limit, and yield them."""
     end = monotonic() + options.limit
     pairs = wanted(options.only, options.systems)
     bouts = _bouts(pairs, options.budget)
@@ -102,7 +104,7 @@ def line(row: Row) -> str:
 
 
 def main() -> int:
-    """Measure, or show what was measured; 1 where a row failed."""
+    """Measure, or show measured rows; return 1 where one failed."""
     options = arguments()
     for path in options.add:
         for row in read_rows(path):

@@ -1,4 +1,6 @@
-"""Runs cluster plans of models larger than their memory limit, beside the same models whole in memory.
+"""Runs cluster plans of models larger than their memory limit.
+
+The same models run whole in memory for comparison.
 
     python -m cuts.bench cluster --target cuda                                         # one GPU
     torchrun --nproc-per-node 2 -m cuts.bench cluster --target cuda                    # two: groups, stages
@@ -42,7 +44,7 @@ LARGE = 1e12
 
 @frozen
 class ClusterCase:
-    """A run: its name, the model, the way, and the way that keeps all in memory."""
+    """Run with its name, model, plan, and plan entirely in memory."""
 
     name: str
     model: Transformer
@@ -80,7 +82,10 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
 def several(
     model: Callable[..., Transformer], layers: int, trained: int, micro: int, processes: int
 ) -> list[ClusterCase]:
-    """Return the runs for several processes; the first four end within 240 s together on two GPUs."""
+    """Return the runs for several processes.
+
+    The first four end within 240 s together on two GPUs.
+    """
     p = Way(1, 1, processes, "AR", micro, "nothing", "keep")
     group = Way(processes, 1, 1, "PR", micro, "nothing", "recompute+offload")
     parts = Way(1, processes, 1, "PR", micro)
@@ -100,7 +105,7 @@ def several(
 
 
 def engine_of(way: Way) -> Any:
-    """Return what connects the processes."""
+    """Return the connection of the processes."""
     if way.gpus == 1:
         return None
     from cuts.cluster.torch_engine import TorchEngine
@@ -109,7 +114,7 @@ def engine_of(way: Way) -> Any:
 
 
 def cap_of(case: ClusterCase, machine: Machine) -> float:
-    """Return the memory that a capped run may use: what the planner says that the way needs."""
+    """Return a capped run's memory limit: the planner's need of its plan."""
     return float(fit(columns([case.way]), case.model, machine, training=case.training).memory[0])
 
 
@@ -130,7 +135,10 @@ def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kerne
 
 
 def folder_of(case: ClusterCase, root: Path, capped: bool) -> Path:
-    """Return where a run's files go: inference changes nothing, so all of it reads the same ones."""
+    """Return the folder of a run's files.
+
+    Inference changes nothing, so all of it shares one folder.
+    """
     own = case.name.replace(" ", "-") + ("" if capped else "-whole")
     return root / (own if case.training else case.model.name)
 
@@ -138,7 +146,7 @@ def folder_of(case: ClusterCase, root: Path, capped: bool) -> Path:
 def run_once(
     case: ClusterCase, capped: bool, make: Callable[[Path, ClusterPlan, float], Runner], root: Path, machine: Machine
 ) -> tuple[dict[str, Any], Any]:
-    """Run a case, or the case whole in memory; return what it took, and what it computed."""
+    """Run a case, or its in-memory version; return costs and results."""
     way = case.way if capped else case.whole
     cap = cap_of(case, machine) if capped else LARGE
     folder = folder_of(case, root, capped)
@@ -156,7 +164,7 @@ def run_once(
 
 
 def predicted(found: RunPrediction) -> dict[str, Any]:
-    """Return what the planner expects, from rates measured here."""
+    """Return the planner's prediction from rates measured here."""
     measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
     rates = {"alone": found.reads.alone, "read": measured.storage_read, "write": measured.storage_write}
     kernels = {"forward": block.forward, "backward": block.backward, "link": measured.gpu_link}
@@ -164,7 +172,7 @@ def predicted(found: RunPrediction) -> dict[str, Any]:
 
 
 def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
-    """Run all steps; return what training made of the weights, or the first results of inference."""
+    """Run all steps; return trained weights, or inference's first results."""
     if case.training:
         runner.train(case.steps)
         return weights_of(runner)
@@ -173,7 +181,7 @@ def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
 
 
 def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
-    """Return what a run reports, and what is predicted with the storage that it had."""
+    """Return a run's report, and the prediction with its storage rates."""
     report, at_work = runner.report, storage_at_work(runner, found)
     return {
         "disk": at_work.part if at_work else 1.0,
@@ -212,7 +220,10 @@ def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known
 
 
 def cached(case: ClusterCase) -> Any:
-    """Return random batches that are made once: making them is no part of a run."""
+    """Return random batches, made once.
+
+    Making them is no part of a run.
+    """
     make = random_batches(case.model, case.way.micro, 0)
     known: dict[Any, Any] = {}
 
@@ -229,7 +240,7 @@ def cached(case: ClusterCase) -> Any:
 
 
 def weights_of(runner: Runner) -> dict[int, Any]:
-    """Return what training made of this stage's weights."""
+    """Return this stage's weights after training."""
     made = runner.store.weights
     generation = runner.done % 2
     paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
@@ -240,7 +251,10 @@ def weights_of(runner: Runner) -> dict[int, Any]:
 
 
 def pairs(mine: dict[int, Any], other: dict[int, Any]) -> list[tuple[Any, Any]]:
-    """Return what both runs have, side by side; stages of two ways may have other layers."""
+    """Return results of both runs in pairs.
+
+    Stages of two plans may have other layers.
+    """
     return [(mine[key], other[key]) for key in mine if key in other]
 
 

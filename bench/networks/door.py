@@ -1,4 +1,4 @@
-"""Wall time of a call through `torch.compile(model, backend="cuts")`, beside other ways to call a network.
+"""Wall time of calls through `torch.compile(model, backend="cuts")` and other ways.
 
     python -m cuts.bench door --out FOLDER [--only resnet-50:1 encoder:1] [--ways eager default cuts] [--budget 20]
 
@@ -34,8 +34,10 @@ WAYS = ("eager", "nothing", "default", "reduce", "cuts", "frozen")
 
 @frozen
 class CallRow:
-    """One network, one way to call it. Times are milliseconds, `compiling` seconds; `error` is the greatest one of an
-    output, relative to the largest that eager PyTorch computes.
+    """Row of one network called in one way.
+
+    Times are milliseconds, `compiling` seconds; `error` is the greatest one of an output, relative to the largest that
+    eager PyTorch computes.
     """
 
     network: str
@@ -51,7 +53,7 @@ class CallRow:
 
     @property
     def above(self) -> float | None:
-        """Milliseconds of a call beyond those of its plan, where calls follow one another."""
+        """Milliseconds of a call beyond its plan's, for consecutive calls."""
         return None if self.plan is None else self.wall - self.plan
 
 
@@ -92,13 +94,13 @@ class Watch:
             del session.launch
 
     def repeat(self) -> None:
-        """Launch what the last call launched, over the same memory."""
+        """Launch the last call's kernels again, over the same memory."""
         for session in self.sessions:
             session.repeat()
 
 
 def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
-    """Return the milliseconds of a call among others, of one that is waited for, and until one returns."""
+    """Return a call's milliseconds: among others, synchronous, and until it returns."""
     following, waited, returned = [], [], []
     for _ in range(ROUNDS):
         torch.cuda.synchronize()
@@ -117,7 +119,7 @@ def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
 
 
 def on_device(torch: Any, run: Callable[[], None]) -> float:
-    """Return the milliseconds on the GPU of what is launched again and again."""
+    """Return GPU milliseconds of repeated launches."""
     samples = []
     for _ in range(ROUNDS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -171,7 +173,7 @@ def measure(torch: Any, name: str, batch: int, way: str, budget: float | None) -
         call = caller(torch, model, way, budget)
         found = call(*given).clone()
         for _ in range(5):
-            kept = call(*given)  # what is repeated writes to it
+            kept = call(*given)  # the repeated launch writes to it
         torch.cuda.synchronize()
         compiling = perf_counter() - start
         error = float((found - expected).abs().max() / expected.abs().max())

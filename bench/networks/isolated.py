@@ -1,4 +1,6 @@
-"""Workloads in processes of their own: what hangs or crashes costs one row, and memory is free again behind each.
+"""Workloads in processes of their own.
+
+A hang or a crash costs one row, and memory is free again after each.
 
 A process imports PyTorch, makes the model and exports it on the CPU when it starts, which is while another one still
 measures peers; the GPU is touched by one process at a time.
@@ -18,12 +20,12 @@ from .ledger import parse_workload
 from .models import ModelWorkload, Task
 from .systems import EXPORTED, LEAVING, SYSTEMS, ModelCase, Row, run
 
-#: Seconds that a row may take beyond what it is expected to.
+#: Seconds that a row may take beyond its expected time.
 PATIENCE = 60.0
 
 
 class Contest:
-    """A workload that systems are measured on; what a child process hosts."""
+    """Workload that systems are measured on, hosted by a child process."""
 
     def __init__(self, text: str, budget: float, exported: bool) -> None:
         workload = parse_workload(text)
@@ -32,7 +34,7 @@ class Contest:
             _ = self.case.program
 
     def measure(self, system: str) -> Row:
-        """Return what a system takes, or why it fails."""
+        """Return a system's measurement, or the reason of its failure."""
         try:
             return run(self.case, system)
         except (RuntimeError, CutsError) as error:  # of one system; the others go on
@@ -47,7 +49,7 @@ class Contest:
 
 @define
 class Bout:
-    """One workload with the systems that it is still to be measured on."""
+    """Workload with its remaining systems."""
 
     workload: ModelWorkload
     systems: Sequence[str]
@@ -63,8 +65,9 @@ class Bout:
         return SYSTEMS[system].seconds(self.workload.task, self.budget)
 
     def measure(self, system: str, limit: float) -> Row:
-        """Return the row of a system; one that takes longer than it may ends with its process, and the next system
-        gets a new one.
+        """Return a system's row.
+
+        A system beyond its time limit ends with its process, and the next system gets a new one.
         """
         start = monotonic()
         try:

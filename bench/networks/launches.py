@@ -1,4 +1,4 @@
-"""The plan of a workload, launch by launch: operations, times, bound and schedule.
+"""Plan of a workload by launches: operations, times, bound and schedule.
 
     python -m cuts.bench launches resnet-50:1 resnet-50:64 bert-base:64 --budget 20 --out FOLDER
 
@@ -28,13 +28,13 @@ from .systems import ModelCase, Row, planned, tuned
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
 TOGETHER, REPLAYS, FEW, LONG = 20, 30, 5, 3000.0
-#: What records of groups say in seconds.
+#: Fields of groups' records in seconds.
 SECONDS = ("measured", "estimate", "bound")
 FIGURES = ("ops", "nodes", "algorithms", "limit", "parameters", "why", "form", "turns")
 
 
 def launches(plan: CompiledPlan) -> tuple[float, list[Row]]:
-    """Return the microseconds of a run of a plan that has run, and what there is to say of each launch."""
+    """Return an executed plan's microseconds, and a record of each launch."""
     session = plan.session
     launched = session.first_launches()
     whole = _replayed(session.device, launched, FEW)

@@ -1,7 +1,9 @@
-"""The ledger of the evaluation: a JSON file of rows, one of each workload and system, kept as they come.
+"""Ledger of the evaluation: a JSON file of rows.
 
-A row has what was measured, and its date, commit, GPU and versions; one that failed has the reason. A later run adds
-what is missing.
+There is one row of each workload and system, added on completion.
+
+A row has the measurement, and its date, commit, GPU and versions; one that failed has the reason. A later run adds
+missing rows.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from .systems import SYSTEMS, Row
 Pair: TypeAlias = tuple[ModelWorkload, str]
 _WORKLOAD = re.compile(r"(?P<model>[^:]+):(?:(?P<batch>[1-9]\d*)|training)(?:=(?P<seconds>\d+))?")
 LEDGER = RESULTS / "evaluation.json"
-#: What tells a row from others of its GPU.
+#: Identity of a row among those of its GPU.
 KEY = ("model", "task", "batch", "system", "device")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """Return what tells a row from all others."""
+    """Return a row's identity."""
     return tuple(row[name] for name in KEY)
 
 
 def merged(rows: Sequence[Row], row: Row) -> list[Row]:
-    """Return rows with one more, which takes the place of an older one of the same workload and system; but a failure
-    takes no result's place.
+    """Return rows with one more, which replaces its predecessor.
+
+    The predecessor has the same workload and system. A failure replaces no result.
     """
     older = [r for r in rows if key_of(r) == key_of(row)]
     if "failure" in row and any("failure" not in r for r in older):
@@ -45,14 +48,16 @@ def keep(path: Path, row: Row) -> None:
 
 
 def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]:
-    """Return the pairs of a workload and a system that a GPU has no row of."""
+    """Return pairs of a workload and a system without a GPU's row."""
     had = {key_of(row) for row in rows if not is_stale(row)}
     return [(w, s) for w, s in wanted if (w.model.name, w.task, w.batch, s, gpu) not in had]
 
 
 def parse_workload(text: str) -> ModelWorkload:
-    """Read `MODEL:BATCH`, or `MODEL:training`, with `=SECONDS` behind it where its budget is its own; ends with what
-    there is where it is none of them. `torchvision.NAME` is a network of images that is none of the evaluation's.
+    """Read `MODEL:BATCH`, or `MODEL:training`; exit with the choices on an error.
+
+    `=SECONDS` at the end sets its own budget. `torchvision.NAME` is a network of images that is none of the
+    evaluation's.
     """
     found = _WORKLOAD.fullmatch(text.lower())
     model = (BY_NAME.get(found["model"]) or other_vision(found["model"])) if found else None
@@ -67,13 +72,16 @@ def parse_workload(text: str) -> ModelWorkload:
 
 
 def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:
-    """Return what is to be measured: those workloads, or all, by each of the systems that take part in them."""
+    """Return the workloads to measure, each by its participating systems.
+
+    Without a choice these are all workloads.
+    """
     chosen = [parse_workload(text) for text in texts] or list(workloads())
     return [(w, s) for w in chosen for s in systems if SYSTEMS[s].takes(w.task)]
 
 
 def measured(rows: Sequence[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
-    """Return the rows that have a time, by workload and by system, in the order of the evaluation."""
+    """Return timed rows by workload and system, in the evaluation's order."""
     found: dict[tuple[str, str, int], dict[str, Row]] = {}
     for workload in workloads():
         key = (workload.model.name, workload.task, workload.batch)

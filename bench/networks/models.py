@@ -1,7 +1,7 @@
-"""The eight applications of Table 10 of DeepCuts: how each is made, what it is given, in which batches it runs.
+"""Applications of Table 10 of DeepCuts: models, inputs, and batch sizes.
 
-Weights and inputs are random, alike at each call. Convolutional networks are torchvision's; `modules.py` has the
-others. A `small` network has the same layers over less: it is for tests without a GPU.
+Weights and inputs are random, equal at each call. Convolutional networks are torchvision's; `modules.py` has the
+others. A `small` network has the same layers of smaller sizes: it is for tests without a GPU.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-#: Frames of a spectrogram: three seconds, about what a recording of AN4 takes.
+#: Frames of a spectrogram: three seconds, about the length of a recording of AN4.
 FRAMES = 300
-#: Words of a sentence, about what one of WMT has.
+#: Words of a sentence, about the length of one of WMT.
 WORDS = 25
 #: Tokens of BERT.
 TOKENS = 128
@@ -30,7 +30,9 @@ Made: TypeAlias = tuple[Any, tuple[Any, ...]]
 
 @frozen
 class Application:
-    """One model: `make(batch, small)` returns it on the CPU in evaluation mode, with inputs.
+    """Model whose `make(batch, small)` returns it on the CPU, with inputs.
+
+    It is in evaluation mode.
 
     `batches` are those of inference, `training` that of a training step.
     """
@@ -43,14 +45,15 @@ class Application:
 
     @property
     def images(self) -> bool:
-        """Whether its input is images, which PyTorch may keep channels first or last."""
+        """Return whether its input is images, in either channel order of PyTorch."""
         return self.kind == "CNN"
 
 
 @frozen
 class ModelWorkload:
-    """One line of the evaluation: a model, what it does, and how many samples at once; the seconds that we may search
-    for it, where they are its own.
+    """Line of the evaluation: a model, its task, and its batch size.
+
+    It may have a search budget of its own, in seconds.
     """
 
     model: Application
@@ -60,12 +63,15 @@ class ModelWorkload:
 
     @property
     def label(self) -> str:
-        """What rows and figures call it."""
+        """Name in rows and figures."""
         return f"{self.model.name} b{self.batch}" + (" training" if self.task == "training" else "")
 
 
 def vision(name: str, batch: int, small: bool, size: int = 224, least: int = 64, **options: Any) -> Made:
-    """Return a network of torchvision whose norms know the statistics of its images, and images."""
+    """Return a torchvision network with fitted norms, and images.
+
+    The norms have the statistics of the images.
+    """
     torch = import_module("torch")
     torch.manual_seed(0)
     with warnings.catch_warnings():  # it warns of its own initialisation
@@ -76,10 +82,12 @@ def vision(name: str, batch: int, small: bool, size: int = 224, least: int = 64,
 
 
 def torchvision_models() -> Any:
-    """Return torchvision's models. Its operators, which none of them needs, miss where it was built for another
-    PyTorch; it asks for their names nevertheless.
+    """Return torchvision's models.
+
+    Its operators, which none of them needs, are missing where it was built for another PyTorch; it asks for their names
+    nevertheless.
     """
-    with warnings.catch_warnings():  # it uses what PyTorch has deprecated
+    with warnings.catch_warnings():  # it uses features that PyTorch deprecates
         warnings.simplefilter("ignore")
         try:
             return import_module("torchvision.models")
@@ -154,7 +162,7 @@ BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
 
 
 def other_vision(name: str) -> Application | None:
-    """Return a network of torchvision by `torchvision.NAME`, nothing where it has none of that name."""
+    """Return a torchvision network by `torchvision.NAME`, or nothing without one."""
     package, _, own = name.partition(".")
     if package != "torchvision" or own not in torchvision_models().list_models(torchvision_models()):
         return None
@@ -174,12 +182,14 @@ IMAGES = 8
 
 
 def settled(model: Any, images: Any, torch: Any) -> Any:
-    """Return a network in evaluation mode whose batch norms have the statistics of some images: with those that they
-    begin with, numbers fall below what half types hold, and errors would say nothing.
+    """Return a network with batch norms fitted to some images.
+
+    It is in evaluation mode. With initial statistics numbers fall below the range of half types, and errors would say
+    nothing.
     """
     for part in model.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
-            part.momentum = 1.0  # what is seen replaces what was there
+            part.momentum = 1.0  # the observed statistics replace the initial ones
     seen = images[:IMAGES] if len(images) > 1 else torch.randn(2, *images.shape[1:])  # one value has no variance
     with torch.no_grad():
         model.train()(seen)

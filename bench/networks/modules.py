@@ -1,6 +1,9 @@
-"""The networks of Table 10 of DeepCuts that no library has, as PyTorch modules with random weights.
+"""PyTorch modules of Table 10's other networks, with random weights.
 
-They follow the papers that Table 10 names. What a paper leaves open, or trains in several sizes, is said at the class.
+They are those of DeepCuts that no library has.
+
+They follow the papers that Table 10 names. Where a paper leaves a choice open, or trains several sizes, the class
+states the choice.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from torch import Tensor, nn
 
 
 class DeepSpeech2(nn.Module):
-    """Speech to characters (Amodei and others, 2016): spectrograms [N, 1, F, T] to scores [N, T', labels].
+    """Speech to characters (Amodei and others, 2016).
+
+    It maps spectrograms [N, 1, F, T] to scores [N, T', labels].
 
     Two convolutions over frequency and time, the first of stride two in time, five bidirectional GRUs whose directions
-    are added up, each behind a batch norm over the sequence, and a linear layer behind another norm.
+    are added up, each preceded by a batch norm over the sequence, and a linear layer after another norm.
     """
 
     def __init__(self, frequencies: int = 161, width: int = 800, layers: int = 5, labels: int = 29) -> None:
@@ -50,8 +55,9 @@ def _normed(norm: nn.Module, steps: Tensor) -> Tensor:
 
 
 class AttentionRNN(nn.Module):
-    """Translation with global attention (Luong, Pham and Manning, 2015): words [N, S] and [N, T] to scores of the next
-    target word, [N, T, vocabulary].
+    """Translation with global attention (Luong, Pham and Manning, 2015).
+
+    It maps words [N, S] and [N, T] to scores of the next target word, [N, T, vocabulary].
 
     Two stacks of four LSTMs of 1,000 cells; each decoder state is scored against all encoder states by a bilinear form
     (`general`), and the context it finds joins it under a tanh. The target is given (teacher forcing), as it is when
@@ -69,9 +75,9 @@ class AttentionRNN(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the scores of all words behind each word of the target."""
+        """Return the scores of the successors of each target word."""
         memory, (hidden, cell) = self.encoder(self.source(source))
-        # What cuDNN returns is not always contiguous, nor of three axes, as what it takes must be.
+        # cuDNN's results are not always contiguous, nor of three axes, as its operands must be.
         state = tuple(part.reshape(self.encoder.num_layers, len(source), -1).contiguous() for part in (hidden, cell))
         asked, _ = self.decoder(self.target(target), state)
         weights = torch.softmax(asked @ self.general(memory).transpose(1, 2), -1)
@@ -91,8 +97,9 @@ TABLES = tuple(min(count, ROWS) for count in CATEGORIES)
 
 
 class DLRM(nn.Module):
-    """Recommendation (Naumov and others, 2019) in the reference's size for the Kaggle data: 13 numbers [N, 13] and one
-    category of each of 26 features [N, 26] to the chance of a click [N, 1].
+    """Recommendation (Naumov and others, 2019), in the reference's Kaggle size.
+
+    It maps 13 numbers [N, 13] and one category of each of 26 features [N, 26] to the probability of a click [N, 1].
 
     Numbers go through an MLP (512, 256, 64, 16), categories through tables of 16 columns; the dot products of all pairs
     join the numbers and go through an MLP (512, 256, 1).
@@ -119,15 +126,16 @@ class DLRM(nn.Module):
 
 
 def _dense(widths: tuple[int, ...], last: nn.Module | None = None) -> nn.Sequential:
-    """Return linear layers with a ReLU behind each, `last` in the place of the last one."""
+    """Return linear layers with a ReLU after each, except that `last` follows the last one."""
     layers = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
     flat: list[nn.Module] = [part for pair in layers for part in pair]
     return nn.Sequential(*flat[:-1], last or flat[-1])
 
 
 class BERT(nn.Module):
-    """BERT-base (Devlin and others, 2019) with the head for SQuAD: tokens and segments [N, S] to the scores of being
-    the first and the last token of the answer, [N, S, 2].
+    """BERT-base (Devlin and others, 2019) with the head for SQuAD.
+
+    It maps tokens and segments [N, S] to the scores of being the first and the last token of the answer, [N, S, 2].
     """
 
     def __init__(self, vocabulary: int = 30_522, width: int = 768, layers: int = 12, positions: int = 512) -> None:

@@ -1,4 +1,7 @@
-"""PyTorch's calls of a workload, and their time on the GPU: eager or compiled, one by one or as a captured graph."""
+"""PyTorch calls of a workload, and their time on the GPU.
+
+They are eager or compiled, one by one or as a captured graph.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ROUND = 10.0
 
 @frozen
 class CallTime:
-    """Milliseconds of a call: the median of rounds, and the distance between their quartiles as a part of it."""
+    """Milliseconds of a call: median of rounds, and relative quartile distance."""
 
     ms: float
     spread: float
@@ -47,7 +50,7 @@ def _round(torch: Any, call: Callable[[], object], repeats: int) -> float:
 
 
 def graphed(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of a call that was captured as a CUDA graph."""
+    """Return the replay of a call as a captured CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -63,13 +66,16 @@ def graphed(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
 
 
 def strict(torch: Any) -> None:
-    """Let PyTorch multiply f32 as f32, and choose among all algorithms of cuDNN."""
+    """Multiply f32 strictly, with a choice among all of cuDNN's algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
 
 
 def on_gpu(torch: Any, model: Application, made: Made) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """Yield the network and its inputs on the GPU: images with channels first and last, by the name of that."""
+    """Yield the network and inputs on the GPU, by channel order.
+
+    Images come with channels first and last.
+    """
     network, inputs = made
     if not model.images:
         yield "", network.to("cuda"), tuple(x.to("cuda") for x in inputs)
@@ -79,7 +85,10 @@ def on_gpu(torch: Any, model: Application, made: Made) -> Iterator[tuple[str, An
 
 
 def exact(torch: Any, made: Made, samples: int) -> Any:
-    """Return what a network computes of the first samples in double precision; it is left as it was."""
+    """Return double-precision results of the first samples.
+
+    The network is restored.
+    """
     network, inputs = made
     network.to("cuda").double()
     given = [x[:samples].to("cuda") for x in inputs]
@@ -96,7 +105,10 @@ def first(result: Any) -> Any:
 
 
 def error_of(found: Any, wanted: Any) -> float:
-    """Return the greatest error of the samples that there are exact values of, relative to the largest value."""
+    """Return the greatest error, relative to the largest exact value.
+
+    Samples without exact values are left out.
+    """
     seen = found[: len(wanted)].detach().cpu().double()
     return float((seen - wanted).abs().max() / wanted.abs().max())
 
@@ -106,7 +118,7 @@ TURNS, MOST = 20, 400
 
 
 class Compiled:
-    """A program as XLA compiled it: `call` returns its results, `loop` runs it so many times."""
+    """Program compiled by XLA: `call` returns results, `loop` repeats."""
 
     def __init__(self, program: Any, inputs: tuple[Any, ...]) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's contenders need memory, too
@@ -133,11 +145,11 @@ class Compiled:
         return self._call(self.state, self.inputs)
 
     def loop(self, count: int) -> Any:
-        """Return what is left of the inputs behind so many turns."""
+        """Return the final inputs after `turns` iterations."""
         return self._loop(count, self.state, self.inputs)
 
     def timed(self, run: Callable[[int], Any]) -> CallTime:
-        """Return the time of a turn of what runs so many."""
+        """Return the time of an iteration of a repeated call."""
 
         def seconds(count: int) -> float:
             start = perf_counter()
@@ -152,7 +164,7 @@ class Compiled:
         return CallTime(middle, (high - low) / middle)
 
     def one_by_one(self, count: int) -> Any:
-        """Return the results of the last of so many calls that follow one another."""
+        """Return the last result of `turns` consecutive calls."""
         for _ in range(count - 1):
             self.call()
         return self.call()

@@ -1,4 +1,6 @@
-"""Networks by precision policy on a GPU, tuned for a budget, beside PyTorch in the same precision.
+"""Networks by precision policy on a GPU, tuned for a budget.
+
+PyTorch runs in the same precision.
 
     python -m cuts.bench policies --out FOLDER [--only resnet50:64:tf32 ...] [--budget 60] [--compile]
 
@@ -37,8 +39,10 @@ NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
 
 @frozen
 class Outcome:
-    """One case: milliseconds of ours and of the best peer, seconds that tuning took, the greatest error of an output
-    relative to the largest in double precision, for both.
+    """Row of one case.
+
+    It holds milliseconds of ours and of the best peer, seconds of tuning, and for both the greatest error of an output
+    relative to the largest in double precision.
     """
 
     network: str
@@ -87,7 +91,7 @@ def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled
 
 
 def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan that a search within a budget ends with, and what the search did."""
+    """Return the plan of a search within a budget, and its report."""
     target, spec = find_target("cuda"), load_spec([])
     graph = load_model(program, spec, None, ())
     with tuning_session(target, budget=budget) as selector:
@@ -98,7 +102,10 @@ def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledP
 def measure(
     case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, kernels: Path | None, torch: Any
 ) -> Outcome:
-    """Tune and time one case, and PyTorch beside it; write its launches where a file is named."""
+    """Tune and time one case and PyTorch; write launches on request.
+
+    They go to the named file.
+    """
     name, batch, policy = case
     model, inputs = network(name, batch, torch)
     with torch.no_grad():
@@ -124,7 +131,7 @@ def measure(
 
 
 def parse_cases(text: str, precisions: Sequence[str]) -> Iterator[tuple[str, int, PrecisionName]]:
-    """Read `network:batch:policy`, or `network:batch`, which is a case for each of the precisions."""
+    """Read `network:batch:policy`, or `network:batch` for all precisions."""
     name, _, rest = text.partition(":")
     batch, _, policy = rest.partition(":")
     policies = (policy,) if policy else tuple(precisions)

@@ -1,4 +1,6 @@
-"""Contenders of the evaluation: compiles, runs and times a workload, and divides its time by kind of kernel.
+"""Contenders of the evaluation: compilation, execution, timing.
+
+The time of a workload is divided by kind of kernel.
 
 A kernel is *complex* where it sums products of tensors over more places than a window has (convolutions, matrix
 products, without depthwise convolutions), else *simple*; either is fused where it computes several operations (section
@@ -30,14 +32,14 @@ from .training import train, train_as_one_graph
 
 #: Samples that are compared with double precision.
 SAMPLES = 8
-#: Models and batches whose kernels are told apart, as in Figure 6.
+#: Models and batches whose time is divided by kind of kernel, as in Figure 6.
 DIVIDED = (("ResNet-50", 1), ("BERT-base", 1))
 Row = dict[str, Any]
 
 
 @frozen
 class ModelCase:
-    """One workload as all contenders get it; `budget` are the seconds that ours may search."""
+    """Workload for all contenders; `budget` are the seconds of our search."""
 
     workload: ModelWorkload
     made: Made
@@ -47,8 +49,9 @@ class ModelCase:
 
     @property
     def program(self) -> Any:
-        """The exported program, which shares the network's parameters, where they were when it was exported; channels
-        of images come first in it.
+        """Exported program, with parameters in their place at the export.
+
+        The network shares them. Channels of images come first.
         """
         network = self.made[0].to("cpu")  # a contender may have taken them to the GPU
         if "program" not in self._known:
@@ -60,7 +63,7 @@ class ModelCase:
 
     @property
     def divided(self) -> bool:
-        """Whether it is told where its time goes."""
+        """Return whether its time is divided by kind of kernel."""
         return (self.workload.model.name, self.workload.batch) in DIVIDED
 
     @property
@@ -74,9 +77,10 @@ class ModelCase:
 def tuned(
     case: ModelCase, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan that a search within the budget ends with, and what the search did. Where `libraries` are
-    installed they take part in mode `mixed`, as users have it; a `fresh` search knows nothing of earlier ones, one that
-    goes `further` searches on where one had come to its end.
+    """Return the plan of a search within the budget, and its report.
+
+    Where `libraries` are installed they take part in mode `mixed`, as users have it; a `fresh` search ignores earlier
+    ones, one that goes `further` continues a finished one.
     """
     program = case.program  # making it is the exporter's work
     start, budget = perf_counter(), Budget.of(case.budget)
@@ -110,14 +114,17 @@ def untuned(case: ModelCase) -> Row:
 
 
 def planned(case: ModelCase) -> CompiledPlan:
-    """Return the plan that the model makes, whatever is known of earlier searches or from packs."""
+    """Return the cost model's plan, without earlier searches or packs."""
     spec, target = load_spec([]), find_target("cuda")
     graph = load_model(case.program, spec, None, ())
     return plan_of(compile_model(graph, spec, target, CompileOptions()), graph, spec, target)
 
 
 def afresh(case: ModelCase, seconds: float) -> Row:
-    """Tune and time a plan of ours within a budget, where nothing is known of earlier searches or from packs."""
+    """Tune and time a plan within a budget, without known results.
+
+    Results of earlier searches and packs do not count.
+    """
     kept = os.environ.get("CUTS_CACHE_DIR")
     with TemporaryDirectory() as folder:
         os.environ["CUTS_CACHE_DIR"] = folder
@@ -146,7 +153,10 @@ def _timed(case: ModelCase, plan: CompiledPlan) -> Row:
 
 
 def eager(case: ModelCase) -> Row:
-    """Time PyTorch's own kernels as a captured graph, channels first and last; the faster counts."""
+    """Time PyTorch's own kernels as a captured graph, channels first and last.
+
+    The faster order counts.
+    """
     return min((_captured(case, network, given, name) for name, network, given in _placed(case)), key=_ms)
 
 
@@ -180,7 +190,10 @@ def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
 
 
 def compiled(case: ModelCase, mode: str) -> Row:
-    """Time `torch.compile` in a mode; what is captured nowhere else is timed call by call and as a captured graph."""
+    """Time `torch.compile` in a mode.
+
+    Calls that are captured nowhere else are timed one by one and as a captured graph.
+    """
     torch = case.torch
     torch._dynamo.reset()
     layout, network, given = list(_placed(case))[-1]
@@ -201,7 +214,7 @@ def compiled(case: ModelCase, mode: str) -> Row:
 
 
 def by_door(case: ModelCase) -> Row:
-    """Time the network through `torch.compile(backend="cuts")` as a captured graph, and call by call."""
+    """Time `torch.compile(backend="cuts")` as a captured graph, and call by call."""
     torch, start = case.torch, perf_counter()
     torch._dynamo.reset()
     _, network, given = next(iter(_placed(case)))
@@ -217,7 +230,10 @@ def by_door(case: ModelCase) -> Row:
 
 
 def by_xla(case: ModelCase) -> Row:
-    """Time what XLA makes of the exported program: its own loop, or calls one by one, the faster."""
+    """Time XLA's version of the exported program.
+
+    It is XLA's own loop, or calls one by one, the faster.
+    """
     start = perf_counter()
     made = Compiled(case.program, case.made[1])
     error = error_of(case.torch.from_numpy(np.array(first(made.call()))), case.wanted)
@@ -230,9 +246,10 @@ def by_xla(case: ModelCase) -> Row:
 
 @frozen
 class System:
-    """A contender: how it is measured in inference, the seconds that this takes about besides searching, those that it
-    searches, none where these are the case's, and the seconds of a training step in place of the first, none where it
-    takes no part in training.
+    """Contender with its measurements for inference and training.
+
+    It has a function for inference, the seconds of it besides searching, the seconds of searching (none where these are
+    the case's), and a function for a training step (none without training).
     """
 
     infer: Callable[[ModelCase], Row]
@@ -246,7 +263,7 @@ class System:
         return least + (budget if self.search is None else self.search)
 
     def takes(self, task: Task) -> bool:
-        """Whether it takes part in a task."""
+        """Return whether it takes part in a task."""
         return self.training is not None or task == "inference"
 
 
@@ -256,7 +273,7 @@ def _at(seconds: float) -> System:
 
 #: Budgets at which the plans of a search are compared.
 CURVE = (10, 30, 60, 120, 300)
-#: What is measured, in the order in which it says most.
+#: Order of measurement, by importance.
 SYSTEMS: Mapping[str, System] = {
     "cuts mixed": System(lambda case: ours(case, "mixed"), least=15.0, search=None, training=40.0),
     "PyTorch": System(eager, least=8.0, training=20.0),
@@ -274,11 +291,11 @@ OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 #: Points of the curve, which have a table of their own.
 CURVED = tuple(f"cuts {seconds} s" for seconds in CURVE)
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)
-#: What begins with the exported program.
+#: Systems that begin with the exported program.
 EXPORTED = (*OURS, "XLA")
-#: What leaves a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
+#: Systems that leave a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
 LEAVING = ("XLA",)
-#: What runs unless others are asked for.
+#: Systems of a call without a choice.
 USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 
 
@@ -295,14 +312,14 @@ def run(case: ModelCase, system: str) -> Row:
 
 #: Places of the largest window of a depthwise convolution in these networks.
 WINDOW = 25
-#: What the names of kernels of cuBLAS, cuDNN and PyTorch hold that convolve, multiply matrices or attend.
+#: Parts of kernel names of cuBLAS, cuDNN and PyTorch that convolve, multiply matrices or attend.
 COMPLEX = ("gemm", "gemv", "conv", "winograd", "xmma", "cutlass", "fmha", "attention", "dgrad", "fprop", "dot_kernel",
            "rnn", "lstm", "gru", "splitk")  # fmt: skip
 DEPTHWISE = ("depthwise", "dgrad2d_grouped")
 
 
 def of_plan(plan: CompiledPlan) -> dict[str, float]:
-    """Return the microseconds of each kind of kernel of a plan that has run."""
+    """Return microseconds by kind of kernel of an executed plan."""
     found: dict[str, float] = {}
     times = plan.session.time_steps(repeats=20)
     for group, timing in zip(plan.plan.groups, times, strict=True):
@@ -315,7 +332,7 @@ def of_plan(plan: CompiledPlan) -> dict[str, float]:
 
 
 def _is_complex(text: str) -> bool:
-    """Whether a group, or one of several, sums more products than a window has places."""
+    """Return whether a group, or one of several, sums more products than a window has places."""
     groups = [parse_ir(part + "\n}", "<group>") for part in text.split("\n}\n") if part.strip()]
     return any(_multiplies(group) for group in groups if isinstance(group, FusedGroup))
 
@@ -329,7 +346,7 @@ def _multiplies(group: FusedGroup) -> bool:
 
 
 def of_profile(torch: Any, call: Callable[[], object]) -> dict[str, float]:
-    """Return the microseconds of each kind of kernel of a call of PyTorch."""
+    """Return microseconds by kind of kernel of a PyTorch call."""
     call()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()

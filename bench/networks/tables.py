@@ -1,5 +1,7 @@
-"""The evaluation as text: times, the number of workloads that each system wins (Tables 11 and 12 of DeepCuts), means
-over graphed PyTorch, the breakdown of section 7.3, and the table of README.
+"""The evaluation as text and figures.
+
+It has times, the number of workloads that each system wins (Tables 11 and 12 of DeepCuts), means over graphed PyTorch,
+the breakdown of section 7.3, and the table of README.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from .systems import CURVED, OURS, PEERS, SYSTEMS, Row
 #: Columns of a document's text.
 WIDTH = 120
 TASKS: tuple[Task, ...] = ("inference", "training")
-#: Between what lines a document has a table.
+#: Lines that enclose a table in a document.
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 _KINDS = {model.name: model.kind for model in APPLICATIONS}
 
 
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Return how many workloads each system wins, by kind of model in inference, and in training: Tables 11 and 12.
-    Only the workloads count that `cuts mixed` and a peer ran.
+    """Return each system's number of won workloads (Tables 11 and 12).
+
+    They are counted by kind of model in inference, and in training. Only the workloads count that `cuts mixed` and a
+    peer ran.
     """
     found: dict[str, dict[str, int]] = {}
     for (model, task, _), each in measured(rows).items():
@@ -56,8 +60,9 @@ def winners_table(rows: Sequence[Row]) -> str:
 
 
 def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[float, int]]:
-    """Return the geometric mean of each system's speed-up over graphed PyTorch, the paper's "cuDNN", and of how many
-    workloads.
+    """Return each system's mean speed-up over graphed PyTorch, and its workloads.
+
+    The mean is geometric; graphed PyTorch is the paper's "cuDNN".
     """
     ratios: dict[str, list[float]] = {}
     for each in (found for key, found in measured(rows).items() if key[1] == task):
@@ -68,9 +73,10 @@ def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[f
 
 
 def anytime(rows: Sequence[Row]) -> str:
-    """Return the milliseconds of the plans that searches of several budgets end with, those that any workload has, by
-    how much a longer one of the same version was slower at most, and what the plan without measurements takes over the
-    tuned one.
+    """Return milliseconds of plans by search budget, and their changes.
+
+    The plans are those of searches of several budgets that any workload has. Changes are the greatest slowdown of a
+    longer search of the same version, and the ratio of the plan without measurements to the tuned one.
     """
     there = {name for each in measured(rows).values() for name in each}
     names = ["cuts untuned", *(name for name in CURVED if name in there), OURS[0]]
@@ -100,7 +106,7 @@ def _rise(times: Sequence[float]) -> float:
 
 
 def breakdowns(rows: Sequence[Row]) -> str:
-    """Return the microseconds of each kind of kernel, of the rows that have them."""
+    """Return microseconds by kind of kernel, for rows that have them."""
     kinds = ("complex", "complex (fusion)", "simple", "simple (fusion)")
     lines = [f"| workload | system | {' | '.join(kinds)} |", "|---" * 6 + "|"]
     for (model, _, batch), each in measured(rows).items():
@@ -112,8 +118,9 @@ def breakdowns(rows: Sequence[Row]) -> str:
 
 
 def readme(rows: Sequence[Row]) -> str:
-    """Return README's table: models at batch 1 and at the largest measured one, beside their peers, where both were
-    measured, and the circumstances.
+    """Return README's table of measured models and their circumstances.
+
+    It has models at batch 1 and at the largest measured one, with their peers, where both were measured.
     """
     found = {key: each for key, each in measured(rows).items() if key[1] == "inference" and _compared(each)}
     names = [p for p in PEERS if any(p in each for each in found.values())]
@@ -132,12 +139,12 @@ def _heading(name: str) -> str:
 
 
 def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what README says of how rows were measured."""
+    """Yield README's statements on the rows' measurement."""
     if not rows:
         return
     gpus, dates = sorted({row["device"] for row in rows}), sorted({row["date"][:10] for row in rows})
     torches = sorted({row["versions"].get("torch", "?") for row in rows})
-    # What was searched for before, in calls of their own whose results the row's search found, counts.
+    # Earlier searches in calls of their own count, for the row's search found their results.
     budgets = sorted({row["budget_s"] + row.get("budget before", 0.0) for row in rows if row["system"] == OURS[0]})
     searched = " to ".join(f"{b:g}" for b in dict.fromkeys((budgets[0], budgets[-1])))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
@@ -149,7 +156,7 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def whole(rows: Sequence[Row]) -> str:
-    """Return all that rows say, as tables: times, wins, means, breakdowns, and what failed."""
+    """Return all tables: times, wins, means, breakdowns, and failures."""
     names = [name for name in SYSTEMS if name not in CURVED and any(row["system"] == name for row in rows)]
     lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
     for (model, task, batch), found in measured(rows).items():
@@ -170,12 +177,15 @@ def whole(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *_circumstances([row for each in measured(rows).values() for row in each.values()])])
 
 
-#: What stands between the lines of each name.
+#: Contents between the lines of each name.
 PLACES = {"evaluation": readme, "whole evaluation": whole}
 
 
 def with_table(text: str, rows: Sequence[Row]) -> str:
-    """Return a document with the tables in their places; raises `ValueError` where there is none."""
+    """Return a document with the tables in their places.
+
+    Raises `ValueError` where there is none.
+    """
     found = [name for name in PLACES if BEGIN.format(name) in text and END.format(name) in text]
     if not found:
         raise ValueError(f"expected the lines {BEGIN.format('evaluation')} and {END.format('evaluation')}")
@@ -188,7 +198,7 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
 
 # ---- Figure 5
 
-#: What all speed-ups are over.
+#: Denominator of all speed-ups.
 BASE = "PyTorch"
 PANELS = (("CNN inference", ("CNN",), "inference"), ("RNN and MLP inference", ("RNN", "MLP"), "inference"),
           ("Training", ("CNN", "RNN", "MLP"), "training"))  # fmt: skip
@@ -196,7 +206,7 @@ COLOURS = ("#0b6e4f", "#4d9078", "#a3c9a8", "#e09f3e", "#9e2a2b", "#540b0e", "#3
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the panels that have rows; the same rows make the same file."""
+    """Draw the panels that have rows; equal rows make equal files."""
     mpl, plt = import_module("matplotlib"), import_module("matplotlib.pyplot")
     found = {key: each for key, each in measured(rows).items() if BASE in each and len(each) > 1}
     shown = [name for name in SYSTEMS if name not in (BASE, *CURVED)]

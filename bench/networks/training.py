@@ -1,8 +1,10 @@
-"""A training step of each model: forward, loss, backward, a step of gradient descent with momentum; strict fp32.
+"""Training step of each model in strict fp32.
 
-The model is what compilers get; the loss (cross entropy of classes, words, labels and places, of clicks the binary one)
-and the optimiser are PyTorch's for all. DeepSpeech2 is trained on a label of each step instead of by CTC, whose kernels
-no graph captures. Steps are captured as CUDA graphs; the error is that of the loss behind a few steps, relative to
+It consists of forward pass, loss, backward pass, and gradient descent with momentum.
+
+Compilers get the model; the loss (cross entropy of classes, words, labels and places, of clicks the binary one) and the
+optimiser are PyTorch's for all. DeepSpeech2 is trained on a label of each step instead of by CTC, whose kernels no
+graph captures. Steps are captured as CUDA graphs; the error is that of the loss after a few steps, relative to
 PyTorch's.
 """
 
@@ -25,14 +27,15 @@ from cuts.search import Settings, summary_values, tuning_session
 from .models import Made
 from .peer_calls import graphed, strict, time_calls
 
-#: Steps behind which losses are compared.
+#: Steps until losses are compared.
 STEPS = 3
 RATE, MOMENTUM = 1e-3, 0.9
 
 
 def loss_of(torch: Any, scores: Any) -> Callable[[Any], Any]:
-    """Return the loss of scores like these against random targets: [N, 1] are chances, others scores of what the last
-    dim counts.
+    """Return the loss of such scores against random targets.
+
+    [N, 1] are probabilities, others scores along the last dim.
     """
     torch.manual_seed(1)
     if scores.shape[-1] == 1:
@@ -43,7 +46,7 @@ def loss_of(torch: Any, scores: Any) -> Callable[[Any], Any]:
 
 
 def without_dropout(torch: Any, network: Any) -> Any:
-    """Return a network that drops nothing, as each system would drop something else; it is changed."""
+    """Disable a network's dropout, which differs between systems; return it."""
     for part in network.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -63,7 +66,7 @@ def compiled(torch: Any, network: Any, way: str, budget: float) -> Any:
 
 
 def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any]:
-    """Return one step of a fresh copy of a network, which returns its loss."""
+    """Return one step of a network's fresh copy; it returns its loss."""
     network = without_dropout(torch, deepcopy(made[0])).to("cuda").train()
     given = tuple(x.to("cuda") for x in made[1])
     with torch.no_grad():
@@ -89,7 +92,10 @@ def reference_losses(torch: Any, made: Made) -> list[float]:
 
 
 def train(torch: Any, made: Made, way: str, budget: float) -> dict[str, Any]:
-    """Time a step of a system that PyTorch calls, and compare its loss with PyTorch's."""
+    """Time a step of a system that PyTorch calls.
+
+    Its loss is compared with PyTorch's.
+    """
     wanted = reference_losses(torch, made)[-1]
     torch.cuda.empty_cache()
     start = perf_counter()
@@ -120,7 +126,7 @@ def training_graph(made: Made) -> cuts.Training:
 
 
 def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
-    """Return what a step is given: the network's inputs, and random targets as PyTorch's step has them."""
+    """Return a step's inputs, and random targets as PyTorch has them."""
     torch, target = import_module("torch"), training.graph.types["target"]
     names = [name for name in training.graph.inputs if name not in (*training.initial, "target")]
     given = {name: tensor.numpy() for name, tensor in zip(names, made[1], strict=True)}
@@ -132,8 +138,10 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
 
 
 def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
-    """Search for the plan of a step within a budget of seconds, of which it is a part to read the network and to derive
-    the step, and time it; the error is that of the loss behind a few steps, relative to PyTorch's.
+    """Search for a step's plan within a budget, and time it.
+
+    The budget in seconds includes import of the network and derivation of the step; the error is that of the loss after
+    a few steps, relative to PyTorch's.
     """
     wanted = reference_losses(torch, made)[-1]
     torch.cuda.empty_cache()

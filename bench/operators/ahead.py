@@ -1,4 +1,4 @@
-"""Processes that import rows and compile them with torch.compile before they are timed.
+"""Processes that import rows and compile them with torch.compile ahead of timing.
 
 Each process keeps PyTorch loaded and compiles in itself, as the processes together use all cores. Inductor keeps no
 choices between kernels: a device that many processes share gives no reliable times, so the timing process chooses.
@@ -26,8 +26,10 @@ from cuts.ir.source import Source
 
 
 def load_settled_torch() -> Any:
-    """Return PyTorch in strict f32, with an Inductor that compiles in its own process and keeps no choices between
-    kernels; what it compiled is found by processes of the same settings.
+    """Return PyTorch in strict f32, with a reproducible Inductor.
+
+    Inductor compiles in its own process and keeps no choices between kernels; processes of the same settings find its
+    results.
     """
     loaded = load_torch()
     config: Any = import_module("torch._inductor.config")
@@ -36,20 +38,23 @@ def load_settled_torch() -> Any:
 
 
 class Calling(torch.nn.Module):
-    """A function as a module, which is what torch.export takes."""
+    """Function as a module, the form that torch.export takes."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__()
         self.call = call
 
     def forward(self, *given: Any) -> Any:
-        """Return what the function does."""
+        """Return the function's results."""
         return self.call(*given)
 
 
 @frozen
 class Ready:
-    """What there is of a row: its graph, or why there is none; why torch.compile failed, if it did; seconds taken."""
+    """Outcome for a row: graph or error, and torch.compile's error.
+
+    It includes the seconds.
+    """
 
     graph: Graph | None
     failure: str = ""
@@ -59,7 +64,9 @@ class Ready:
 
 
 def graph_of(row: SizedOperation) -> Graph:
-    """Return a row as a graph of our vocabulary; of a gradient's the function that it is the gradient of.
+    """Return a row as a graph of our vocabulary.
+
+    Of a gradient's row it is the differentiated function.
 
     Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
     """
@@ -73,13 +80,19 @@ def graph_of(row: SizedOperation) -> Graph:
 
 
 def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
-    """Return a row as a graph of our vocabulary, and the declarations that it needs besides: those of gradients."""
+    """Return a row as a graph, and the declarations that it adds.
+
+    These are those of gradients.
+    """
     graph, operation = graph_of(row), row.operation
     return operation.derived(graph) if isinstance(operation, GradientOperation) else (graph, ())
 
 
 def ready(number: int, compiles: bool) -> Ready:
-    """Read a row of the suite by its number and, where asked for, let torch.compile compile it on the GPU."""
+    """Import a suite's row by number, and compile it on request.
+
+    torch.compile compiles it on the GPU.
+    """
     load_settled_torch()
     begin, row = perf_counter(), EVERY[number]
     try:
@@ -115,11 +128,14 @@ class Ahead:
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
 
     def begin(self, numbers: Sequence[int], compiled: Collection[int]) -> list[Future[Ready]]:
-        """Begin to make rows ready, in their order, those of some numbers compiled by torch.compile."""
+        """Begin to prepare rows in order, some of them with torch.compile.
+
+        `numbers` names these.
+        """
         return [self.pool.submit(ready, number, number in compiled) for number in numbers]
 
     def rows(self, begun: Sequence[Future[Ready]]) -> Iterator[Ready]:
-        """Yield what there is of rows that were begun; a row whose process died is one that failed."""
+        """Yield outcomes of begun rows; a row of a dead process failed."""
         for future in begun:
             try:
                 yield future.result()

@@ -1,4 +1,6 @@
-"""Operations of the vocabulary beside the better of PyTorch and torch.compile on a CUDA device.
+"""Operations of the vocabulary against PyTorch and torch.compile on CUDA.
+
+The better of both counts.
 
     python -m cuts.bench breadth --limit 400 --out bench/results/breadth.json
 
@@ -73,8 +75,9 @@ class Breadth:
         return float(self.options.limit) - (time.monotonic() - self.begin)
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Measure rows by their numbers, some dozens at a time, until none or no time is left. Rows that are tuned
-        together take about as long, where that is known, for a search looks first at what takes longest.
+        """Measure rows by number, in batches, within the time limit.
+
+        Rows that are tuned together take about as long, where that is known, for a search begins with the longest.
         """
         numbers = self._by_time(numbers)
         parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
@@ -180,7 +183,7 @@ class Breadth:
                 if name not in missing:
                     try:
                         contenders.append(make())
-                    except RuntimeError as error:  # what cannot be recorded, or a compiler that fails
+                    except RuntimeError as error:  # rows that cannot be recorded, or a compiler that fails
                         missing[name] = str(error).partition("\n")[0]
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items()}
@@ -191,13 +194,19 @@ class Breadth:
 
 
 def describe(record: Any) -> dict[str, object]:
-    """Return what a row says of a kernel: its parameters, its time where it was measured, and what limits it."""
+    """Return a row's record of a kernel: parameters, time, limits.
+
+    The time is there where it was measured.
+    """
     keys = ("ops", "algorithms", "parameters", "measured", "estimate", "limit", "bound")
     return {key: record[key] for key in keys if key in record}
 
 
 def speed(row: Row) -> float:
-    """Return the best peer's time over ours; 0 where there is no right result, or no peer."""
+    """Return the best peer's time over ours.
+
+    It is 0 where there is no right result, or no peer.
+    """
     return 0.0 if row.get("wrong") else figure(row, "speed") or 0.0
 
 
@@ -214,7 +223,10 @@ def line(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the rows that are not fast enough, the slowest first, and the figures of each family and of all."""
+    """Return slow rows, the slowest first, and figures by family.
+
+    The last figures are those of all rows.
+    """
     slow = sorted((row for row in rows if speed(row) < ENOUGH), key=speed)
     lines = [line(row) for row in slow]
     families = list(dict.fromkeys(row["class"] for row in rows))
@@ -233,7 +245,10 @@ def _figures(name: str, rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return every row as a table for a document, by family, times in microseconds."""
+    """Return every row as a table for a document.
+
+    Rows are sorted by family, times are in microseconds.
+    """
     lines = ["| operation | cuts | PyTorch | torch.compile | speed | bound |", "|---|---|---|---|---|---|"]
     for row in sorted(rows, key=lambda r: (str(r["class"]), str(r["name"]))):
         times = [row["cuts_ms"], row["peers"].get("torch"), row["peers"].get("compile")]
@@ -244,7 +259,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def families(rows: Sequence[Row]) -> str:
-    """Return the figures of each family and of all as a table for a document."""
+    """Return figures by family and of all as a document's table."""
     lines = ["| family | rows | mean speed | from 0.8 | slowest | fastest |", "|---|---|---|---|---|---|"]
     for name in (*dict.fromkeys(row["class"] for row in rows), "all"):
         own = [speed(row) for row in rows if name in (row["class"], "all")]
@@ -256,7 +271,7 @@ def families(rows: Sequence[Row]) -> str:
 
 
 def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """Return rows with those of another file that are newer, in the order that they had."""
+    """Return rows in order, with newer ones of another file."""
     found = {key_of(row): row for row in rows}
     for row in others:
         if row["date"] >= found.get(key_of(row), row)["date"]:
@@ -265,7 +280,10 @@ def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of the rows that were asked for and have not been measured, or are to be measured again."""
+    """Return the numbers of requested rows without a measurement.
+
+    Rows to be measured again are among them.
+    """
     known = {key_of(row): row for row in rows if not is_stale(row)}
     found = []
     for number, row in enumerate(EVERY):
@@ -304,7 +322,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what is missing and print the table."""
+    """Measure missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
     for other in options.add or ():

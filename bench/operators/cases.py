@@ -1,4 +1,6 @@
-"""Rows of the suite of single operations: gradients of convolutions, all cases, samples of them.
+"""Rows of the suite of single operations.
+
+They are gradients of convolutions, all cases, and samples of them.
 
 Data gradients are of class `dgrad`, filter gradients of class `wgrad`. As in a training step, neither operand is known
 when they are compiled. The declaration of a row is derived from that of the convolution.
@@ -23,14 +25,15 @@ from cuts.ops.gradient.gradients import Gradients
 TRAINING_BATCHES = (16, 64)
 #: The class of rows for the gradient of each operand.
 KINDS = ("dgrad", "wgrad")
-#: What rows call the operands of a convolution, and the gradient of its result.
+#: Names in rows for the operands of a convolution, and the gradient of its result.
 OPERANDS, GIVEN = ("x", "w"), "dy"
 
 
 @frozen
 class GradientCase(Case):
-    """The gradient of operand `position` of a convolution, whose operands have the shapes `forward`; `nodes` have the
-    attributes of that convolution.
+    """Gradient of a convolution's operand `position`.
+
+    Its operands have the shapes `forward`; `nodes` have the attributes of that convolution.
     """
 
     forward: tuple[tuple[int, ...], ...] = ()
@@ -67,7 +70,10 @@ def _derive(
 
 
 def gradient_cases(batches: Iterable[int] = TRAINING_BATCHES) -> Iterator[Case]:
-    """Yield the data gradient, then the filter gradient, of every distinct convolution of the four networks."""
+    """Yield data and filter gradients of the networks' distinct convolutions.
+
+    There are four networks; the data gradient comes first.
+    """
     for batch in batches:
         for position, kind in enumerate(KINDS):
             for case in convolution_cases((batch,)):
@@ -89,7 +95,7 @@ def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
 
 
 def pair(value: object) -> tuple[int, int]:
-    """Return what an attribute says of rows and of columns."""
+    """Return an attribute's values for rows and for columns."""
     assert isinstance(value, tuple)
     return int(value[0]), int(value[1])
 
@@ -103,7 +109,10 @@ CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory", *KINDS)
 
 
 def sampled(cases: Iterable[Case], every: int) -> list[Case]:
-    """Return the first of every few cases of each class and batch size, so that all kinds of them are there."""
+    """Return every few cases of each class and batch size.
+
+    All kinds of them are there.
+    """
     counts: Counter[tuple[str, int]] = Counter()
     chosen = []
     for case in cases:

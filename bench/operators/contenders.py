@@ -1,4 +1,4 @@
-"""The contenders of a row, all in the same precision, on the same tensors.
+"""Contenders of a row, in one precision and on the same tensors.
 
 Contenders are the kernels of `cuts`, PyTorch eager, torch.compile, the fastest plan that the heuristics of cuBLASLt
 propose (planned, timed and run by `nvmath-python`), the fastest plan of cuDNN in the better of two layouts, and a copy
@@ -42,12 +42,14 @@ _FACTORS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
 
 
 def is_product(case: Case) -> bool:
-    """Whether a case is one product of matrices."""
+    """Return whether a case is one product of matrices."""
     return len(case.nodes) == 1 and case.nodes[0][0] in _FACTORS
 
 
 def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function of a case's inputs that multiplies them by the fastest plan, which is found on the given ones.
+    """Return a product by the fastest plan for the given inputs.
+
+    It is a function of a case's inputs.
 
     Raises `BackendError` where nvmath-python is not installed, or has no plan.
     """
@@ -73,7 +75,10 @@ Tensors = Mapping[str, Any]
 
 
 def load_torch(precision: str = "fp32") -> Any:
-    """Import PyTorch with cuDNN's benchmark mode; products of f32 are strict, unless the precision is `tf32`."""
+    """Import PyTorch with cuDNN's benchmark mode.
+
+    Products of f32 are strict, unless the precision is `tf32`.
+    """
     torch = import_module("torch")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -180,7 +185,7 @@ _BUILDERS: Mapping[str, Builder] = {
 
 
 class View:
-    """Memory of ours as an array of a library that knows `__cuda_array_interface__`; nothing is copied."""
+    """Memory of ours as an array through `__cuda_array_interface__`, without a copy."""
 
     def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
         self.__cuda_array_interface__ = {
@@ -192,7 +197,10 @@ class View:
 
 
 def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:
-    """Return memory of ours as a tensor; PyTorch knows bfloat16 by no name that others have, so it goes as bits."""
+    """Return memory of ours as a tensor.
+
+    PyTorch knows bfloat16 by no name that others have, so it goes as bits.
+    """
     if dtype is DType.BF16:
         return torch.as_tensor(View(address, shape, "<i2"), device="cuda").view(torch.bfloat16)
     return torch.as_tensor(View(address, shape, dtype.numpy.str), device="cuda")
@@ -206,7 +214,7 @@ PARTS: tuple[Wanted, Wanted] = ("image", "filter")
 
 @define
 class Peers:
-    """The libraries on the same tensors; `call` is the case as a function of PyTorch."""
+    """Libraries on the same tensors; `call` is PyTorch's function of the case."""
 
     tuned: Tuned
     device: Device
@@ -219,7 +227,10 @@ class Peers:
         return self._recorded("torch", self.call)
 
     def compiled(self, mode: str = "default") -> Contender:
-        """Return what torch.compile makes of the case in a mode, for these shapes alone."""
+        """Return torch.compile's version of the case in a mode.
+
+        It is for these shapes alone.
+        """
         self.torch._dynamo.reset()
         return self._recorded("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
@@ -243,7 +254,7 @@ class Peers:
             print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
 
     def difference(self) -> str:
-        """Return how the results on the first set differ from PyTorch's, nothing where they do not."""
+        """Return the first set's difference from PyTorch, or nothing without one."""
         wanted = self.call(*self._views(self.sets[0]))
         parts = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
         self.torch.cuda.synchronize()
@@ -251,7 +262,9 @@ class Peers:
         return next((text for name, part in pairs if (text := self._differs(self.tuned.name(name), part))), "")
 
     def _differs(self, name: str, wanted: Any) -> str:
-        """Return how one result differs from PyTorch's: floats relative to their root mean square, others at all."""
+        """Return the difference of one result from PyTorch's: floats relative to their root mean square, others
+        exactly.
+        """
         type_ = self.tuned.graph.types[name]
         found = np.empty(type_.shape, type_.dtype.numpy)
         self.device.download(found, self.sets[0].place(name))
@@ -263,7 +276,7 @@ class Peers:
         error = self.torch.from_numpy(found.astype(np.float32)).to(wanted.device) - wanted
         scale = float(wanted.square().mean().sqrt()) or 1.0
         worst = float(error.abs().max()) / scale
-        # PyTorch rounds a half type behind every operation of a case, at most four; the largest value has most to lose.
+        # PyTorch rounds a half type after every operation of a case, at most four; the largest value has most to lose.
         math = PRECISIONS[self.tuned.case.precision].math
         rounding = max(type_.dtype.element.epsilon, MATH_MODES[math].epsilon if math else 0.0)
         allowed = max(WRONG, 4 * rounding * max(1.0, float(wanted.abs().max()) / scale))
@@ -319,13 +332,13 @@ class Peers:
 
 
 def convolution_of(case: Case) -> Convolution | None:
-    """Return the convolution that a case is, in whatever type; None where it is none."""
+    """Return a case's convolution of any type, or None without one."""
     group = group_of(evolve(case, precision="fp32", channels_last=False)) if len(case.nodes) == 1 else None
     return find_convolution(group) if group else None
 
 
 def gradient_of(case: GradientCase) -> tuple[Convolution, Wanted]:
-    """Return the convolution of a gradient's row on tensors of the row, and which part of it the row computes."""
+    """Return a gradient row's convolution on tensors, and the computed part."""
     ((_, _, result, attributes),) = case.nodes
     image, weight = case.forward
     names = [result if case.position == place else operand for place, operand in enumerate(OPERANDS)]
@@ -357,7 +370,10 @@ def channels_last(convolution: Convolution) -> Convolution:
 
 
 def copying(device: Device, nbytes: int, cache: int) -> Contender:
-    """Return the device's own copy as a contender: it reads half of `nbytes` and writes as many."""
+    """Return the device's copy of half of `nbytes` as a contender.
+
+    It reads half of `nbytes` and writes as many.
+    """
     half = max(16, nbytes // 2)
     pairs = [(Pointer(device.allocate(half)), Pointer(device.allocate(half))) for _ in range(sets_for(2 * half, cache))]
 
@@ -369,6 +385,6 @@ def copying(device: Device, nbytes: int, cache: int) -> Contender:
 
 
 def copy_bandwidth(device: Device, nbytes: int = 1 << 30) -> float:
-    """Return the bytes per second that a large copy on the device reads and writes."""
+    """Return bytes per second, read and written, of a large copy."""
     source, destination = Pointer(device.allocate(nbytes)), Pointer(device.allocate(nbytes))
     return 2 * nbytes / device.time(lambda: device.copy(destination, source, nbytes), warmup=2, repeats=10).median

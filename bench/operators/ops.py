@@ -72,7 +72,7 @@ class Suite:
         return float(self.options.limit) - (time.monotonic() - self.begin)
 
     def run(self, cases: Sequence[Case]) -> None:
-        """Measure cases, a class and batch size at a time, until none is left or time is over."""
+        """Measure cases by class and batch size within the time limit."""
         if not cases:
             return
         self.copy_bandwidth = copy_bandwidth(self.device)
@@ -161,7 +161,7 @@ class Suite:
 
 
 def describe(record: Any) -> dict[str, object]:
-    """Return what a row says of a kernel: its parameters and what limits it."""
+    """Return a row's record of a kernel: parameters and limits."""
     return {key: record[key] for key in ("ops", "algorithms", "parameters", "limit", "bound", "why") if key in record}
 
 
@@ -213,7 +213,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what is missing and print the table."""
+    """Measure missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
     if not (options.table or options.markdown):

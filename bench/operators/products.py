@@ -1,4 +1,6 @@
-"""Matrix products with matrix instructions beside the library, schedule by schedule: speed and error.
+"""Matrix products by matrix instructions against the library.
+
+Speed and error are measured schedule by schedule.
 
     python -m cuts.bench products --out products.json                        4096^3 in every format
     python -m cuts.bench products --list --format f16 --out products.json    the products of networks
@@ -44,7 +46,7 @@ from cuts.passes.schedule.legal_points import features_of
 
 @frozen
 class Format:
-    """How operands are stored, the math mode of the sum, and the atom of the points that are written by hand."""
+    """Storage type of operands, math mode, and hand-written points' matrix instruction."""
 
     stored: DType
     math: str
@@ -61,8 +63,10 @@ FORMATS: Mapping[str, Format] = {
 
 @frozen
 class HandPoint:
-    """A schedule by its choices: warps and atoms of a warp along rows and columns, bytes of a chunk's row, stages, and
-    whether fragments are loaded ahead.
+    """Hand-written schedule.
+
+    It has warps and matrix instructions of a warp along rows and columns, bytes of a K block's row, stages, and whether
+    fragments are loaded ahead.
     """
 
     warps: tuple[int, int]
@@ -73,7 +77,10 @@ class HandPoint:
     raster: int = 8
 
     def schedule(self, group: FusedGroup, format_: Format) -> Schedule:
-        """Return the point as a schedule of a product of two matrices whose rows are padded against conflicts."""
+        """Return the point as a schedule of a product.
+
+        The rows of both matrices are padded against bank conflicts.
+        """
         segment, size = group.segments[0], format_.stored.size
         batch, i, j = segment.axes
         (depth,) = segment.reductions[0].reduce
@@ -109,7 +116,10 @@ PROMOTED = tuple(
 
 
 def product_group(format_: Format, shape: tuple[int, int, int, int], out: DType) -> FusedGroup:
-    """Return y[b, m, n] = sum over k of a[b, m, k] * c[b, k, n], added up in f32 and stored as `out`."""
+    """Return the group of a batched matrix product.
+
+    It is y[b, m, n] = sum over k of a[b, m, k] * c[b, k, n], added up in f32 and stored as `out`.
+    """
     b, m, n, k = (Var(name, extent) for name, extent in zip("bmnk", shape, strict=True))
     first, second = (Read(t, tuple(as_index(v) for v in at)) for t, at in (("a", (b, m, k)), ("c", (b, k, n))))
     total = Reduction("t", (k,), "sum", call("mul", first, second), format_.math)
@@ -122,7 +132,7 @@ def product_group(format_: Format, shape: tuple[int, int, int, int], out: DType)
 
 
 def listed_shapes() -> Iterator[tuple[str, tuple[int, int, int, int]]]:
-    """Yield the products of the benchmark's list by name, as batch, rows, columns, depth."""
+    """Yield the listed products' batch, rows, columns, depth by name."""
     for case in gemm_cases():
         yield f"{case.name} b{case.batch}", _shape_of(case)
 
@@ -134,14 +144,14 @@ def _shape_of(case: Case) -> tuple[int, int, int, int]:
 
 @frozen
 class ProductBench:
-    """Where products are timed."""
+    """Context of timed products."""
 
     device: Device
     target: Target
     torch: Any
 
     def row(self, name: str, format_name: str, shape: tuple[int, int, int, int], hand: bool, count: int) -> list[Row]:
-        """Return the rows of one product: the library's first, then a row per point."""
+        """Return a product's rows: the library's, then one for each point."""
         format_ = FORMATS[format_name]
         group = product_group(format_, shape, format_.stored)
         schedules = dict(_points(group, format_, self.target, hand, count))
@@ -237,7 +247,10 @@ def described(schedule: Schedule) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return rows as text, those of a product together, with the geometric mean of the best points over PyTorch."""
+    """Return rows as text, by product, with the geometric mean speed-up.
+
+    It is that of the best points over PyTorch.
+    """
     lines = []
     best: dict[tuple[str, str], float] = {}
     for row in rows:
@@ -275,7 +288,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Time what is asked for; the file grows with every product, and the table is printed at the end."""
+    """Time the requested products and print the table.
+
+    The file grows with every product.
+    """
     options, started = arguments(), time.monotonic()
     target = find_target(options.target)
     device = open_device(target)

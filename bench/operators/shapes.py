@@ -1,4 +1,6 @@
-"""Shapes of the suite of single operations: convolutions of four networks, matrix products, memory-bound operations.
+"""Shapes of the suite of single operations.
+
+They are convolutions of four networks, matrix products, and memory-bound operations.
 
 The convolutions are those of inference of one image (224 pixels a side, 299 for Inception-v3 without its auxiliary
 classifier). `CONVOLUTIONS` lists each distinct one as `channels x size, filters x height x width`, then `/stride`,
@@ -89,8 +91,9 @@ def unit_numbers(seed: int) -> Array:
 
 @frozen
 class ConvolutionShape:
-    """A convolution of one image: square input, one stride for both directions, padding of rows and of columns on both
-    sides.
+    """Convolution of one square image.
+
+    It has one stride for both directions, and padding of rows and of columns on both sides.
     """
 
     channels: int
@@ -103,7 +106,7 @@ class ConvolutionShape:
 
     @property
     def name(self) -> str:
-        """The text form, without what is common."""
+        """Text form without common parts."""
         text = f"{self.channels}x{self.size} {self.filters}x{self.kernel[0]}x{self.kernel[1]}"
         return text + (f" /{self.stride}" if self.stride > 1 else "")
 
@@ -133,7 +136,7 @@ def read_convolution(text: str) -> tuple[ConvolutionShape, int]:
 
 
 def convolutions(network: str) -> dict[ConvolutionShape, int]:
-    """Return the distinct convolutions of a network and how often each occurs, in order of first use."""
+    """Return a network's distinct convolutions with counts, by first use."""
     return dict(read_convolution(text.strip()) for text in " ".join(CONVOLUTIONS[network].split()).split(", "))
 
 
@@ -145,7 +148,7 @@ Step: TypeAlias = tuple[str, tuple[str, ...], str, Mapping[str, Attribute]]
 
 @frozen
 class Case:
-    """One row of the benchmark: a small graph of operations on tensors of given shapes.
+    """Row of the benchmark: a small graph and its tensor shapes.
 
     The last result of `nodes` is the output. `weights` are the inputs that are known when the
     case is compiled; `uses` names the networks that contain it, and how often; tensors are stored as `precision` says.
@@ -165,7 +168,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What tells a row from all others."""
+        """Identity of a row."""
         known = f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
         return f"{known}/{LAST}" if self.channels_last else known
 
@@ -185,18 +188,18 @@ class Case:
         return ()
 
     def type_of(self, tensor: str) -> TensorType:
-        """Return the type of an input, in the order of dims in which its shape is written."""
+        """Return an input's type, in the dim order of its shape."""
         return TensorType(self.dtype, self.inputs[tensor])
 
     def values(self, tensor: str) -> Array:
-        """Return random numbers to fill an input with, the same ones each time."""
+        """Return reproducible random numbers for an input."""
         weight = tensor in self.weights
         array = np.resize(normal_numbers(int(weight)), self.inputs[tensor])
         positive = weight and self.nodes[0][0] == "batch_norm"  # one of its operands is a variance
         return (np.abs(array) + 0.5 if positive else array).astype(self.dtype.numpy)
 
     def turned(self, tensor: str) -> bool:
-        """Whether a tensor that the case is given or gives lies with its channels innermost."""
+        """Return whether an input or output has its channels innermost."""
         image = len(self.inputs.get(tensor, ())) == 4 or tensor == self.nodes[-1][2]
         return self.channels_last and image and tensor not in self.weights
 
@@ -232,15 +235,19 @@ def single(
     attributes: Mapping[str, Attribute],
     weights: int = 0,
 ) -> Case:
-    """Return the case of one operation; its last `weights` operands are known when it is compiled."""
+    """Return the case of one operation with `weights` constant operands.
+
+    They are the last ones.
+    """
     names = tuple(f"x{k}" for k in range(len(shapes)))
     nodes = ((op, names, "y", attributes),)
     return Case(kind, name, batch, dict(zip(names, shapes, strict=True)), nodes, weights=names[len(names) - weights :])
 
 
 def convolution_cases(batches: tuple[int, ...] = BATCHES) -> Iterator[Case]:
-    """Yield every distinct convolution of the four networks at every batch size, depthwise ones as a class of their
-    own.
+    """Yield every distinct convolution of the networks at every batch size.
+
+    There are four networks; depthwise ones are a class of their own.
     """
     uses: dict[ConvolutionShape, dict[str, int]] = {}
     for network in CONVOLUTIONS:
@@ -296,7 +303,7 @@ DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096),
 
 
 def gemm_cases() -> Iterator[Case]:
-    """Yield matrix products: y = a @ b, weights stored as in a layer, [k, n]."""
+    """Yield matrix products: y = a @ b, weights stored [k, n]."""
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
         for name, (n, k) in BERT.items():
             yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
@@ -320,14 +327,20 @@ def gemm_cases() -> Iterator[Case]:
 
 
 def dense_cases() -> Iterator[Case]:
-    """Yield dense layers on 1 to 8 rows, weights [n, k] as frameworks store them."""
+    """Yield dense layers on 1 to 8 rows, with weights [n, k].
+
+    Frameworks store them so.
+    """
     for batch in (1, 2, 4, 8):
         for n, k in DENSE:
             yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), {"trans_b": True}, 1)
 
 
 def memory_cases() -> Iterator[Case]:
-    """Yield operations that memory limits: small (about 1 MB), middle, and at least 64 MB a tensor."""
+    """Yield memory-bound operations of three sizes.
+
+    Tensors have about 1 MB, a middle size, or at least 64 MB.
+    """
     for size, label in ((1 << 18, "1 MB"), (1 << 22, "16 MB"), (1 << 24, "64 MB"), (1 << 26, "256 MB")):
         yield from _elementwise(size, label)
         yield from _rows(size, label)

@@ -1,4 +1,6 @@
-"""Rows of the vocabulary suite, in the order of measurement, with those of gradients.
+"""Rows of the vocabulary suite, in the order of measurement.
+
+Those of gradients are among them.
 
 A gradient row takes the operands of its operation and, unless that is a loss, the gradient of its result; it returns
 the gradients of the differentiable operands. The gradients of `cuts` are derived from the declarations, those of
@@ -21,14 +23,15 @@ from cuts.ir.source import Source
 torch: Any = import_module("torch")
 F: Any = torch.nn.functional
 
-#: What the gradient of a result is called.
+#: Name of a result's gradient.
 GIVEN = "result_gradient"
 
 
 @frozen
 class GradientOperation(UserOperation):
-    """The gradient of a function `forward` with respect to its first `moved` operands; `given` ends with the gradient
-    of the result, unless the function is a `loss`.
+    """Gradient of a function `forward` for its first `moved` operands.
+
+    `given` ends with the gradient of the result, unless the function is a `loss`.
     """
 
     forward: Callable[..., Any] = abs
@@ -36,11 +39,11 @@ class GradientOperation(UserOperation):
     loss: bool = False
 
     def operands(self, given: tuple[Given, ...]) -> tuple[Given, ...]:
-        """Return what the function is given."""
+        """Return the function's operands."""
         return given if self.loss else given[:-1]
 
     def derived(self, graph: Graph) -> tuple[Graph, tuple[Source, ...]]:
-        """Return the gradients as a graph, given that of the function, and the declarations that it needs."""
+        """Return gradients as a graph from the function's graph, and their declarations."""
         names, (result,) = graph.inputs, graph.outputs
         if not self.loss:
             graph = evolve(graph, inputs=(*names, GIVEN), types={**graph.types, GIVEN: graph.types[result]})
@@ -59,7 +62,10 @@ def gradient(
     moved: int = 1,
     loss: bool = False,
 ) -> GradientOperation:
-    """Return the gradient of a function; what `given` returns has the result's gradient last, where there is one."""
+    """Return the gradient of a function.
+
+    The list of `given` has the result's gradient last, where there is one.
+    """
 
     def call(*tensors: Any) -> Any:
         operands = tensors if loss else tensors[:-1]
@@ -113,5 +119,5 @@ _FIRST = [o.rows[n % 2] for n, o in enumerate(OPERATIONS)]
 _SECOND = [o.rows[1 - n % 2] for n, o in enumerate(OPERATIONS)]
 #: Every operation at one of its sizes before any at the other: a call that ends early has seen all of them.
 ROWS: tuple[SizedOperation, ...] = (*_FIRST, *_SECOND)
-#: These, and behind them the rows of gradients, which are a suite of their own.
+#: These, and then the rows of gradients, which are a suite of their own.
 EVERY: tuple[SizedOperation, ...] = (*ROWS, *GRADIENT_ROWS)

@@ -28,7 +28,10 @@ class Contender:
 
 
 def sets_for(nbytes: int, cache: int) -> int:
-    """Return how many sets of tensors keep a cache cold: together four times its size."""
+    """Return the number of tensor sets that keep a cache cold.
+
+    Together they are four times its size.
+    """
     return max(FEWEST, min(MOST, -(-4 * cache // max(1, nbytes))))
 
 
@@ -45,8 +48,9 @@ def together(launches: Sequence[Launch]) -> Launch:
 def by_kernel(
     device: Device, function: KernelFunction, code: bytes | None, sets: Sequence[Mapping[str, Any]]
 ) -> list[Launch]:
-    """Return the launches of a kernel on each set of PyTorch's tensors, by the names of its arguments; it is built here
-    where there is no `code`.
+    """Return a kernel's launches on each of PyTorch's tensor sets.
+
+    Tensors are bound by argument names; the kernel is built here where there is no `code`.
     """
     (loaded,) = device.build([function], [code])
     launches = []
@@ -58,7 +62,7 @@ def by_kernel(
 
 
 def run_once(device: Device, torch: Any, launch: Launch, result: Any) -> None:
-    """Run a launch whose result holds no number before, so that what it leaves out is seen."""
+    """Run a launch on a NaN-filled result, which exposes omissions."""
     result.fill_(float("nan"))
     torch.cuda.synchronize()
     launch()
@@ -66,8 +70,9 @@ def run_once(device: Device, torch: Any, launch: Launch, result: Any) -> None:
 
 
 def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
-    """Record PyTorch's calls, one for each set, as a CUDA graph of its own that runs on the device's stream; what they
-    return is kept, so that each set has results of its own.
+    """Record PyTorch's calls as CUDA graphs, one for each set.
+
+    They run on the device's stream; their results are kept, so that each set has results of its own.
     """
     stream, side = torch.cuda.ExternalStream(device.stream_handle), torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -86,8 +91,9 @@ def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[],
 
 
 def in_turns(device: Device, contenders: list[Contender], rounds: int = 7, least: float = 2e-3) -> Mapping[str, Timing]:
-    """Return the seconds of one run of each contender; a sample is a round over all sets, or a few until `least`
-    seconds are full.
+    """Return the seconds of one run of each contender, by turns.
+
+    A sample is a round over all sets, or a few until `least` seconds are full.
     """
     repeats: dict[str, int] = {}
     for each in contenders:

@@ -1,4 +1,7 @@
-"""The `cuts` side of the benchmark: many cases tuned together, each ready to run on any set of tensors."""
+"""The `cuts` side of the benchmark: many cases tuned together.
+
+Each is ready to run on any set of tensors.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ from cuts.runtime.plan import extent_bytes
 
 
 class Tunable(Protocol):
-    """What is tuned and measured as one row: a `Case`, or a function of PyTorch as a `TorchCase`.
+    """Unit of tuning: a `Case`, or a PyTorch function as a `TorchCase`.
 
-    `inputs` are shapes by name, in order; those in `weights` are known when it is compiled. `sources` declare
-    operations that the vocabulary lacks. `type_of` and `values` say what an input is and what it is filled with,
-    `turned` whether a tensor lies with its channels innermost.
+    `inputs` are shapes by name, in order; those in `weights` are constant. `sources` declare operations that the
+    vocabulary lacks. `type_of` and `values` give an input's type and contents, `turned` whether a tensor lies with its
+    channels innermost.
     """
 
     @property
@@ -69,13 +72,13 @@ class Tunable(Protocol):
     def graph(self, registry: Registry) -> Graph: ...
 
 
-#: What is tuned together is of one kind.
+#: Cases that are tuned together are of one kind.
 C = TypeVar("C", bound=Tunable)
 
 
 @frozen
 class Tuned:
-    """The kernels of one case, in order, and what a report says of them."""
+    """Ordered kernels of one case, and their report."""
 
     case: Tunable
     graph: Graph
@@ -88,8 +91,9 @@ class Tuned:
 
     @property
     def bound(self) -> float:
-        """The sum of the kernels' lower bounds, in seconds;
-        what one of them leaves for the next may be in the cache.
+        """Sum of the kernels' lower bounds, in seconds.
+
+        One kernel's results may be in the cache for the next.
         """
         made: set[str] = set()
         total = 0.0
@@ -100,18 +104,22 @@ class Tuned:
         return total
 
     def type_of(self, tensor: str) -> TensorType:
-        """Return the type of a tensor; an input that no kernel reads any more,
-        since its equal is read instead, has that of the case.
+        """Return the type of a tensor, that of the case where unused.
+
+        No kernel reads an input any more where its equal is read instead.
         """
         return self.graph.types.get(tensor) or self.case.type_of(tensor.removeprefix(self.prefix))
 
     def name(self, tensor: str) -> str:
-        """Return the name in the tuned graph of a tensor of the case."""
+        """Return the name of a case's tensor in the tuned graph."""
         return f"{self.prefix}{tensor}"
 
 
 def union(cases: Sequence[Tunable], registry: Registry) -> Graph:
-    """Return one graph of many independent cases, whose names begin with the number of the case."""
+    """Return one graph of many independent cases, with numbered names.
+
+    Names begin with the number of the case.
+    """
     inputs: list[str] = []
     outputs: list[str] = []
     types: dict[str, TensorType] = {}
@@ -133,24 +141,25 @@ def union(cases: Sequence[Tunable], registry: Registry) -> Graph:
 
 
 def prefix(number: int) -> str:
-    """Return what the names of a case begin with."""
+    """Return the prefix of a case's names."""
     return f"c{number}."
 
 
 def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
-    """Compile cases of one precision together, so that workers and device are busy all the time, each with launches
-    of its own; without a selector the model chooses.
+    """Compile cases of one precision together, each with its own launches.
+
+    Workers and device are busy all the time; without a selector the model chooses.
     """
     registry = vocabulary_of(cases)
     policy = PRECISIONS[cases[0].precision]
-    # Tensors of a half type are stored so already: what is left of the policy is how f32 is multiplied.
+    # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
     options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side="connected")
     compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
 def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
-    """Return the vocabulary with what cases declare themselves."""
+    """Return the vocabulary with the cases' own declarations."""
     declared = {source.name: source for case in cases for source in case.sources}
     return Registry.builtin().extend(*declared.values())
 
@@ -180,7 +189,7 @@ class TunedBuffers:
         return sum(buffer.nbytes for buffer in self.buffers.values())
 
     def place(self, tensor: str) -> Pointer:
-        """Return where a tensor of the tuned graph lives; its buffer is allocated when it is first asked for."""
+        """Return a graph tensor's place, with its buffer allocated on first use."""
         type_ = self.tuned.type_of(tensor)
         storage = self.tuned.storages.get(tensor) or Storage(tensor, 0, type_.strides)
         if storage.buffer not in self.buffers:
@@ -201,7 +210,10 @@ class TunedBuffers:
 
 
 def fill(tuned: Tuned, device: Device) -> TunedBuffers:
-    """Return a first set of tensors, filled with random numbers and with the constants as the kernels want them."""
+    """Return a first set of tensors with random numbers and constants.
+
+    Constants have the kernels' form.
+    """
     memory = TunedBuffers(tuned, device)
     for name in tuned.case.inputs:
         device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
@@ -219,7 +231,7 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
 
 
 def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
-    """Return sets of tensors that hold the same and keep a cache cold."""
+    """Return equal sets of tensors that keep a cache cold."""
     first = fill(tuned, device)
     sets = [first]
     for _ in range(sets_for(first.nbytes, cache) - 1):
@@ -229,7 +241,7 @@ def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
 
 
 def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Launch]:
-    """Return a launch of all kernels of the case for each set of tensors."""
+    """Return a launch of the case's kernels for each tensor set."""
     loaded = device.build(tuned.kernels)
     tables: dict[tuple[int, str], Pointer] = {}
     for number, kernel in enumerate(tuned.kernels):
@@ -248,8 +260,9 @@ def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Lau
 
 
 def group_of(case: Case) -> FusedGroup | None:
-    """Return a case of one operation as a group, in the layout that its user gave, multiplied as its precision says;
-    nothing where it is no single group.
+    """Return a case of one operation as a group, or nothing.
+
+    It has the user's layout and the precision's math mode; it is nothing where the case is no single group.
     """
     programs = centre_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
@@ -257,14 +270,15 @@ def group_of(case: Case) -> FusedGroup | None:
 
 
 def is_convolution(case: Case) -> bool:
-    """Whether a library of convolutions could compute the case."""
+    """Return whether a convolution library could compute the case."""
     group = group_of(case)
     return group is not None and find_convolution(group) is not None
 
 
 def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, bytes that must move, and the roofline in seconds: every element once, every operation at the
-    peak of what multiplies in the case's precision.
+    """Return operations, minimal bytes, and the roofline in seconds.
+
+    Every element moves once, every operation runs at the peak of the case's precision.
     """
     registry = vocabulary_of([case])
     graph = case.graph(registry)
@@ -280,8 +294,9 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
 
 
 def peak(case: Case, target: Target) -> float:
-    """Return the operations per second that a case can reach: those of the target's atoms where one multiplies what it
-    adds up, else those of f32.
+    """Return the case's peak operations per second.
+
+    It is that of the target's matrix instructions where one multiplies the reduced factors, else that of f32.
     """
     policy = PRECISIONS[case.precision]
     mode = MATH_MODES.get(policy.math)
@@ -292,9 +307,11 @@ def peak(case: Case, target: Target) -> float:
 
 
 def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
-    """Return cases with their kernels, or why there are none: where one fails, its neighbours are tuned without it.
+    """Return cases with their kernels, or the reason of a failure.
 
-    Whatever fails then is one row's, be it an error of ours or a fault of the compiler, but for a lost device.
+    Where one fails, its neighbours are tuned without it.
+
+    Any failure then is one row's, be it an error of ours or a fault of the compiler, but for a lost device.
     """
     try:
         return tuned(cases)
@@ -308,12 +325,15 @@ def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tune
 
 
 def lost(error: Exception) -> bool:
-    """Whether every later row would fail with an error, too."""
+    """Return whether every later row would fail with an error, too."""
     return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
 
 
 def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
-    """Return a row with what measuring finds, or why that failed; an error that later rows would meet is raised."""
+    """Return a row with its measurement, or the reason of a failure.
+
+    An error that later rows would meet is raised.
+    """
     try:
         return row | measure()
     except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
@@ -326,14 +346,15 @@ def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
 
 
 def first_line(error: Exception) -> str:
-    """Return what a row says of an error."""
+    """Return a row's text of an error."""
     text = error.message if isinstance(error, CutsError) else str(error)
     return next(iter(text.splitlines()), type(error).__name__)
 
 
 def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator[list[Case]]:
-    """Yield runs of cases of one class and batch size, `together` at most; of all of them by turns where they are
-    `mixed`.
+    """Yield runs of at most `together` cases of one class and batch.
+
+    They alternate between all classes where they are `mixed`.
     """
     runs: dict[tuple[str, int], list[Case]] = {}
     for case in cases:

@@ -1,4 +1,6 @@
-"""What a row of the suite of many operations is: a function of PyTorch, three sizes, and the tensors that it is given.
+"""Rows of the suite of many operations.
+
+A row is a function of PyTorch, three sizes, and its tensors.
 
 The tables are `vocabulary_windows.py`, `vocabulary_rows.py`, `vocabulary_products.py` and `vocabulary_moves.py`. An
 operation has a size for tests, which a processor computes in a moment, and two that are measured.
@@ -25,10 +27,11 @@ _STRIDE = 2_147_483_647
 
 @frozen
 class Given:
-    """A tensor that an operation is given: its type, how its elements are drawn, and whether they are known when it is
-    compiled, as weights are.
+    """Operand of an operation: type, random distribution, and constness.
 
-    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two alike) and
+    Weights are constant when it is compiled.
+
+    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two equal) and
     `integer` (0 to `limit` - 1).
     """
 
@@ -39,7 +42,7 @@ class Given:
 
     @property
     def type(self) -> TensorType:
-        """The type: integers are what PyTorch indexes by."""
+        """Type; integers are PyTorch's index type."""
         return TensorType(DType.I64 if self.draw == "integer" else DType.F32, self.shape)
 
     def values(self, seed: int) -> Array:
@@ -75,7 +78,7 @@ def unit(*shape: int) -> Given:
 
 
 def distinct(*shape: int) -> Given:
-    """Return a tensor no two elements of which are alike, so that there is one order of them."""
+    """Return a tensor of distinct elements, which have one order."""
     return Given(shape, "distinct")
 
 
@@ -85,13 +88,13 @@ def integers(limit: int, *shape: int) -> Given:
 
 
 Sizes: TypeAlias = tuple[int, ...]
-#: A line of a table: name, the size for tests, the two that are measured, what is given at a size, the function.
+#: A line of a table: name, the size for tests, the two measured sizes, operands by size, the function.
 Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ...]"], Callable[..., Any]]
 
 
 @frozen
 class UserOperation:
-    """An operation that users meet: its family and name, what it is given at a size, and the function of PyTorch."""
+    """Operation of users: family, name, operands by size, PyTorch function."""
 
     family: str
     name: str
@@ -133,17 +136,20 @@ class SizedOperation:
         return self.operation.given(*self.size)
 
     def case(self, graph: Graph, sources: tuple[Source, ...] = ()) -> TorchCase:
-        """Return it as a case of the benchmark, by its graph, whose inputs lie in the function's order."""
+        """Return a benchmark case from a graph.
+
+        Its inputs have the function's order.
+        """
         given = dict(zip(graph.inputs, self.given, strict=True))
         return TorchCase(self.operation.family, self.name, graph, given, sources)
 
 
 @frozen
 class TorchCase:
-    """A row that the harness can tune: a function of PyTorch that was read as a graph of our vocabulary.
+    """Tunable row: a PyTorch function as a graph of our vocabulary.
 
-    It offers what `bench.shapes.Case` does; tensors lie as they are and are stored in strict f32, or are integers.
-    `sources` are declarations that it needs besides the vocabulary.
+    It offers the interface of `bench.shapes.Case`; tensors lie as they are and are stored in strict f32, or are
+    integers. `sources` are its declarations outside of the vocabulary.
     """
 
     kind: str
@@ -157,12 +163,12 @@ class TorchCase:
 
     @property
     def key(self) -> str:
-        """What tells a row from all others."""
+        """Identity of a row."""
         return f"{self.kind}/{self.name}/b{self.batch}"
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what it is given."""
+        """Shapes of the operands."""
         return {name: each.shape for name, each in self.given.items()}
 
     @property
@@ -180,11 +186,11 @@ class TorchCase:
         return self.given[tensor].type
 
     def turned(self, tensor: str) -> bool:
-        """Whether a tensor lies in another order than its shape says: none does."""
+        """Return whether a tensor has another dim order; none does."""
         return False
 
     def values(self, tensor: str) -> Array:
-        """Return what an input is filled with."""
+        """Return an input's contents."""
         return self.given[tensor].values(list(self.given).index(tensor))
 
     def graph(self, registry: Registry) -> Graph:

@@ -1,4 +1,4 @@
-"""Operations that read windows of an image, products and attention, and operations that move or map elements."""
+"""Operations with windows, products, attention, movement, and elementwise functions."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ from cuts.search.session import tuning_session
 
 
 def launch(tuned: Tuned, device: Device, torch: Any) -> str:
-    """Run the kernels of a case once; return how the result differs from PyTorch's, nothing where it does not."""
+    """Run a case's kernels once; return the difference from PyTorch.
+
+    It is nothing where they agree.
+    """
     memory = fill(tuned, device)
     (run,) = bind(tuned, device, [memory])
     run()
@@ -48,7 +51,7 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
 
 
 def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
-    """Return those of a few cases whose kernels the database has, and how many of the others there are."""
+    """Return cases whose kernels the database has, and the others' number."""
     try:
         with tuning_session(target, frozen=True) as selector:
             return tune(part, target, emit, selector), 0
@@ -61,19 +64,20 @@ def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
 
 
 def chosen(case: Case, target: Target) -> Tuned | str:
-    """Return a case with the kernels that the model chooses, compiled, or why there are none."""
+    """Return a case with the model's compiled kernels, or an error."""
     try:
         (tuned,) = tune([case], target, emit, None)
         if target.dialect == "cuda":
-            compile_kernels(tuned.kernels, target.arch)  # what the device's process then finds in the cache
+            compile_kernels(tuned.kernels, target.arch)  # entries that the device's process then finds in the cache
         return tuned
     except CutsError as error:
         return f"{case.key}: {error}"
 
 
 def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tuple[list[Tuned], int]]:
-    """Yield cases as processes have chosen and compiled their kernels, with how many of them have none; so many
-    checkers share the cores.
+    """Yield cases with their kernels, and how many lack some.
+
+    Processes choose and compile the kernels; `checkers` share the cores.
     """
     pool = ProcessPoolExecutor(max(1, cores() // beside), get_context("spawn"))
     try:

@@ -1,4 +1,6 @@
-"""Validates the pruning: times all points of a schedule space, or random ones, and compares the tuned choice.
+"""Validates the pruning against the times of a whole space.
+
+Large spaces are sampled; the tuned choice is compared with the best point.
 
     python -m cuts.bench audit --out bench/results/audit.json
 
@@ -48,8 +50,9 @@ POINTS = 2000
 
 
 def audit_cases() -> list[Case]:
-    """Return the operations: of every kind, each fast enough that thousands of its points can be timed; small spaces
-    first.
+    """Return fast operations of every kind, small spaces first.
+
+    Thousands of their points can be timed.
     """
     return [*_small(), *_convolutions(), *_products(), *_images(), *_rows()]
 
@@ -116,7 +119,7 @@ def _convolutions() -> Iterator[Case]:
 
 
 def problems_of(cases: Sequence[Case], target: Target) -> list[Problem]:
-    """Return what is to be tuned: every case is one kernel."""
+    """Return the tuning tasks; every case is one kernel."""
     machine = machine_of(target)
     found = []
     for case in cases:
@@ -137,7 +140,10 @@ def row_of(audit: Audit, case: Case, choice: TunedChoice, facts: dict[str, Any])
 def measure(
     cases: Sequence[Case], target: Target, options: argparse.Namespace, rows: list[Row], facts: dict[str, Any]
 ) -> list[Row]:
-    """Tune cases and audit their choices until time is over; the file is written with every row."""
+    """Tune cases and audit their choices within the time limit.
+
+    The file is written with every row.
+    """
     begin = time.monotonic()
     problems = problems_of(cases, target)
     with tuning_session(target, budget=min(options.budget * len(cases), 0.5 * options.limit)) as tuning:
@@ -169,7 +175,7 @@ def measure(
 
 
 def counts(statistics: Statistics) -> dict[str, object]:
-    """Return what was done, without the text of each kernel that was refused."""
+    """Return the counts, without the text of refused kernels."""
     return {name: value for name, value in statistics.record().items() if name != "rejected"}
 
 
@@ -179,7 +185,7 @@ def points_file(rows: Path) -> Path:
 
 
 def version_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must be the same if times are to be held against each other."""
+    """Return the properties that comparable times share."""
     return {name: facts[name] for name in ("device", "commit", "versions")}
 
 
@@ -243,7 +249,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
-    """Return the cases that were asked for and have no row yet; a part of them is every so manieth."""
+    """Return the requested cases without a row, or every n-th of them."""
     known = set() if options.again else {key_of(row) for row in rows if not is_stale(row)}
     every = (evolve(case, precision=options.precision) for case in audit_cases())
     named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
@@ -282,7 +288,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Audit what is missing and print the table."""
+    """Audit missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
     for row in (row for path in options.join for row in read_rows(path)):

@@ -29,7 +29,7 @@ from cuts.ir.target import Target
 
 
 class Stopwatch:
-    """Notes how long each pass took, by being told when one ends."""
+    """Record of each pass's duration, by notes of its end."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,4 +1,6 @@
-"""Cases of the kernel digests: named texts of everything that a version of the compiler makes of fixed inputs.
+"""Cases of the kernel digests.
+
+They are named texts of a compiler version's output for fixed inputs.
 
 A case is a tuple of strings, so that processes can share cases out; `case_text` turns it into text.
 """
@@ -46,7 +48,10 @@ _KERNEL_NAME = re.compile(r"cuts_[0-9a-f]{16}")
 
 
 def all_cases(quick: bool = False) -> Iterator[Case]:
-    """Yield every case, the longest first; `quick` yields a subset for each kind, of some seconds."""
+    """Yield every case, the longest first.
+
+    With `quick` it is a subset for each kind, of some seconds.
+    """
     ways = [*_ways()]
     if quick:
         yield from (("model", "voice", *way) for way in ways[::3])
@@ -72,7 +77,7 @@ def _ways() -> Iterator[tuple[str, str, str]]:
 
 
 def case_text(case: Case) -> str:
-    """Return the text of a case: kernels with their launches, or costs in the order of the cost model.
+    """Return a case's kernels and launches, or model-ordered costs, as text.
 
     An error of the compiler is the text of its case, as it has to stay the same, too.
     """
@@ -84,7 +89,10 @@ def case_text(case: Case) -> str:
 
 
 def compiled_text(compiled: CompiledGraph, target: Target) -> str:
-    """Return kernels (source, grid, block, arguments), launches in order, and the size of the arena in bytes."""
+    """Return kernels, ordered launches, and the arena's bytes as text.
+
+    Kernels have source, grid, block, arguments.
+    """
     lines = [
         f"{kernel.source}\n{kernel.grid} {kernel.block} {kernel.shared_bytes} {kernel.dynamic_shared}\n"
         + "\n".join(f"{a.tensor} {a.dtype} {a.written} {a.table}" for a in kernel.arguments)

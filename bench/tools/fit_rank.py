@@ -1,4 +1,6 @@
-"""Calibrates the cost model on measured kernels and cross-validates its order of candidate schedules.
+"""Calibrates the cost model on measured kernels.
+
+It cross-validates the order of candidate schedules.
 
     python -m cuts.bench fit-rank FILE ... [--target TARGET]
 
@@ -30,9 +32,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
-    """Return the names of the operations and their points; kernels that spilled are left out, and operations with few
-    points.
-    """
+    """Return operations and their points, without spills and small spaces."""
     names: list[str] = []
     rows: list[list[float]] = []
     for name, text, points in (each for path in paths for each in measured(path)):
@@ -47,7 +47,7 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
 
 
 def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
-    """Yield the operations of a file: a name, the text of the group, and the schedules that ran with their seconds."""
+    """Yield a file's operations: name, group's text, and timed schedules."""
     if path.suffix == ".json":
         for name, entry in json.loads(path.read_text()).items():
             yield (
@@ -71,8 +71,10 @@ def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
 
 
 def quality(estimated: Array, points: RankPoints, names: list[str]) -> list[dict[str, Any]]:
-    """Return for each operation the time of the first point and of the best of the first eight, as multiples of the
-    best measured, and the place of that one in the order.
+    """Return the quality of each operation's order.
+
+    It has the times of the first point and of the best of the first eight, as multiples of the best measured, and the
+    place of that one in the order.
     """
     found = []
     for number, name in enumerate(names):
@@ -84,8 +86,10 @@ def quality(estimated: Array, points: RankPoints, names: list[str]) -> list[dict
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return medians and the geometric mean, and how many operations have a point within 10 % of the best among their
-    first eight; `place_median` is where the best point stands in the order.
+    """Return medians, geometric mean, and the number of good orders.
+
+    In a good order one of the first eight points is within 10 % of the best; `place_median` is the median place of the
+    best point.
     """
     return {
         "operations": len(rows),
@@ -98,7 +102,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Fit, cross-validate by leaving operations out, print the constants and the quality of the order."""
+    """Fit and cross-validate; print the constants and the order's quality.
+
+    Cross-validation leaves operations out.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--target", default="cuda:h200")

@@ -1,4 +1,6 @@
-"""Digests of everything that the compiler makes of fixed inputs: proof that a change leaves its output alone.
+"""Digests of the compiler's output for fixed inputs.
+
+They prove that a change leaves the output unchanged.
 
     python -m cuts.bench.tools.kernel_digests --out before.json
     python -m cuts.bench.tools.kernel_digests --against before.json
@@ -30,7 +32,10 @@ from cuts.bench.tools.digest_cases import Case, all_cases, case_text
 
 
 def case_digest(case: Case) -> tuple[Case, str, float]:
-    """Return a case with the first 16 digits of the SHA-256 of its text, and the seconds that it took."""
+    """Return a case, its text's SHA-256 prefix, and the seconds.
+
+    The prefix has 16 digits.
+    """
     begin = time.monotonic()
     text = case_text(case)
     return case, hashlib.sha256(text.encode()).hexdigest()[:16], time.monotonic() - begin
@@ -47,7 +52,7 @@ def digests(cases: Sequence[Case], jobs: int) -> Iterator[tuple[Case, str, float
 
 
 def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Return the names of the cases that both runs have and that differ."""
+    """Return the names of common cases with different digests."""
     return [name for name in after if name in before and before[name] != after[name]]
 
 
@@ -64,7 +69,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compute the digests that are asked for, write and compare them; return the exit code."""
+    """Compute, write and compare the requested digests; return the exit code."""
     known = json.loads(options.out.read_text("utf-8")) if options.out and options.out.exists() else {}
     cases = [c for c in all_cases(options.quick) if not options.kind or c[0] in options.kind]
     wanted = [c for c in cases if " ".join(c) not in known]
@@ -84,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run the command with an empty cache, so that nothing of this machine's searches counts."""
+    """Run the command with an empty cache, without this machine's searches."""
     options = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"CUTS_CACHE_DIR": folder, "CUTS_VERIFY": "0"}

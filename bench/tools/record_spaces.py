@@ -1,4 +1,4 @@
-"""Records schedule spaces: builds, checks and times pools of points of thirty operations.
+"""Records schedule spaces: builds, checks and times points of thirty operations.
 
     python -m cuts.bench spaces --out spaces --limit 150
     python -m cuts.bench spaces --out spaces --limit 240 --points 2050 --devices 0,1,2,3,4,5,6,7
@@ -53,19 +53,19 @@ from cuts.search.problem import Problem, machine_of
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 
-#: What decides which kernel a point becomes.
+#: Sources that decide which kernel a point becomes.
 LOWERING = ("passes/lowering", "backends/source")
 #: Points that could be timed while a space is begun.
 BEGINNING = 400
 
 
 def title_of(case: Case) -> str:
-    """Return what a space is called."""
+    """Return the name of a space."""
     return f"{case.kind} {case.name}"
 
 
 def problem_of(case: Case, target: Target) -> Problem:
-    """Return what is recorded: every case is one kernel."""
+    """Return the recorded tuning task; every case is one kernel."""
     group = group_of(case)
     assert group is not None, f"{case.key} is no single kernel"
     return Problem(group, {}, target, machine_of(target), title_of(case))
@@ -82,7 +82,7 @@ def file_name(text: str) -> str:
 
 
 def version_of(commit: str) -> dict[str, str]:
-    """Return what a recording says of the version that made it: the commit, and a digest of what makes kernels."""
+    """Return a recording's version: the commit, and the kernel sources' digest."""
     found = hashlib.sha256()
     for folder in LOWERING:
         for path in sorted((Path(__file__).resolve().parents[2] / folder).rglob("*.py")):
@@ -101,7 +101,7 @@ def problem_of_space(space: RecordedSpace, target: Target) -> Problem:
 
 
 def problems_of_plan(workload: str, target: Target) -> list[Problem]:
-    """Return the kernels of the plan that the model makes of a workload, each form once."""
+    """Return the distinct kernels of the model's plan of a workload."""
     model = parse_workload(workload)
     torch = import_module("torch")
     case = ModelCase(model, model.model.make(model.batch, False), torch, 0.0)
@@ -118,13 +118,16 @@ def problems_of_plan(workload: str, target: Target) -> list[Problem]:
 
 
 def known_of(folder: Path, name: str) -> RecordedSpace | None:
-    """Return what a folder has of a space."""
+    """Return a folder's records of a space."""
     path = file_of(folder, name)
     return read_spaces(path)[0] if path.exists() else None
 
 
 def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
-    """Return the operations that are wanted and not recorded whole, or with too few points that ran."""
+    """Return requested operations without a whole or sufficient recording.
+
+    A sufficient one has enough points that ran.
+    """
     if options.points_of:
         every = [problem_of_space(space, target) for space in options.given.values()]
     elif options.audited:
@@ -140,22 +143,26 @@ def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
 
 
 def wants(known: RecordedSpace | None, problem: Problem, options: argparse.Namespace) -> bool:
-    """Return whether anything of a problem is left to be recorded; what another machine recorded whole stays."""
+    """Return whether a tuning task has points left to record.
+
+    A whole recording of another machine stays.
+    """
     if known is None or not same_kernels(known.version, options.version):
         return True
     return left_of(known, options) > 0 and not (known.whole and known.key != problem.key)
 
 
 def left_of(space: RecordedSpace, options: argparse.Namespace) -> int:
-    """Return about how much is left to be recorded of a space that the folder has, in points."""
+    """Return the approximate number of points left to record."""
     timed = space.timed if same_kernels(space.version, options.version) else 0
     done = space.whole and timed and options.points_of
     return 0 if done or (space.whole and timed >= options.points) else BEGINNING + max(0, int(options.points) - timed)
 
 
 def part_of(problems: Sequence[Problem], part: str, left: Mapping[str, int], whole: int) -> list[Problem]:
-    """Return one of the parts "k/n" of problems, of which so much is `left`, or the `whole`: what takes longest first,
-    each goes where least is to be done.
+    """Return one of the parts "k/n" of tuning tasks by remaining work.
+
+    `left` is the work of each, or the `whole`: the longest come first, and each goes to the part with the least work.
     """
     number, count = map(int, part.split("/"))
     parts: list[list[Problem]] = [[] for _ in range(count)]
@@ -168,7 +175,7 @@ def part_of(problems: Sequence[Problem], part: str, left: Mapping[str, int], who
 
 
 def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> int:
-    """Record operations one after another until time is over; return the exit code."""
+    """Record operations within the time limit; return the exit code."""
     resources = Resources(
         Database(None),
         lambda: Workers(options.jobs, SERVICE),
@@ -194,7 +201,7 @@ def record(problems: Sequence[Problem], target: Target, options: argparse.Namesp
 
 
 def line(space: RecordedSpace, total: int, seconds: float) -> str:
-    """Return what was recorded of a space, and how fast the whole is."""
+    """Return a space's record in a line, with the recording's speed."""
     outcomes = Counter(p.outcome for p in space.points)
     best = f"{1e6 * space.best:8.2f} us" if space.timed else "none"
     found = f"{space.label:<34}{space.timed:>6} timed of {len(space.points):>5}{'' if space.whole else ' (cut)':<7}"
@@ -203,7 +210,10 @@ def line(space: RecordedSpace, total: int, seconds: float) -> str:
 
 
 def on_devices(devices: Sequence[str], options: argparse.Namespace) -> int:
-    """Record with a process for each device, which sees no other one, each some of the operations."""
+    """Record with a process for each device, which divides the operations.
+
+    Each process sees no other device.
+    """
     again = [a for k, a in enumerate(sys.argv[1:], 1) if "--devices" not in (a.partition("=")[0], sys.argv[k - 1])]
     left = json.dumps({space.label: left_of(space, options) for space in spaces_of(options)})
     parts: list[subprocess.Popen[bytes]] = []
@@ -246,7 +256,7 @@ def keep_to(part: str) -> None:
 
 
 def main() -> int:
-    """Record what is missing."""
+    """Record missing spaces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")

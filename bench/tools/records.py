@@ -1,4 +1,4 @@
-"""Rows of results: one schema, files that grow row by row, tables against the targets."""
+"""Rows of results: schema, incremental files, tables against the targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELDS: Mapping[str, Any] = {
 _RENAMED = {"gpu": "device", "budget": "budget_s"}
 #: Folders of the sources that make kernels.
 _KERNEL_SOURCES = ("ir", "passes", "backends")
-#: Packages whose versions tell results apart.
+#: Packages whose versions identify results.
 _PACKAGES = (
     "cuts",
     "torch",
@@ -47,9 +47,7 @@ _PACKAGES = (
 
 @frozen
 class Goal:
-    """A line of the table: which rows it sums up, by what figure,
-    and what that figure should at least be and aims at.
-    """
+    """Line of the table: its rows, figure, threshold and aim."""
 
     title: str
     kind: str
@@ -61,21 +59,24 @@ class Goal:
     precision: str = "fp32"
 
     def takes(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row belongs to it."""
+        """Return whether a row belongs to it."""
         right = row["class"] == self.kind and self.batch in (None, row["batch"])
         right = right and row.get("precision", "fp32") == self.precision
         return right and (not self.large or is_large(row))
 
 
 def is_large(row: Mapping[str, Any]) -> bool:
-    """Whether a product is at least 2048 cubed, or a tensor of another operation at least 64 MB."""
+    """Return whether a product or tensor is large.
+
+    A product is at least 2048 cubed, a tensor of another operation at least 64 MB.
+    """
     if row["class"] == "gemm":
         return bool(row["flops"] >= 2 * 2048**3)
     return bool(row["bytes"] >= 64 << 20)
 
 
-#: The targets: speed is the best peer's time over ours, share what part of the bandwidth of a copy of 1 GB is reached,
-#: copied what part of that of a copy of as many bytes as the operation moves, measured beside it.
+#: The targets: speed is the best peer's time over ours, share the attained part of the bandwidth of a copy of 1 GB,
+#: copied that of a copy of as many bytes as the operation moves, timed next to it.
 GOALS = (
     Goal("GEMM >= 2048^3", "gemm", "speed", 0.95, 1.10, large=True),
     Goal("GEMM of the list", "gemm", "speed", 1.0, 1.15),
@@ -124,8 +125,9 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of all goals that have rows: geometric means, the best and the worst row,
-    and the bound over the time.
+    """Return the table of all goals that have rows.
+
+    It has geometric means, the best and the worst row, and the bound over the time.
     """
     lines = [f"{'class':<24}{'rows':>5}{'figure':>8}{'mean':>8}{'least':>8}{'aim':>7}  {'bound':>6}  best, worst"]
     for goal in GOALS:
@@ -152,8 +154,9 @@ _LARGE = 64e6
 
 
 def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of the large rows: medians and spread in microseconds, and the bandwidth of each contender as a
-    share of that of a copy of as many bytes.
+    """Return a table of large rows: medians, spread, bandwidth shares.
+
+    Times are microseconds; a contender's bandwidth is a share of that of a copy of as many bytes.
     """
     large = [row for row in rows if row.get("cuts_ms") and row.get("copy_ms") and row["bytes"] >= _LARGE]
     lines = [f"{'operation':<30}{'MB':>6}{'copy us':>10}{'cuts us':>10}{'spread':>8}{'share':>7}  peers, shares"]
@@ -178,7 +181,10 @@ def row_line(row: Mapping[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return tables for the documentation: the goals, then every row by class and batch size, times in microseconds."""
+    """Return the documentation's tables: goals, then every row.
+
+    Rows are sorted by class and batch size, times are in microseconds.
+    """
     lines = ["| class | rows | figure | mean | at least | aim |", "|---|---|---|---|---|---|"]
     for goal in GOALS:
         values = [value for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
@@ -213,7 +219,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def add_precision_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how a suite's operations are stored and multiplied."""
+    """Add the option of a suite's storage and multiplication precision."""
     parser.add_argument(
         "--precision",
         choices=tuple(PRECISIONS),
@@ -239,8 +245,9 @@ def parse_share(text: str) -> tuple[int, int]:
 
 
 def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options of a suite whose rows grow over several calls:
-    where it runs, how long, its file, and what is printed of that.
+    """Add a suite's options: device, time limit, file, and output.
+
+    The suite's rows grow over several calls.
     """
     parser.add_argument(
         "--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept"
@@ -256,7 +263,7 @@ def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file in the schema, none where there is no file."""
+    """Return a file's rows in the schema; none without a file."""
     if not path.exists():
         return []
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -264,7 +271,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows in the schema, a line each; the file is replaced as a whole."""
+    """Write rows in the schema, a line each, replacing the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
     text = ",\n".join(json.dumps(as_row(row)) for row in rows)
@@ -273,7 +280,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def as_row(record: Mapping[str, Any]) -> Row:
-    """Return a record of any suite with every field of the schema; its own fields stay."""
+    """Return a suite's record with every schema field and its own."""
     named = {_RENAMED.get(name, name): value for name, value in record.items()}
     return {**FIELDS, **_timing(named), **named}
 
@@ -304,12 +311,15 @@ def kernel_sources() -> str:
 
 
 def is_stale(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is older than the kernels that it describes; tables omit it."""
+    """Return whether a row is older than its kernels.
+
+    Tables omit such a row.
+    """
     return bool(row.get("stale"))
 
 
 def mark_stale(rows: Sequence[Row]) -> list[Row]:
-    """Return rows; those of kernels of other sources than the present are stale."""
+    """Return rows, with those of other kernel sources marked stale."""
     present = kernel_sources()
     return [
         {**row, "stale": True} if row["cuts_ms"] is not None and row.get("sources") != present else row for row in rows
@@ -317,19 +327,19 @@ def mark_stale(rows: Sequence[Row]) -> list[Row]:
 
 
 def key_of(row: Mapping[str, Any]) -> str:
-    """Return what tells a row from all others of its suite; that of the case it was measured on."""
+    """Return a row's identity in its suite: that of its case."""
     precision = row.get("precision", "fp32")
     known = f"{row['class']}/{row['name']}/b{row['batch']}{'' if precision == 'fp32' else f'/{precision}'}"
     return f"{known}/{row['layout']}" if row.get("layout") else known
 
 
 def merged(rows: Sequence[Row], row: Row) -> list[Row]:
-    """Return rows with one more, which takes the place of an older one of the same case."""
+    """Return rows with one more, which replaces one of the same case."""
     return [*(r for r in rows if (r["suite"], key_of(r)) != (row["suite"], key_of(row))), row]
 
 
 def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
-    """Return what every row says of how it was measured."""
+    """Return every row's record of the measurement's circumstances."""
     return {
         "device": gpu,
         "versions": versions(),
@@ -340,13 +350,13 @@ def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that matter, of those that are installed."""
+    """Return the versions of the installed relevant packages."""
     return versions_of(_PACKAGES)
 
 
 def _commit() -> str:
     try:
-        command = ["git", "describe", "--always", "--dirty"]  # a tree that is not what it says is none of its rows
+        command = ["git", "describe", "--always", "--dirty"]  # a modified tree is none of its rows
         return subprocess.run(
             command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
         ).stdout.strip()
@@ -355,7 +365,10 @@ def _commit() -> str:
 
 
 def exit_code(main: Callable[[], int | None]) -> int:
-    """Run a script's main function; an error of ours, such as a machine without a GPU, is one line."""
+    """Run a script's main function; an error of ours is one line.
+
+    A machine without a GPU is such an error.
+    """
     try:
         return main() or 0
     except CutsError as error:

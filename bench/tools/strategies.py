@@ -1,4 +1,4 @@
-"""Replays search strategies on recorded spaces, with the same budgets and the same first points.
+"""Replays search strategies on recorded spaces with equal budgets and starts.
 
     python -m cuts.bench strategies spaces/*.json.gz --seeds 10 --out strategies.json
     python -m cuts.bench strategies --table --out strategies.json
@@ -41,8 +41,9 @@ VAIN = 3
 
 
 def first_of(ground: RecordedGround) -> list[Scored]:
-    """Return what a live search would begin with: the model's varied choice, each as the recorded point nearest to
-    it.
+    """Return a live search's first points, each as its nearest recorded one.
+
+    They are the model's varied choice.
     """
     space = ground.full.space
     chosen = best_points(space.group, space.target, ground.full.model, FIRST)
@@ -52,8 +53,9 @@ def first_of(ground: RecordedGround) -> list[Scored]:
 
 @frozen
 class ReplayedSearch:
-    """The times of the points that a search tried, in order, how many these were after each proposal, and the seconds
-    that proposals took.
+    """Ordered times of a search's points, and costs of its proposals.
+
+    Costs are the counts after each proposal, and the seconds of proposals.
     """
 
     times: list[float]
@@ -74,7 +76,7 @@ class ReplayedSearch:
 def searched(
     ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
 ) -> ReplayedSearch:
-    """Return what a search tried."""
+    """Return a search's measurements."""
     begin = time.process_time()
     strategy = strategy_on(ground, name, first, seed, aided)
     known: list[Known] = []
@@ -92,20 +94,23 @@ def searched(
 
 
 def regrets(times: Sequence[float], best: float, after: Sequence[int] = AFTER) -> list[float]:
-    """Return the regret after each number of kernels; a search that ended keeps its best, nothing run is ten times."""
+    """Return the regret after each number of kernels.
+
+    An ended search keeps its best; without a run the regret is ten times.
+    """
     found = np.minimum.accumulate([min(t, 10 * best) for t in times] or [10 * best])
     return [float(found[min(n, len(found)) - 1] / best - 1.0) for n in after]
 
 
 def until(times: Sequence[float], best: float, close: float = 0.03) -> int | None:
-    """Return how many kernels were tried until one was within 3 % of the best."""
+    """Return the number of kernels until 3 % of the best."""
     return next((n for n, t in enumerate(times, 1) if t <= (1 + close) * best), None)
 
 
 def row_of(
     space: RecordedSpace, ground: RecordedGround, first: Sequence[Scored], name: str, aided: bool, seeds: int
 ) -> Row:
-    """Return what a strategy came to in a space."""
+    """Return a strategy's outcome in a space."""
     runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
     seconds = float(np.mean([run.seconds for run in runs]))
     if all(run.times == runs[0].times for run in runs):
@@ -142,20 +147,21 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
 
 
 def same(row: Row) -> tuple[object, ...]:
-    """Return what a row is of; one of a recording that was gone on with since is of another."""
+    """Return a row's identity, which changes when its recording continues."""
     return row["space"], row["strategy"], row["aided"], row["recorded"]
 
 
 def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
-    """Return the 95 % interval of a mean, by drawing again; values are means of spaces."""
+    """Return a mean's 95 % interval by bootstrap over spaces."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (draws, len(values))).mean(axis=1)
     low, high = np.percentile(drawn, (2.5, 97.5))
     return float(low), float(high)
 
 
 def table(rows: Sequence[Row], by: str = "") -> str:
-    """Return mean regret in percent by strategy, with intervals over spaces, kernels until within 3 %, and what it
-    comes to where `cuts tune` ends it.
+    """Return mean regret in percent by strategy.
+
+    It has intervals over spaces, kernels until within 3 %, and the outcome where `cuts tune` ends it.
     """
     lines = ["| strategy | spaces | " + " | ".join(f"after {n}" for n in AFTER)
              + " | kernels until 3 %, median | reached | ends after | with regret | s a search |"]  # fmt: skip
@@ -169,7 +175,10 @@ def table(rows: Sequence[Row], by: str = "") -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Return the table of all spaces, and for each kind of operation what strategies with the model's help come to."""
+    """Return tables of all spaces, and by kind of operation.
+
+    The latter have the strategies with the model's help.
+    """
     kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
     parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
     return "\n\n".join((table(rows), *parts))
@@ -191,7 +200,7 @@ def _line(own: Sequence[Row], title: str) -> str:
 
 
 def main() -> None:
-    """Replay what is missing and print the table."""
+    """Replay missing rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="recorded spaces")
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))

@@ -1,5 +1,7 @@
-"""The operations that strategies are compared on: Table 1 of Woodpecker-DL, the convolutions of ResNet-18, gradients,
-products, attention, depthwise convolutions and rows.
+"""Operations for the comparison of strategies.
+
+They are Table 1 of Woodpecker-DL, the convolutions of ResNet-18, gradients, products, attention, depthwise convolutions
+and rows.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ DEPTHWISE = ("144x56 144x3x3 +1 dw", "384x14 384x3x3 +1 dw")
 
 
 def strategy_cases() -> list[Case]:
-    """Return the thirty operations, of different kinds in turn, so that any beginning of the list has most kinds."""
+    """Return the thirty operations, with alternating kinds.
+
+    Any beginning of the list has most kinds.
+    """
     kinds = [list(each) for each in (_table_1(), _resnet_18(), _products(), _gradients(), _rows(), _depthwise(),
                                      _attention())]  # fmt: skip
     return [kind[turn] for turn in range(max(map(len, kinds))) for kind in kinds if turn < len(kind)]

@@ -1,4 +1,4 @@
-"""Profiles the layers of a GPU: the data that the latency models are fitted to.
+"""Layer profiles of a GPU: training data of the latency models.
 
 python -m cuts.latency.profiling --out DIR
 """

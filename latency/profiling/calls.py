@@ -1,4 +1,4 @@
-"""Calls of PyTorch for the layers of a profile, over memory that is allocated once."""
+"""PyTorch calls of a profile's layers, over memory allocated once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RandomPool:
         self.positive = torch.rand(8192, device=device) + 0.5
 
     def input(self, shape: Shape, number: int = 0) -> Any:
-        """Return one of two inputs that lie apart."""
+        """Return one of two separate inputs."""
         return self._inputs[number][: prod(shape)].view(shape)
 
     def weight(self, shape: Shape) -> Any:
@@ -34,13 +34,16 @@ class RandomPool:
 
 @frozen
 class LibraryCall:
-    """Something to measure: `run` does it, `produce` writes its inputs as the operation before it would."""
+    """Measured call: `run` executes it, `produce` writes its inputs.
+
+    Inputs are written as by the operation before it.
+    """
 
     run: Callable[[], Any]
     inputs: tuple[Any, ...]
 
     def produce(self) -> None:
-        """Write the inputs: what fits into the cache is there afterwards."""
+        """Write the inputs, which leaves them in the cache where they fit."""
         for tensor in self.inputs:
             tensor.neg_()
 

@@ -1,4 +1,6 @@
-"""Networks of torchvision as PyTorch graphs, executed layer by layer with a marker kernel around each layer.
+"""Layer-by-layer execution of torchvision networks, with marker kernels.
+
+Networks are PyTorch graphs, with a marker kernel around each layer.
 
 Batch norms are folded into convolutions, as in a file for inference, and no operation works in place. A layer reads its
 input where the previous layer wrote it, so part of it may be in the cache.
@@ -27,7 +29,10 @@ _IN_PLACE = "iadd", "imul"
 
 
 def load(name: str, torch: Any, device: str) -> Any:
-    """Return a network with random weights as a graph of PyTorch's: folded, and nothing in place."""
+    """Return a network as a folded PyTorch graph, without in-place operations.
+
+    Weights are random.
+    """
     models = import_module("torchvision.models")
     extra = {"init_weights": False, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
     with torch.device(device):
@@ -52,8 +57,9 @@ def image_size(name: str) -> int:
 
 
 def interpreter(graph: Any, mark: Callable[[], None], torch: Any) -> Any:
-    """Return something whose `run(x)` runs a graph node by node, a marker before and after each; `layers` lists what it
-    ran.
+    """Return an interpreter of a graph with markers around each node.
+
+    Its `run(x)` runs the graph; `layers` lists the executed nodes.
     """
 
     class Marked(torch.fx.Interpreter):  # type: ignore[misc]
@@ -72,7 +78,7 @@ def interpreter(graph: Any, mark: Callable[[], None], torch: Any) -> Any:
 
 
 def _describe(runner: Any, node: Any, result: Any) -> dict[str, Any]:
-    """Return a node: what it does, its attributes, the shapes of what it reads and writes."""
+    """Return a node's operation, its attributes, and the shapes of its operands and results."""
     operands = [runner.env[each] for each in node.all_input_nodes if each in runner.env]
     inputs = [list(value.shape) for value in operands if hasattr(value, "shape")]
     if node.op == "call_module":

@@ -1,4 +1,6 @@
-"""Profiles layers on a GPU: the kernels that PyTorch (cuDNN, cuBLAS) chooses, their grids and times.
+"""Profiles layers on a GPU: kernels, grids and times of PyTorch.
+
+cuDNN and cuBLAS choose the kernels.
 
     python -m cuts.latency.profiling --out DIR --seconds 480
 
@@ -34,9 +36,7 @@ _STATES = ("cold", "warm")
 
 @define
 class LayerBench:
-    """What a run holds on to: PyTorch, memory, the recorder, how often each call is repeated, the files, and when to
-    end.
-    """
+    """Resources of a run: PyTorch, memory, recorder, repetitions, files, and end."""
 
     torch: Any
     memory: RandomPool
@@ -61,8 +61,9 @@ class LayerBench:
 
 
 def probe(bench: LayerBench) -> None:
-    """Measure a call whose kernels are known, so that a profiler that records something else is found before time is
-    spent.
+    """Check the profiler with a call of known kernels.
+
+    A profiler that records something else is found early.
 
     Raises `TraceError`, with the names that were recorded.
     """
@@ -81,7 +82,7 @@ def probe(bench: LayerBench) -> None:
 
 
 def measure_chunk(bench: LayerBench, chunk: Chunk) -> list[dict[str, Any]]:
-    """Return the rows of a chunk; a task that fails has a row that says so."""
+    """Return the rows of a chunk; a failed task has a row."""
     bench.round(chunk.precision)
     rows, ready = [], []
     for task in chunk.tasks:
@@ -131,7 +132,7 @@ def measure_layers(bench: LayerBench, wanted: Sequence[Chunk], file: str) -> int
             rows = [{"chunk": chunk.number, "failed": str(error)}]
             print(f"chunk {chunk.number}: {error}", file=sys.stderr, flush=True)
         took = time.monotonic() - begin
-        slowest = max(slowest, took) if done else 0.0  # the first one pays for what is loaded once
+        slowest = max(slowest, took) if done else 0.0  # the first run includes one-time loading
         bench.write(
             file,
             [*rows, {"chunk": chunk.number, "tasks": len(chunk.tasks), "seconds": round(took, 2), "clock": clocks()}],
@@ -178,7 +179,10 @@ def measure_network(bench: LayerBench, name: str, batch: int, precision: str) ->
 
 
 def graph_seconds(bench: LayerBench, model: Callable[[Any], Any], x: Any, repeats: int = 11) -> list[float]:
-    """Return the milliseconds of a network as one recorded graph, each run with an empty cache."""
+    """Return a network's milliseconds as one recorded graph.
+
+    Each run has an empty cache.
+    """
     torch = bench.torch
     recorded = torch.cuda.CUDAGraph()
     model(x)
@@ -226,7 +230,10 @@ def measure_networks(
 
 
 def finished(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, none where there is no file; a last line that was cut short is left out."""
+    """Yield the rows of a file, without an incomplete last line.
+
+    There are none without a file.
+    """
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -253,7 +260,10 @@ def _bench(options: argparse.Namespace) -> LayerBench:
 
 
 def saved() -> str:
-    """Return how many samples the edges of steps saved against sweeps of all values."""
+    """Return the number of samples saved by sampling at steps' edges.
+
+    The comparison is with sweeps of all values.
+    """
     return f"samples beside edges: {SAMPLES} of the {DENSE} values of a whole sweep, {DENSE / SAMPLES:.0f} times fewer"
 
 
@@ -286,7 +296,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure networks, then layers, until all is done or the time is over."""
+    """Measure networks, then layers, within the time limit."""
     options = _parse()
     have = options.have or options.out
     chunks_done = {row["chunk"] for row in finished(have / options.file) if "seconds" in row}

@@ -1,4 +1,4 @@
-"""Records the kernels that run on a GPU with PyTorch's profiler, and facts of the machine."""
+"""Records a GPU's kernels with PyTorch's profiler, and machine facts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _FLUSH = 4 * (60 << 20)
 
 
 class Recorder(Protocol):
-    """Runs something and returns the kernels that ran meanwhile; `mark` runs the marker kernel, `flush` empties the
-    cache.
+    """Recorder of the kernels of a function.
+
+    `mark` runs the marker kernel, `flush` empties the cache.
     """
 
     def record(self, run: Callable[[], None]) -> list[TracedKernel]:
@@ -59,8 +60,9 @@ class TorchRecorder:
 
 
 def clocks() -> str:
-    """Return the clock of the multiprocessors, the power and the temperature as the driver tells them, nothing where it
-    does not.
+    """Return the driver's clock, power and temperature, or nothing.
+
+    The clock is that of the multiprocessors.
     """
     command = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader"]
     try:
@@ -70,7 +72,7 @@ def clocks() -> str:
 
 
 def facts_of(torch: Any) -> dict[str, Any]:
-    """Return what a data set says of the machine."""
+    """Return a data set's facts of the machine."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "gpu": properties.name,

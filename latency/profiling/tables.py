@@ -1,4 +1,6 @@
-"""Converts the records of a profile into a data set of `latency/data/`: compressed tables of rounded numbers.
+"""Converts profile records into a data set of `latency/data/`.
+
+A data set has compressed tables of rounded numbers.
 
     python -m cuts.latency.profiling.tables h200 DIR...
     python -m cuts.latency.profiling.tables h200 --add DIR...
@@ -64,17 +66,21 @@ def joined(values: Iterable[object], by: str = "+") -> str:
 
 
 def layer_rows(records: Sequence[dict[str, Any]], numbers: Numbers) -> list[tuple[Any, ...]]:
-    """Return a row for each measured task; of a task that was measured twice the last counts."""
+    """Return a row for each measured task.
+
+    Of a task that was measured twice the last counts.
+    """
     names = {record["kernel"]: record["name"] for record in records if "name" in record and "registers" in record}
     measured = {record["task"]: record for record in records if "cold" in record and record["kernels"]}
     return [_layer_row(record, names, numbers) for record in measured.values()]
 
 
 def collapsed(record: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Return (kernel, launch, cold, warm) of each kernel, neighbours that are the same kernel as one with the sum of
-    their times.
+    """Return (kernel, launch, cold, warm), with equal neighbours summed.
 
-    Products in the frequency domain are launched once a frequency; what counts is all of them.
+    Neighbours that are the same kernel count as one with the sum of their times.
+
+    Products in the frequency domain are launched once for each frequency; their sum counts.
     """
     each = zip(record["kernels"], record["cold"]["each"], record["warm"]["each"], strict=True)
     found = []
@@ -99,7 +105,10 @@ def _layer_row(record: dict[str, Any], names: dict[str, str], numbers: Numbers) 
 
 
 def network_rows(records: Sequence[dict[str, Any]], numbers: Numbers) -> list[tuple[Any, ...]]:
-    """Return a row for each layer of each network, and one with the milliseconds of the whole, whose layer is -1."""
+    """Return a row for each layer and whole network.
+
+    The whole has its milliseconds and layer -1.
+    """
     names = {record["kernel"]: record["name"] for record in records if "name" in record and "registers" in record}
     rows: list[tuple[Any, ...]] = []
     for record in records:
@@ -119,7 +128,10 @@ _NAMED = re.compile(r"(\d+)x(\d+)(?:x(\d+))? (\d+)x(\d+)x(\d+)(?: /(\d+))?(?: \+
 
 
 def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
-    """Return shape and microseconds of the dense convolutions that `python -m cuts.bench ops` tuned."""
+    """Return shape and microseconds of tuned dense convolutions.
+
+    `python -m cuts.bench ops` tuned them.
+    """
     found = []
     for record in records:
         named = _NAMED.fullmatch(record["name"]) if record["class"] == "conv" and record.get("cuts_ms") else None
@@ -133,13 +145,16 @@ def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
 
 
 def merged(old: Iterable[Sequence[Any]], new: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Return rows of layers, each layer of a set once: of one that was measured twice the last counts."""
+    """Return rows of layers, each layer of a set once.
+
+    Of a layer that was measured twice the last row counts.
+    """
     own = len(("kind", "case", "op", "precision", "shape"))
     return list({tuple(row[:own]): row for row in (*old, *new)}.values())
 
 
 def known(name: str) -> tuple[list[Sequence[Any]], Numbers]:
-    """Return the layers of a data set, and the numbers of its kernels."""
+    """Return a data set's layers, and its kernels' numbers."""
     rows: list[Sequence[Any]] = [tuple(row[column] for column in LAYERS) for row in read_table(f"{name}-layers")]
     return rows, Numbers((int(row["number"]), row["name"]) for row in read_table(f"{name}-kernels"))
 

@@ -1,4 +1,6 @@
-"""Layers that a profile measures: convolutions of two networks with varied channels, other operations of networks.
+"""Layers that a profile measures.
+
+They are convolutions of two networks with varied channels, and other operations of networks.
 
 A convolution is `(N, C, H, W, K, R, S, stride_h, stride_w, pad_h, pad_w, dilation, groups)`. Time rises in steps of
 tiles along `K`, so the sets for training hold only values beside the edges of steps (`edges`), where a sweep of all
@@ -68,9 +70,7 @@ MOST_FLOPS, MOST_ELEMENTS = 1.5e11, 1.5e8
 
 @frozen
 class LayerTask:
-    """One operation to measure: the set it belongs to, the case it varies, its name, its shape, how products are
-    rounded.
-    """
+    """Measured operation: set, varied case, name, shape, and rounding of products."""
 
     kind: str
     case: str
@@ -80,12 +80,15 @@ class LayerTask:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all others."""
+        """Identity of the task."""
         return f"{self.kind}/{self.case}/{self.op}/{self.precision}/{'x'.join(map(str, self.shape))}"
 
     @classmethod
     def parse(cls, key: str) -> LayerTask:
-        """Return the task of a key. Raises `ValueError` for what is none."""
+        """Return the task of a key.
+
+        Raises `ValueError` where it is none.
+        """
         kind, case, op, precision, shape = key.split("/")
         return cls(kind, case, op, tuple(int(size) for size in shape.split("x")), precision)
 
@@ -97,7 +100,7 @@ def output_size(shape: Shape) -> tuple[int, int]:
 
 
 def reasonable(shape: Shape) -> bool:
-    """Whether a convolution has an output and is no larger than the limits."""
+    """Return whether a convolution has an output within the limits."""
     n, c, h, w, k, r, s, *_, groups = shape
     p, q = output_size(shape)
     flops = 2.0 * n * k * p * q * (c // groups) * r * s
@@ -111,8 +114,9 @@ def convolution(case: str, channels: int, filters: int, batch: int = BATCH) -> S
 
 
 def edges() -> Iterator[LayerTask]:
-    """Yield the training sweeps: beside each step the last value of its plateau or the first values of the next (of
-    three alignments).
+    """Yield training sweeps: points at the edges of steps.
+
+    At each step these are the last value of its plateau or the first values of the next (of three alignments).
     """
     draw = random.Random("edges")
     at = [16, *(STEP * m for m in range(1, 1024 // STEP + 1))]
@@ -126,13 +130,13 @@ def edges() -> Iterator[LayerTask]:
 
 
 def any_channels(draw: random.Random, least: int, most: int) -> int:
-    """Return a number of channels, evenly spread on a logarithmic scale; every other one a multiple of 8."""
+    """Return a log-uniform number of channels; every other one divides by 8."""
     value = int(least * (most / least) ** draw.random())
     return max(8, value // 8 * 8) if draw.random() < 0.5 else value
 
 
 def held(each: int = 60) -> Iterator[LayerTask]:
-    """Yield the evaluation set: any output channels, numbers of input channels that training never saw."""
+    """Yield the evaluation set: input channels without training, any output channels."""
     draw = random.Random("held")
     for case in CASES:
         found: set[Shape] = set()
@@ -145,8 +149,9 @@ def held(each: int = 60) -> Iterator[LayerTask]:
 
 
 def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
-    """Yield more training sweeps: many more numbers of input channels, fewer samples along each; none that `held` or
-    `sweep` has for its case.
+    """Yield more training sweeps with many input channels and few samples.
+
+    None has input channels that `held` or `sweep` has for its case.
 
     Which kernel runs depends on the channels in regions with sharp borders: to learn where these are takes many values
     of either.
@@ -163,7 +168,10 @@ def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
 
 
 def sweep() -> Iterator[LayerTask]:
-    """Yield three dense sweeps of output channels, for the figure: input channels that training never saw."""
+    """Yield three dense sweeps of output channels for the figure.
+
+    Their input channels have no training rows.
+    """
     for case, channels in (("r2", 100), ("r8", 288), ("i7", 80)):
         shapes = (convolution(case, channels, filters) for filters in range(16, 1025, 8))
         yield from (LayerTask("sweep", case, "conv2d", shape) for shape in shapes if reasonable(shape))
@@ -173,7 +181,10 @@ _FILTERS = (*((1, 1),) * 5, *((3, 3),) * 5, (5, 5), (7, 7), (11, 11), (1, 3), (3
 
 
 def general(count: int = 1800, seed: str = "general") -> Iterator[LayerTask]:
-    """Yield convolutions of any size: other batches and images than those of the sweeps."""
+    """Yield convolutions of any size.
+
+    Batches and images are other than those of the sweeps.
+    """
     draw = random.Random(seed)
     found: set[Shape] = set()
     while len(found) < count:
@@ -220,7 +231,7 @@ def depthwise(count: int = 300) -> Iterator[LayerTask]:
 
 
 def linear(count: int = 250, seed: str = "linear") -> Iterator[LayerTask]:
-    """Yield products of a matrix with weights, and a bias: (rows, inputs, outputs)."""
+    """Yield matrix products with weights and bias: (rows, inputs, outputs)."""
     draw = random.Random(seed)
     for _ in range(count):
         rows = draw.choice((1, 2, 4, 8, 16, 16, 32, 64, 128, 512))
@@ -278,8 +289,9 @@ class Chunk:
 
 
 def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
-    """Return all tasks of some sets, shuffled (always the same way), so that wherever a run ends, what it has is an
-    even sample.
+    """Return all tasks of some sets in a fixed random order.
+
+    Any beginning of it is an even sample.
     """
     shapes = [task for name in sets for task in SETS[name]()]
     random.Random("chunks").shuffle(shapes)
@@ -294,8 +306,9 @@ def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
 
 
 def listed(keys: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
-    """Return the tasks of some keys in their order, the precisions in turn, so that wherever a run ends the same part
-    of each is measured.
+    """Return the tasks of some keys in order, the precisions in turn.
+
+    Any beginning has the same part of each precision.
     """
     tasks = [LayerTask.parse(key) for key in keys]
     parts: list[tuple[float, str, tuple[LayerTask, ...]]] = []

@@ -1,8 +1,8 @@
 """Splits a trace of PyTorch's profiler into the measured calls.
 
 On one stream kernels run in order. Around each measured call a marker kernel runs, so that a trace needs no correlation
-with the host: what lies between an odd marker and the next even one belongs to one call; what lies elsewhere prepares
-(it empties the cache, it writes inputs).
+with the host: kernels between an odd marker and the next even one belong to one call; the others prepare (they empty
+the cache and write inputs).
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from attrs import field, frozen
 
 #: Part of the name of the marker's kernel.
 MARKER = "spin_kernel"
-#: What takes time on the device.
+#: Trace categories that take device time.
 _DEVICE = ("kernel", "gpu_memset", "gpu_memcpy")
 
 
 @frozen
 class TracedKernel:
-    """One kernel as it ran: its name, launch, registers per thread, bytes of shared memory, and microseconds."""
+    """Executed kernel: name, launch, registers, shared memory bytes, and microseconds.
+
+    Registers are those of a thread.
+    """
 
     name: str
     grid: tuple[int, ...] = (1, 1, 1)
@@ -37,11 +40,11 @@ TracedCall = tuple[TracedKernel, ...]
 
 
 class TraceError(ValueError):
-    """A trace does not hold what was launched."""
+    """Error of a trace without the launched kernels."""
 
 
 def kernels_of(events: Iterable[Mapping[str, Any]]) -> list[TracedKernel]:
-    """Return what ran on the device, in order."""
+    """Return the device's kernels, in order."""
     found = [event for event in events if event.get("cat") in _DEVICE]
     found.sort(key=lambda event: event["ts"])
     return [_kernel(event) for event in found]
@@ -60,7 +63,9 @@ def _kernel(event: Mapping[str, Any]) -> TracedKernel:
 
 
 def calls_of(kernels: Sequence[TracedKernel], expected: int) -> list[TracedCall]:
-    """Return the kernels of each measured call, in order; a call may have none.
+    """Return the kernels of each measured call, in order.
+
+    A call may have none.
 
     Raises `TraceError` where the markers are not two for each expected call.
     """
@@ -72,8 +77,9 @@ def calls_of(kernels: Sequence[TracedKernel], expected: int) -> list[TracedCall]
 
 
 def summary(calls: Sequence[TracedCall]) -> dict[str, Any]:
-    """Return repeated calls in numbers: the microseconds of all their kernels together (median, least, most), and of
-    each kernel.
+    """Return repeated calls' microseconds: median, least, most, and by kernel.
+
+    The first three are those of all their kernels together.
 
     Calls that launched other kernels than most are left out; how many is said.
     """
@@ -86,14 +92,15 @@ def summary(calls: Sequence[TracedCall]) -> dict[str, Any]:
 
 
 def digest(kernel: TracedKernel) -> str:
-    """Return a short name for a kernel's own name with the registers and the shared memory that go with it; the same in
-    every run.
+    """Return a short digest of a kernel's name and resources.
+
+    Resources are registers and shared memory. The digest is the same in every run.
     """
     return blake2s(f"{kernel.name}|{kernel.registers}|{kernel.shared}".encode(), digest_size=5).hexdigest()
 
 
 class KernelDigests:
-    """The kernels that rows mean by their digests, each written once to each file."""
+    """Kernels by their digests in rows, each written once to each file."""
 
     def __init__(self) -> None:
         self._known: dict[str, TracedKernel] = {}
@@ -105,7 +112,7 @@ class KernelDigests:
         return [[digest(kernel), *kernel.grid, prod(kernel.block)] for kernel in call]
 
     def fresh(self, file: str) -> list[dict[str, Any]]:
-        """Return the lines that tell a file what digests mean, of those that it has not been told."""
+        """Return the lines that define a file's new digests."""
         new = {name: kernel for name, kernel in self._known.items() if (file, name) not in self._written}
         self._written |= {(file, name) for name in new}
         return [{"kernel": n, "name": k.name, "registers": k.registers, "shared": k.shared} for n, k in new.items()]

@@ -12,7 +12,7 @@ from cuts.bench.operators.contenders import copy_bandwidth
 
 @pytest.fixture(autouse=True)
 def _gradients_as_they_were() -> Iterator[None]:
-    """Leave PyTorch as it was for the tests behind."""
+    """Restore PyTorch's state for later tests."""
     before = sys.modules["torch"].is_grad_enabled() if "torch" in sys.modules else True
     yield
     if "torch" in sys.modules:

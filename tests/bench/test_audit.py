@@ -1,4 +1,4 @@
-"""The audit of the benchmark: its cases, its rows, and what the table adds up."""
+"""Cases, rows and summary table of the benchmark's audit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_cases_are_single_kernels_of_every_kind() -> None:
     assert {"conv", "depthwise", "gemm", "gemv", "memory"} == {case.kind for case in CASES}
 
 
-def test_several_spaces_are_small_enough_to_be_timed_whole() -> None:
+def test_several_spaces_can_be_timed_whole() -> None:
     legal = [draw(problem, "bound", 1, 0) for problem in problems_of(CASES[:9], H200)]
     assert sum(drawn.exact and drawn.legal <= POINTS for drawn in legal) >= 6
 
@@ -81,7 +81,7 @@ def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
     }
 
 
-def test_parts_share_the_cases_and_their_rows_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_share_the_cases_and_join_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = [select(arguments(["--part", part]), []) for part in ("1/2", "2/2")]
     assert {len(half) for half in halves} == {len(CASES) // 2, -(-len(CASES) // 2)}
     assert sorted(c.key for half in halves for c in half) == sorted(c.key for c in CASES)
@@ -103,7 +103,7 @@ def test_a_part_that_is_none_is_refused(part: str) -> None:
         arguments(["--part", part])
 
 
-def test_points_are_kept_for_calls_of_the_same_version(tmp_path: Path) -> None:
+def test_points_stay_for_calls_of_the_same_version(tmp_path: Path) -> None:
     place, facts = points_file(tmp_path / "audit.json"), circumstances("a GPU", "abc")
     assert place.name == "audit.points.json"
     assert kept_points(place, facts) == {}
@@ -123,7 +123,7 @@ def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
     assert all(case.key.endswith(f"/{precision}") for case in cases)
 
 
-def test_the_table_adds_up_what_was_lost_and_what_was_missed() -> None:
+def test_the_table_adds_up_losses_and_misses() -> None:
     text = table([row(0), row(1, lost=2), row(2, missed=5)])
     assert "3 spaces, 3 of them timed whole; 2397 points timed besides the choices, 1200 of them proven slower" in text
     assert "lost by proof: 2; faster than their bound: 2; spaces with a faster point that was not proposed: 1" in text

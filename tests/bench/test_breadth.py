@@ -1,5 +1,6 @@
-"""The suite of many operations: every one of them is read, is right on PoCL at a small size, and has kernels for an
-H200 at the sizes that are measured; what fails is a row.
+"""Import, correctness and compilation of the suite of many operations.
+
+Every operation is right on PoCL at a small size, and has kernels for an H200 at the measured sizes. A failure is a row.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def measured(number: int, **more: Any) -> dict[str, Any]:
     return {**known, "peers": {"torch": 2.0, "compile": 1.0}, "bound_ms": 0.5, **FACTS, **more}
 
 
-def test_there_are_many_operations_of_two_sizes_and_no_two_of_a_name() -> None:
+def test_many_operations_have_two_sizes_and_unique_names() -> None:
     names = [operation.name for operation in OPERATIONS]
     assert len(names) == len(set(names)) >= 80
     assert len({row.name for row in ROWS}) == len(ROWS) == 2 * len(OPERATIONS)
@@ -99,7 +100,7 @@ def test_distinct_numbers_have_one_order() -> None:
     assert (np.diff(values, axis=1) < 0).any()
 
 
-def test_what_cannot_be_read_is_a_failure_with_its_reason() -> None:
+def test_an_unreadable_operation_fails_with_its_reason() -> None:
     odd = UserOperation("odd", "odd", lambda n: (x(n),), lambda a: torch.bincount(a.long()), (3,), ((3,), (4,)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cuts.bench.operators.ahead.EVERY", (odd.at((3,)),))
@@ -135,7 +136,7 @@ def test_the_table_counts_failures_and_wrong_results() -> None:
     assert len(breadth.markdown(rows).splitlines()) == 7
 
 
-def test_rows_of_other_files_are_taken_in_where_they_are_newer_and_a_document_gets_the_table() -> None:
+def test_newer_rows_of_other_files_reach_the_document() -> None:
     old, new = ({"class": "norm", "name": n, "batch": 1, "date": d, "cuts_ms": 1.0, "peers": {"torch": p}}
                 for n, d, p in (("a", "2026-01-02", 2.0), ("a", "2026-01-03", 0.5)))  # fmt: skip
     other = new | {"name": "b", "class": "loss"}
@@ -150,7 +151,7 @@ def test_rows_of_other_files_are_taken_in_where_they_are_newer_and_a_document_ge
 
 
 @pytest.mark.parametrize("error", [PassError("no kernel"), AssertionError("no kernel")])
-def test_a_case_that_fails_takes_no_other_with_it(
+def test_a_failing_case_affects_no_other(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def operation(name: str) -> UserOperation:

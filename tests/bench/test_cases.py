@@ -1,6 +1,4 @@
-"""Cases of the benchmark: the graph of each is right, PyTorch computes the same, and tuned parts bind to memory of
-their own.
-"""
+"""Cases of the benchmark: graphs, agreement with PyTorch, memory of tuned parts."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def test_pytorch_computes_the_same(case: Case) -> None:
     np.testing.assert_allclose(found.numpy().reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_the_floor_counts_what_must_move_and_be_computed() -> None:
+def test_the_floor_counts_minimal_traffic_and_work() -> None:
     target = find_target("cuda:h200")
     work, moved, seconds = floor(single("gemm", "m", 1, "matmul", ((64, 32), (32, 16)), {}), target)
     assert work == 2 * 64 * 32 * 16
@@ -142,7 +140,7 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
 
 
 @needs_opencl
-def test_classes_are_tuned_by_turns_and_what_fails_costs_its_own_row(
+def test_classes_alternate_and_a_failure_costs_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = OpenCLDevice(find_target("opencl"))
@@ -163,7 +161,7 @@ def test_classes_are_tuned_by_turns_and_what_fails_costs_its_own_row(
     assert len(rows) == len(GRADIENTS) + len(SMALL)
 
 
-def test_images_of_a_case_may_have_their_channels_innermost() -> None:
+def test_images_of_a_case_may_have_channels_last() -> None:
     registry = Registry.builtin()
     attributes = {"strides": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
     case = single("conv", "small", 2, "conv", ((2, 3, 5, 4), (6, 3, 3, 3)), attributes, 1)

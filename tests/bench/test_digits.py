@@ -1,4 +1,7 @@
-"""Networks that learn scikit-learn's digits: the first steps are PyTorch's; `examples/digits.py` makes all of them."""
+"""Networks that learn scikit-learn's digits.
+
+The first steps are PyTorch's; `examples/digits.py` makes all of them.
+"""
 
 from __future__ import annotations
 

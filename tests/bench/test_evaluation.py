@@ -1,4 +1,7 @@
-"""The models of the paper's evaluation compute what PyTorch does; ledger, tables and figure say what was measured."""
+"""Models, ledger, tables and figure of the paper's evaluation.
+
+The models compute PyTorch's results; ledger, tables and figure agree with the measurements.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
 
 
 @needs_opencl
-def test_a_profile_tells_of_each_launch_what_it_takes() -> None:
+def test_a_profile_lists_the_time_of_each_launch() -> None:
     network, inputs = made("DLRM")
     plan = build(torch.export.export(network, inputs), target="opencl")
     plan.run({n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)})
@@ -62,8 +65,11 @@ def test_a_profile_tells_of_each_launch_what_it_takes() -> None:
     assert all(row["ops"][0] in launch_line(row) for row in rows)
 
 
-def test_a_contender_that_moved_the_network_takes_nothing_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program shares its parameters with the network, which others take to the GPU between two of its readers."""
+def test_moving_the_network_leaves_the_program_intact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program shares its parameters with the network.
+
+    Other contenders take these to the GPU between two readers of the program.
+    """
     network, moves = torch.nn.Linear(3, 2), []
     monkeypatch.setattr(network, "to", lambda *place, **kind: moves.append(place) or network)
     case = ModelCase(ModelWorkload(BY_NAME["dlrm"], "inference", 1), (network, (torch.zeros(1, 3),)), torch, 1.0)
@@ -177,7 +183,7 @@ def test_what_is_no_workload_is_one_error(text: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
-def test_a_network_that_is_none_of_the_evaluation_is_named_by_its_package() -> None:
+def test_other_networks_are_named_by_their_package() -> None:
     found = ledger.parse_workload("torchvision.squeezenet1_1:16")
     assert (found.label, found.task) == ("torchvision.squeezenet1_1 b16", "inference")
     module, (images,) = found.model.make(found.batch, True)
@@ -186,7 +192,7 @@ def test_a_network_that_is_none_of_the_evaluation_is_named_by_its_package() -> N
         ledger.parse_workload("torchvision.nothing:1")
 
 
-def test_a_figure_is_drawn_alike(tmp_path: Path) -> None:
+def test_a_figure_is_reproducible(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from cuts.bench.networks.tables import draw
 
@@ -207,7 +213,7 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
     assert not all(_is_complex(group["form"]) for group in plan.plan.groups if group["ops"] == ["conv"])
 
 
-def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_or_failing_system_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "PATIENCE", -7.0)
     bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["PyTorch", "torch.compile"], 5.0)
     assert isolated.text_of(bout.workload) == "dlrm:1"
@@ -217,7 +223,7 @@ def test_a_system_that_hangs_or_fails_costs_one_row(monkeypatch: pytest.MonkeyPa
     assert [row["failure"] for row in rows] == ["no answer in 1 seconds", "RuntimeError: out of memory"]
 
 
-def test_what_leaves_a_process_unfit_has_one_of_its_own() -> None:
+def test_systems_that_spoil_a_process_have_their_own() -> None:
     bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["XLA", "max-autotune"], 5.0)
     bout.child = Child("cuts.tests.search.services:Counting")
     assert [bout.measure(system, 100.0)["calls"] for system in ("PyTorch", "XLA", "max-autotune")] == [1, 2, 1]
@@ -234,7 +240,7 @@ def test_budgets_are_part_of_what_a_row_takes() -> None:
     assert bout.expected("torch.compile") > infers.expected("torch.compile")
 
 
-def test_a_curve_tells_what_rose_and_what_measuring_gained() -> None:
+def test_a_curve_reports_slowdowns_and_gains_of_measuring() -> None:
     rows = [row(f"cuts {name}", ms) for name, ms in (("untuned", 3.0), ("10 s", 2.0), ("30 s", 2.2), ("mixed", 1.5))]
     text = tables.anytime([*rows, row("PyTorch", 9.0, "ResNet-50")])
     assert text.splitlines()[2:] == [
@@ -243,7 +249,7 @@ def test_a_curve_tells_what_rose_and_what_measuring_gained() -> None:
     ]
 
 
-def test_what_rises_from_one_version_to_the_next_is_no_rise_of_a_curve() -> None:
+def test_curves_ignore_slowdowns_between_versions() -> None:
     times = (("untuned", 3.0, "b"), ("10 s", 2.0, "b"), ("30 s", 2.5, "a"), ("60 s", 2.55, "a"))
     text = tables.anytime([row(f"cuts {name}", ms, commit=commit) for name, ms, commit in times])
     assert "| 2.0% |" in text
@@ -253,7 +259,7 @@ def test_a_workload_says_its_name() -> None:
     assert ModelWorkload(BY_NAME["dlrm"], "training", 2048).label == "DLRM b2048 training"
 
 
-def test_a_workload_may_have_a_budget_of_its_own() -> None:
+def test_a_workload_may_have_its_own_budget() -> None:
     assert ledger.parse_workload("DLRM:2048=15").budget == 15.0
     assert ledger.parse_workload("dlrm:training").budget is None
     assert ledger.parse_workload("dlrm:training=9") == ModelWorkload(BY_NAME["dlrm"], "training", 2048)

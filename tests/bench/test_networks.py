@@ -6,7 +6,7 @@ import pytest
 from cuts.bench.networks import settled
 
 
-def test_norms_of_a_random_network_have_the_statistics_of_its_images() -> None:
+def test_norms_of_random_networks_fit_their_images() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     layers = [part for _ in range(4) for part in (torch.nn.Conv2d(8, 8, 3, bias=False), torch.nn.BatchNorm2d(8))]

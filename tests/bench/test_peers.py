@@ -1,4 +1,4 @@
-"""Peers in the precision of a case: what libraries are asked for, and what is measured under a policy."""
+"""Calls of peer libraries in the precision of a case."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DENSE = single("gemv", "d", 1, "gemm", ((2, 7), (5, 7)), {"trans_b": True}, 1)
 
 
 class HostMatmul:
-    """A product as nvmath plans it, on the host: it notes what it was asked."""
+    """Matrix product with nvmath's interface on the host, which records its requests."""
 
     asked: ClassVar[list[tuple[str, Any]]] = []
 
@@ -62,7 +62,7 @@ class HostMatmul:
 
 @pytest.fixture
 def nvmath(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """nvmath on the host, and what it is asked for."""
+    """Replace nvmath by host products, and return their requests."""
     names = ("COMPUTE_32F", "COMPUTE_32F_PEDANTIC", "COMPUTE_32F_FAST_TF32")
     kinds = IntEnum("MatmulComputeType", names)
     monkeypatch.setitem(
@@ -83,7 +83,7 @@ def nvmath(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("case", [PRODUCT, DENSE], ids=lambda case: case.name)
-def test_cublaslt_multiplies_by_its_fastest_plan_in_the_precision_of_the_case(
+def test_cublaslt_uses_its_fastest_plan_of_the_precision(
     case: Any, precision: str, compute: str, nvmath: list[tuple[str, Any]]
 ) -> None:
     generator = np.random.default_rng(0)
@@ -134,7 +134,10 @@ def test_cudnn_computes_in_the_type_that_tensors_have(numerics: Numerics, kind: 
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_gradients_have_plans_of_their_own(position: int) -> None:
-    """Of 2 images of 4 channels, 9 by 9, and 6 filters of 3 by 3, at every second place."""
+    """Convolve 2 images of 4 channels with 6 filters.
+
+    Images are 9 by 9, filters 3 by 3, the stride is 2.
+    """
     device = HostDevice()
     frontend = HostCuDNN(device)
     case = gradient_case(convolution_case(read_convolution("4x9 6x3x3 /2 +1")[0], 2), position, KINDS[position])
@@ -214,7 +217,7 @@ def test_a_precision_is_measured_where_it_changes_something(precision: str, kind
     assert len(chosen) == sum(case.kind in kinds for case in all_cases())
 
 
-def test_networks_take_a_precision_for_cases_that_name_none() -> None:
+def test_networks_give_a_precision_to_unnamed_cases() -> None:
     assert list(parse_cases("resnet50:64", ["tf32", "fp16"])) == [
         ("resnet50", 64, "tf32"), ("resnet50", 64, "fp16"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`bench/operators/products.py` without a GPU: its points are legal, and its table says what rows hold."""
+"""Points and tables of `bench/operators/products.py` without a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_list_has_batched_skinny_and_odd_products() -> None:
     assert shapes["odd 2049x2047x2051 b1"] == (1, 2049, 2047, 2051)
 
 
-def test_the_table_compares_the_best_point_with_the_library() -> None:
+def test_the_table_compares_best_point_and_library() -> None:
     common = {"product": "square 64", "format": "bf16", "us": 10.0, "tflops": 1.0, "error": None}
     rows = [
         common | {"point": "torch", "over_torch": 1.0},

@@ -1,4 +1,4 @@
-"""Which spaces are recorded, gone on with or left alone, and by which of several devices."""
+"""Choice of the spaces to record, and their division among devices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OPTIONS = Namespace(points=20, points_of=None, version={"commit": "b", "lowering
 
 
 def space_of(timed: int, whole: bool = True) -> RecordedSpace:
-    """Return a recorded space with so many points that ran, and one that failed."""
+    """Return a recorded space with `points` successes and one failure."""
     points = [RecordedPoint(str(k), 0, (k,), "ok", 1e-6) for k in range(timed)] + [RecordedPoint("-", 0, (99,), "long")]
     version = {"commit": "a", "lowering": "same"}
     return RecordedSpace(PROBLEM.label, PROBLEM.key, PROBLEM.work, {}, {}, tuple(points), whole, version)
 
 
-def test_what_has_enough_points_is_done_and_what_has_fewer_is_gone_on_with() -> None:
+def test_recording_continues_until_there_are_enough_points() -> None:
     assert not wants(space_of(20), PROBLEM, OPTIONS)
     assert wants(space_of(19), PROBLEM, OPTIONS)
     assert wants(space_of(20, whole=False), PROBLEM, OPTIONS)
@@ -40,7 +40,7 @@ def test_given_points_are_never_more() -> None:
     assert wants(space_of(5, whole=False), PROBLEM, options)
 
 
-def test_what_is_left_counts_the_beginning_of_a_space() -> None:
+def test_remaining_work_counts_the_beginning_of_a_space() -> None:
     assert left_of(space_of(20), OPTIONS) == 0
     assert left_of(space_of(15), OPTIONS) == BEGINNING + 5
     assert left_of(evolve(space_of(15), version={}), OPTIONS) == BEGINNING + 20

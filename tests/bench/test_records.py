@@ -1,4 +1,4 @@
-"""Rows of the benchmark: their files, what is measured again, and the table."""
+"""Files, repeated measurements and tables of the benchmark's rows."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_every_command_has_a_main_function() -> None:
         assert purpose
 
 
-def test_a_new_row_takes_the_place_of_the_old_one() -> None:
+def test_a_new_row_replaces_the_old_one() -> None:
     rows = merged([row(cuts=1.0), row(batch=16)], row(cuts=0.5))
     assert [(r["batch"], r["cuts_ms"]) for r in rows] == [(16, 1.0), (1, 0.5)]
 
 
-def test_the_figure_is_the_best_peer_over_our_time() -> None:
+def test_the_figure_divides_best_peer_by_ours() -> None:
     assert figure(
         row(cuts=2.0, peer=3.0) | {"peers": {"torch": 3.0, "cudnn": 2.5, "compile": None}}, "speed"
     ) == pytest.approx(1.25)
@@ -128,7 +128,7 @@ def test_every_class_has_a_goal() -> None:
     assert row_line(row(cuts=None)).count("failed") == 1
 
 
-# ---- what a call measures
+# ---- contents of a measurement
 
 
 def test_rows_that_have_results_are_not_measured_again() -> None:
@@ -151,14 +151,14 @@ def test_cases_are_tuned_together_by_class_and_batch() -> None:
     assert all(len({(c.kind, c.batch) for c in part}) == 1 and len(part) <= 24 for part in found)
 
 
-def test_classes_and_batch_sizes_take_turns_where_all_are_tuned_together() -> None:
+def test_classes_and_batch_sizes_alternate_in_joint_tuning() -> None:
     cases = ops.select(ops.arguments(["--class", "dgrad", "--class", "wgrad", "--every", "20"]), [])
     (part,) = ops.parts(cases, 48, mixed=True)
     assert sorted(c.key for c in part) == sorted(c.key for c in cases)
     assert [(c.kind, c.batch) for c in part[:4]] == [("dgrad", 16), ("wgrad", 16), ("dgrad", 64), ("wgrad", 64)]
 
 
-def test_keys_tell_cases_apart() -> None:
+def test_keys_identify_cases() -> None:
     cases = all_cases()
     assert len({c.key for c in cases}) == len(cases)
     assert all(c.key == key_of(row(c.kind, c.name, c.batch)) for c in cases)

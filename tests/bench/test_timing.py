@@ -1,4 +1,4 @@
-"""Contenders of `bench/operators/timing.py` without a GPU: what is recorded, and on which tensors kernels run."""
+"""Contenders of `bench/operators/timing.py` without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cuts.ir.launch import KernelFunction
 
 @define
 class Recorder:
-    """A stand-in for PyTorch that notes what happens."""
+    """Recording stand-in for PyTorch."""
 
     notes: list[str] = field(factory=list)
 
@@ -40,7 +40,7 @@ class Recorder:
 
 
 def device(notes: list[str]) -> Device:
-    """Return a device that notes what it binds and launches."""
+    """Return a device that records bound arguments and launches."""
 
     def bind(loaded: str, kernel: object, pointers: list[Any]) -> Any:
         at = [pointer.buffer.handle for pointer in pointers]
@@ -52,7 +52,7 @@ def device(notes: list[str]) -> Device:
     )
 
 
-def test_pytorch_is_warmed_up_on_one_set_and_recorded_on_all() -> None:
+def test_pytorch_warms_up_once_and_records_all_sets() -> None:
     torch = Recorder()
     calls = [lambda n=n: torch.notes.append(f"call {n}") for n in range(2)]
     contender = by_torch(device([]), torch, "torch", calls)
@@ -63,7 +63,7 @@ def test_pytorch_is_warmed_up_on_one_set_and_recorded_on_all() -> None:
 
 @define
 class Placed:
-    """A tensor of PyTorch's, as far as kernels need it."""
+    """PyTorch tensor with the attributes that kernels need."""
 
     address: int
     filled: list[float] = field(factory=list)
@@ -76,7 +76,7 @@ class Placed:
         self.filled.append(value)
 
 
-def test_a_kernel_takes_each_set_by_the_names_of_its_arguments() -> None:
+def test_a_kernel_binds_each_set_by_argument_names() -> None:
     notes: list[str] = []
     kernel = cast(KernelFunction, SimpleNamespace(arguments=[SimpleNamespace(tensor="y"), SimpleNamespace(tensor="x")]))
     sets = [{"x": Placed(10 * n), "y": Placed(10 * n + 1)} for n in (1, 2)]

@@ -1,4 +1,7 @@
-"""The winners of a search are launched once, and what was not searched is an error that says so."""
+"""Launches of the winners of a search.
+
+A case without a search is an error that says so.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def test_untuned_operations_take_the_models_choice(own_cache: Path, capsys: pyte
     assert "1 kernels of 1 operations launched" in capsys.readouterr().out
 
 
-def test_a_sample_has_cases_of_every_class_and_batch() -> None:
+def test_a_sample_covers_every_class_and_batch() -> None:
     cases = all_cases()
     few = sampled(cases, 10)
     kinds = {(case.kind, case.batch) for case in cases}

@@ -1,4 +1,7 @@
-"""What the tests of the command line share: a model, a plan, and a way to call `cuts`."""
+"""Fixtures of the command line's tests.
+
+They are a model, a plan, and a caller of `cuts`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ MODEL: dict[str, Any] = {
 
 @frozen
 class Result:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -44,7 +47,7 @@ Cuts = Callable[..., Result]
 
 @pytest.fixture
 def cuts(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cuts:
-    """Return a function that runs a command in an empty folder that holds `graph.json`."""
+    """Return a runner of commands in an empty folder with `graph.json`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUTS_DEBUG", raising=False)
     (tmp_path / "graph.json").write_text(json.dumps(MODEL))

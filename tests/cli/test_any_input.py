@@ -1,5 +1,6 @@
-"""Whatever stands in a document, a command works or prints errors, each a line of its own; never a traceback, never an
-internal error.
+"""Commands on arbitrary documents.
+
+A command works or prints one line for each error; there is never a traceback or an internal error.
 """
 
 from __future__ import annotations

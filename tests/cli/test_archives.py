@@ -40,7 +40,7 @@ def rewritten(path: Path, change: Any) -> None:
 
 @needs_opencl
 @pytest.mark.filterwarnings("ignore")
-def test_an_archive_is_compiled_and_computes_what_pytorch_does(
+def test_a_compiled_archive_equals_pytorch(
     cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path
 ) -> None:
     import torch

@@ -1,4 +1,7 @@
-"""Bad input: the exit code, one clear line for each error, no traceback, nothing half-written."""
+"""Bad input of commands.
+
+Expected are the exit code, one clear line for each error, no traceback, and no partial files.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
 
 
 def assert_clean(err: str, folder: Path) -> None:
-    """Check that errors are lines of their own, with what they quote below, and that only complete plans are left."""
+    """Check the layout of errors and that only complete plans exist.
+
+    Each error is a line of its own, with its quotation below.
+    """
     assert err
     assert all(re.match(r"cuts: error: |[^:]+:\d+:\d+: note: | +\d* \| ", line) for line in err.strip().splitlines()), (
         err
@@ -162,7 +168,7 @@ def test_a_spec_with_errors_points_into_it(cuts: Cuts, tmp_path: Path) -> None:
 
 
 @needs_opencl
-def test_an_index_out_of_range_is_named_in_debug_mode(cuts: Cuts, tmp_path: Path) -> None:
+def test_debug_mode_names_an_index_out_of_range(cuts: Cuts, tmp_path: Path) -> None:
     model = {
         "format": "cuts.graph", "version": 1, "name": "lookup", "outputs": ["y"],
         "inputs": [{"name": "table", "dtype": "f32", "shape": [5, 3]}, {"name": "ids", "dtype": "i64", "shape": [2]}],

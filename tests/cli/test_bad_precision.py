@@ -1,4 +1,7 @@
-"""Precision and element types as a user may get them wrong: one clear error each, or right numbers all the same."""
+"""Wrong precisions and element types from a user.
+
+Each is one clear error, or the numbers are right.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ PRODUCTS = model(
          "follow: fp32"),
     ],
 )  # fmt: skip
-def test_a_policy_that_a_target_cannot_follow_names_those_that_it_can(
+def test_an_unsupported_policy_names_the_supported_ones(
     target: str, precision: str, message: str, cuts: Cuts, tmp_path: Path
 ) -> None:
     (tmp_path / "graph.json").write_text(PRODUCTS)
@@ -55,8 +58,8 @@ def test_a_policy_that_a_target_cannot_follow_names_those_that_it_can(
 
 @needs_opencl
 @pytest.mark.parametrize("mode", ["mixed", "no-fusion"])
-def test_what_outgrows_a_half_type_is_named_by_verify(mode: str, cuts: Cuts, tmp_path: Path) -> None:
-    """In one kernel, where the value is never stored, and in a kernel of its own."""
+def test_verify_names_an_overflow_of_half_types(mode: str, cuts: Cuts, tmp_path: Path) -> None:
+    """Overflow in one kernel, without a stored value, and between kernels."""
     (tmp_path / "graph.json").write_text(PRODUCTS)
     arrays = {"x": np.full((4, 16), 1.5), "w": np.full((16, 8), 0.5), "v": np.ones((8, 4))}
     arrays["x"][2] = 1.0
@@ -81,7 +84,7 @@ def test_what_outgrows_a_half_type_is_named_by_verify(mode: str, cuts: Cuts, tmp
         (model([("n", "relu", ("x",), "y")], {"x": ("tf32", [4])}), "tf32"),
     ],
 )  # fmt: skip
-def test_a_type_that_an_operation_does_not_allow_is_named(text: str, message: str, cuts: Cuts, tmp_path: Path) -> None:
+def test_an_error_names_the_disallowed_type(text: str, message: str, cuts: Cuts, tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(text)
     result = cuts("compile", "graph.json", "-o", "p")
     assert (result.code, result.out) == (3, "")
@@ -90,7 +93,7 @@ def test_a_type_that_an_operation_does_not_allow_is_named(text: str, message: st
 
 
 def shifted(array: Any, nbytes: int) -> Any:
-    """Return an equal array whose memory begins at so many bytes behind what a vector is aligned to."""
+    """Return an equal array at `offset` bytes after a vector's alignment."""
     memory = np.empty(array.nbytes + 64 + nbytes, np.uint8)
     start = -memory.ctypes.data % 64 + nbytes
     view = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

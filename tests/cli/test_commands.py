@@ -1,4 +1,4 @@
-"""The commands: what they print, write and return."""
+"""Output, files and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_explain_shows_groups_and_sources(cuts: Cuts, tmp_path: Path) -> None:
     assert cuts("explain", "p", "1", "--json").json["kernel"] == "k_double"
 
 
-def test_names_full_of_markup_are_shown_as_they_are(cuts: Cuts, tmp_path: Path) -> None:
+def test_names_with_markup_are_printed_unchanged(cuts: Cuts, tmp_path: Path) -> None:
     plan = example_plan()
     groups = ({**plan.groups[0], "nodes": ["[red]no[/red]\x1b[31m"]}, *plan.groups[1:])
     save_plan(evolve(plan, groups=groups), tmp_path / "p")

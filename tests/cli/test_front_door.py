@@ -1,4 +1,4 @@
-"""The front door: the version, how much is said, errors as JSON, options that cannot apply, one operation by itself."""
+"""The command line's version, verbosity, JSON errors, inapplicable options and single operations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_errors_are_json_too(cuts: Cuts) -> None:
     assert "hint" in usage.json["errors"][0]
 
 
-def test_an_error_in_a_declaration_says_where_as_json(cuts: Cuts, tmp_path: Path) -> None:
+def test_json_errors_have_positions_in_declarations(cuts: Cuts, tmp_path: Path) -> None:
     (tmp_path / "my.cuts").write_text('op bad : unary "x" { y = nothing }\n')
     (error,) = cuts("compile", "graph.json", *REFERENCE, "--spec", "my.cuts", "--json").json["errors"]
     assert (error["where"]["file"], error["where"]["line"]) == ("my.cuts", 1)
@@ -85,7 +85,7 @@ IDLE = {
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_an_option_that_cannot_apply_is_a_usage_error(name: str, cuts: Cuts, tmp_path: Path) -> None:
+def test_an_inapplicable_option_is_a_usage_error(name: str, cuts: Cuts, tmp_path: Path) -> None:
     arguments, message = IDLE[name]
     save_plan(example_plan(), tmp_path / "good")
     result = cuts(*arguments)

@@ -1,4 +1,4 @@
-"""What cannot fit is refused at once: before inputs are drawn, and before memory is asked for."""
+"""Refusal of models beyond the memory, without drawn inputs or allocations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def huge(tmp_path: Path, elements: int) -> None:
     "command", [["run", "huge.json"], ["verify", "huge.json"], ["compile", "huge.json", "--verify"]]
 )
 @pytest.mark.parametrize("target", ["reference", pytest.param("opencl", marks=pytest.mark.opencl)])
-def test_a_model_that_cannot_fit_is_refused_before_inputs_are_drawn(
+def test_a_model_beyond_memory_is_refused_without_inputs(
     cuts: Cuts, tmp_path: Path, command: list[str], target: str
 ) -> None:
     huge(tmp_path, 1 << 40)
@@ -54,7 +54,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @needs_opencl
-def test_a_large_result_is_refused_under_a_memory_limit(tmp_path: Path) -> None:
+def test_a_memory_limit_refuses_a_large_result(tmp_path: Path) -> None:
     arguments = ["run", "one_hot.json"]
     model = {
         "format": "cuts.graph", "version": 1, "name": "hot", "outputs": ["y"], "constants": [],

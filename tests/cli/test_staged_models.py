@@ -88,7 +88,7 @@ def expected(x: Any) -> Any:
 
 @needs_opencl
 @pytest.mark.parametrize("target", ["reference", "opencl"])
-def test_a_plan_in_parts_is_compiled_saved_opened_and_right(
+def test_a_plan_in_parts_is_right_after_reopening(
     cuts: Cuts, model: Path, tmp_path: Path, target: str
 ) -> None:
     made = cuts("compile", "detector.onnx", "--target", target, "-o", "p", "--verify", "--json")
@@ -107,7 +107,7 @@ def test_a_plan_in_parts_is_compiled_saved_opened_and_right(
     assert cuts("explain", "p").code == 0
 
 
-def test_a_trained_network_with_a_foreign_end_equals_onnxruntime(cuts: Cuts, tmp_path: Path) -> None:
+def test_a_network_with_foreign_end_equals_onnxruntime(cuts: Cuts, tmp_path: Path) -> None:
     network = onnx.load(text_direction_classifier())
     (score,) = (value.name for value in network.graph.output)
     nodes = [
@@ -174,7 +174,7 @@ def test_a_damaged_part_is_named(cuts: Cuts, model: Path, tmp_path: Path) -> Non
     assert (result.code, "graph.onnx is damaged" in result.err) == (3, True)
 
 
-def test_an_operation_of_the_user_takes_the_place_of_one_that_nobody_knows(cuts: Cuts, tmp_path: Path) -> None:
+def test_a_user_operation_replaces_an_unknown_one(cuts: Cuts, tmp_path: Path) -> None:
     (tmp_path / "my.cuts").write_text(
         'op soft_sign : unary "x over 1 + |x|" { attr scale: float = 1 y = scale * x / (1 + abs(x)) }\n'
     )
@@ -190,7 +190,7 @@ def test_an_operation_of_the_user_takes_the_place_of_one_that_nobody_knows(cuts:
     assert "my.own.SoftSign" in cuts("compile", "m.onnx", "--target", "reference").err
 
 
-def test_functions_of_the_caller_are_asked_for_when_a_plan_is_opened(tmp_path: Path) -> None:
+def test_opening_a_plan_requires_the_callers_functions(tmp_path: Path) -> None:
     functions = {"NonMaxSuppression": lambda *_, **__: np.array([[0, 0, 3], [0, 0, 1]])}
     with pytest.warns(UserWarning, match="1 operation is"):
         plan = build_staged(detector(), "reference", functions)
@@ -207,7 +207,7 @@ def test_functions_of_the_caller_are_asked_for_when_a_plan_is_opened(tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["compile", "verify"])
-def test_a_model_with_an_operation_of_the_user_is_verified_by_the_reference(
+def test_the_reference_verifies_models_with_user_operations(
     cuts: Cuts, tmp_path: Path, command: str
 ) -> None:
     (tmp_path / "my.cuts").write_text('op soft_sign : unary "x over 1 + |x|" { y = x / (1 + abs(x)) }\n')
@@ -222,7 +222,7 @@ def test_a_model_with_an_operation_of_the_user_is_verified_by_the_reference(
     assert [check["oracle"] for check in checks] == ["the float64 reference"]
 
 
-def test_a_batch_that_is_taken_as_one_is_said(cuts: Cuts, tmp_path: Path) -> None:
+def test_a_batch_assumed_as_one_is_reported(cuts: Cuts, tmp_path: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""The table of where the time went, by a clock that only the test moves."""
+"""The table of stage times, by the test's clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cuts.ir import Budget
 
 
 class Clock:
-    """A clock that shows what it was set to."""
+    """Clock that shows a given time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -17,7 +17,7 @@ class Clock:
         return self.seconds
 
 
-def test_stages_that_hardly_took_time_share_a_row_with_what_no_stage_was() -> None:
+def test_short_stages_share_a_row_with_the_rest() -> None:
     clock = Clock()
     budget = Budget.of(None, clock)
     for stage, seconds in (("import", 0.01), ("partition", 6.0), ("compile", 3.0), ("partition", 0.5)):

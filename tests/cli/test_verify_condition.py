@@ -1,5 +1,7 @@
-"""`cuts verify` of functions that lose digits by themselves: a rotary embedding turns its elements by thousands of
-radians. What it loses is no fault of a kernel; a wrong kernel still is one.
+"""`cuts verify` of functions that lose digits in exact execution.
+
+A rotary embedding rotates its elements by thousands of radians. Its loss of digits is no fault of a kernel; a wrong
+kernel still is one.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def plan(cuts: Cuts, tmp_path: Path) -> Path:
 def test_what_the_function_loses_is_allowed(cuts: Cuts, plan: Path, flags: tuple[str, ...]) -> None:
     result = cuts("verify", str(plan), *flags)
     assert result.code == 0, result.err + result.out
-    assert "1.91e-06" not in result.out  # more than what is allowed where nothing is lost
+    assert "1.91e-06" not in result.out  # more than the tolerance of well-conditioned functions
 
 
 @needs_opencl

@@ -1,4 +1,7 @@
-"""Runs without a device and without files: all is taken and given back as in a run, nothing moves or computes."""
+"""Dry runs without a device and without files.
+
+Memory is taken and given back as in a run; nothing moves or computes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from cuts.ir import DType
 
 
 class _Nothing:
-    """Whatever is asked of it, it does nothing."""
+    """Object whose every method does nothing."""
 
     busy, read_bytes, written_bytes, direct = 0.0, 0, 0, True
 
@@ -64,7 +67,7 @@ class _Store(LayerStore):
 
 
 class _One(Alone):
-    """One of several processes, with nobody on the other side."""
+    """One of several processes, without a peer."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -93,7 +96,7 @@ def _nothing_real() -> Iterator[None]:
 
 
 def dry_run(plan: ClusterPlan, kernels: Kernels, rank: int = 0, steps: int = 2, memory: float = 1e18) -> Runner:
-    """Take one of a plan's processes through some steps, and return its runner."""
+    """Run one of a plan's processes for some steps; return its runner."""
     zeros = np.zeros((plan.way.micro, plan.model.sequence, plan.model.hidden), np.float32)
     size = plan.way.gpus
     with _nothing_real():

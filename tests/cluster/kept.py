@@ -1,4 +1,7 @@
-"""Kernels that one process compiles and others open: compiling them takes longer than training does."""
+"""Files of compiled kernels that several processes share.
+
+Compiling takes longer than training.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from cuts.runtime.plan_file import load_plan, save_plan
 
 
 def saved(made: Kernels, folder: Path) -> Path:
-    """Write kernels into a folder, each plan by the name of its field and its place there."""
+    """Write kernels into a folder.
+
+    Each plan has its field's name and index.
+    """
     parts = asdict(made, recurse=False)
     folder.mkdir(exist_ok=True)
     for name, value in parts.items():

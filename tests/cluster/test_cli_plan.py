@@ -31,7 +31,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_plans_are_ranked_as_a_table_and_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_are_ranked_in_table_and_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "gpt3-175b", "cluster-a", "--limit", "3", "--what-if", "--heat-map", "map.html"]) == 0
     text = capsys.readouterr().out
     for words in (
@@ -120,7 +120,7 @@ def test_a_description_that_is_none_is_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_more_gpus_than_sequences_are_an_answer_without_warnings_of_numpy(
+def test_more_gpus_than_sequences_give_no_warnings(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("cluster.toml").write_text(CLUSTER.replace("nodes = 1", "nodes = 1024"))
@@ -129,7 +129,7 @@ def test_more_gpus_than_sequences_are_an_answer_without_warnings_of_numpy(
 
 
 @pytest.mark.parametrize("source", ["folder", "absent.toml", "bytes.toml", "large.toml", "n" * 5000])
-def test_what_is_no_file_of_text_is_one_line(source: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_binary_file_is_one_line_of_error(source: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("folder").mkdir()
     Path("bytes.toml").write_bytes(b"\xff\x00" * 9)
     Path("large.toml").write_text("#" * (2 << 20))
@@ -141,7 +141,7 @@ def test_what_is_no_file_of_text_is_one_line(source: str, files: Path, capsys: p
 
 
 @needs_opencl
-def test_a_file_in_the_place_of_a_folder_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_instead_of_a_folder_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "model.toml", "cluster.toml", "-o", "plan.json", "--micro", "2"]) == 0
     for arguments in (["probe"], ["run", "plan.json"]):
         capsys.readouterr()
@@ -201,7 +201,7 @@ def test_the_probe_writes_a_cluster_that_plans(
 
 
 @needs_opencl
-def test_the_probe_measures_what_gpus_share_with_all_of_them(
+def test_the_probe_measures_shared_links_with_all_gpus(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cuts.cluster.probe.BYTES", 1 << 20)

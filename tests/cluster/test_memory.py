@@ -1,4 +1,7 @@
-"""The planner's count of memory is what the runner takes: never less, and not much more."""
+"""The planner's count of memory against the runner's allocations.
+
+The count is never less, and not much more.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,16 @@ def compiled(model: Transformer, way: Way, training: bool) -> Kernels:
 
 
 def planned(model: Transformer, way: Way, stage: int, training: bool) -> dict[str, float]:
-    """Return the bytes of each kind that the planner counts on a stage."""
+    """Return the bytes by kind that the planner counts on a stage."""
     found = memory_parts(PipelineStage(columns([way]), model, HERE, np.array([stage]), training=training))
     return {name: float(np.ravel(value)[0]) for name, value in found.items()}
 
 
 def taken(runner: Runner) -> dict[str, float]:
-    """Return the bytes of each kind that a run took; what belongs to a plan of kernels is inside them."""
+    """Return the bytes of each kind in a run.
+
+    Memory of a plan of kernels counts as one kind.
+    """
     found: dict[str, float] = defaultdict(float)
     for name, nbytes in runner.arena.uses.items():
         found["inside kernels" if ":" in name or name == "scalars" else name] += nbytes
@@ -81,8 +87,8 @@ def test_a_run_takes_what_is_planned(chosen: tuple[Way, bool], layers: int) -> N
         says, took = planned(model, way, stage, training), taken(run)
         assert not {name for name, nbytes in took.items() if nbytes > says[name]}, stage
         totals.append([sum(parts.values()) - parts["inside kernels"] for parts in (says, took)])
-    # The runner does not hold the optimiser's state, wherever it is to stay. The rest is exact on the stage that needs
-    # most, but for a few activations and what files are filled up with.
+    # The runner does not hold the optimiser's state, in any residence. The rest is exact on the stage with the largest
+    # need, but for a few activations and the padding of files.
     state = 2 * run.store.weights.nbytes * len(run.names) if way.resident == "state" else 0
     spare = 8 * run.boundary + 2 * (run.saved_bytes if run.keeps else 0)
     assert max(total[0] for total in totals) - state <= 1.05 * max(total[1] for total in totals) + spare
@@ -105,13 +111,13 @@ def test_kernels_hold_less_than_is_planned_for_them(model: Transformer, wp: int,
     assert says - spread - SMALL <= 1.6 * inside
 
 
-def test_no_tensor_of_ones_lies_beside_the_gradient_that_is_given() -> None:
+def test_a_given_gradient_needs_no_tensor_of_ones() -> None:
     way = Way(1, 1, 1, "PR", 2, "nothing", "recompute")
     (backward,) = compiled(SHORT, way, True).backward
     assert sum(array.nbytes for array in backward.constants.values()) < 1000
 
 
-def test_a_plan_runs_in_the_memory_that_it_says_it_needs() -> None:
+def test_a_plan_runs_in_its_stated_memory() -> None:
     way = Way(1, 2, 1, "PR", 2, "nothing", "recompute+offload")
     plan, kernels = ClusterPlan(LARGE, HERE, way, True), compiled(LARGE, way, True)
     needs = float(fit(columns([way]), LARGE, HERE).memory[0])
@@ -120,7 +126,7 @@ def test_a_plan_runs_in_the_memory_that_it_says_it_needs() -> None:
         dry_run(plan, kernels, memory=0.5 * needs)
 
 
-def test_halves_of_a_layer_share_the_memory_inside_their_kernels() -> None:
+def test_halves_of_a_layer_share_kernel_memory() -> None:
     way = Way(1, 2, 1, "PR", 2, "nothing", "recompute+offload")
     run = dry_run(ClusterPlan(LARGE, HERE, way, True), compiled(LARGE, way, True))
     inside = {name: nbytes for name, nbytes in run.arena.uses.items() if name.endswith("inside")}

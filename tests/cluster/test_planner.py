@@ -1,4 +1,4 @@
-"""Ranking, feasibility, what-if answers, and what is said of bad input."""
+"""Ranking, feasibility, sensitivity answers, and errors of bad input."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from cuts.ir.errors import CutsError, UsageError
 MODEL = Transformer("small", layers=4, hidden=256, heads=4, sequence=128, batch=16)
 HOST = Machine("host", 1, 2, 1e12, 0.5, 1e9, 2e9, 1e9, 1e10, 1e10, storage=1e12)
 
-#: Billions of parameters by the papers; 3 % is what biases and norms may differ by, and the sizes that the papers
-#: round.
+#: Billions of parameters by the papers; 3 % covers biases, norms, and the papers' rounding.
 PUBLISHED = {
     "gpt3-small": 0.125,
     "gpt3-medium": 0.350,
@@ -53,7 +52,7 @@ def test_every_described_cluster_loads_and_is_written_back() -> None:
         assert structure(tomllib.loads(machine_text(machine, "again")), Machine, name) == machine
 
 
-def test_all_plans_of_1024_gpus_are_scored_in_a_second() -> None:
+def test_plans_of_1024_gpus_are_scored_within_seconds() -> None:
     model, machine = load_transformer("gpt3-175b"), evolve(load_machine("h200-host"), nodes=128)
     begin = time.perf_counter()
     ways = all_ways(machine.count, model.batch, training=True)
@@ -84,7 +83,7 @@ def test_less_memory_is_never_faster() -> None:
     assert best == sorted(best)
 
 
-def test_a_model_that_fits_nowhere_names_the_smallest_cluster_that_would_do() -> None:
+def test_an_oversized_model_names_the_smallest_sufficient_cluster() -> None:
     with pytest.raises(UsageError, match=r"fits .* in none of") as caught:
         rank(load_transformer("gpt3-175b"), evolve(HOST, memory=24e9, storage=1e12))
     assert "smallest cluster" in caught.value.hint
@@ -108,7 +107,7 @@ def test_numbers_that_do_not_divide_are_an_error(only: dict[str, int], words: st
         rank(evolve(MODEL, layers=3), HOST, only=only)
 
 
-def test_where_only_what_was_fixed_is_in_the_way_that_is_said() -> None:
+def test_an_error_names_a_limiting_fixed_choice() -> None:
     with pytest.raises(UsageError, match="does not divide into 2 groups") as caught:
         rank(evolve(MODEL, batch=7), HOST, only={"dp": 2})
     assert caught.value.hint == "this cluster would do without dp 2"
@@ -129,7 +128,7 @@ def test_impossible_clusters_are_refused(change: dict[str, float], words: str) -
         evolve(HOST, **change)
 
 
-def test_all_that_is_wrong_with_a_description_is_said_at_once(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_all_errors_of_a_description_come_at_once(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "model.toml"
     path.write_text('name = "x"\nlayers = 2.5\nhiden = 64\nheads = 4\nsequence = "long"\n')
     with pytest.raises(CutsError) as caught:

@@ -1,4 +1,6 @@
-"""Plans on several processes, joined by Gloo on the CPU: stages and groups compute what one process computes.
+"""Plans on several processes, joined by Gloo on the CPU.
+
+Stages and groups compute the results of one process.
 
 Two processes run all plans, one after another: starting them takes longer than a run.
 """
@@ -57,8 +59,8 @@ SHALLOW = evolve(MODEL, layers=2)
 INFERENCE = [Way(1, 1, 2, policy, 1, "nothing", "keep") for policy in ("AR", "PR")] + [Way(1, 2, 1, "PR", 1)]
 PLANS = [(way, True) for way in (*TRAINING, ONE_LAYER)] + [(way, False) for way in INFERENCE]
 
-#: A process: it runs plans and prints what it found. Data is of the whole mini-batch's place, so that groups share it
-#: out.
+#: A process: it runs plans and prints its results. Data follows from the place in the whole mini-batch, so that groups
+#: divide it.
 PROGRAM = """
     import json, sys
     from pathlib import Path
@@ -80,7 +82,10 @@ PROGRAM = """
 
 
 def batches_of(plan: ClusterPlan) -> Any:
-    """Return the data of a plan: a micro-batch's numbers follow from its place in the mini-batch."""
+    """Return the data of a plan.
+
+    A micro-batch's numbers follow from its place in the mini-batch.
+    """
     share = plan.model.batch // plan.way.dp // plan.way.micro
     shape = (plan.way.micro, plan.model.sequence, plan.model.hidden)
 
@@ -92,7 +97,7 @@ def batches_of(plan: ClusterPlan) -> Any:
 
 
 def outcome(runner: Runner) -> dict[str, Any]:
-    """Run a plan, and return what came out."""
+    """Run a plan, and return its results."""
     if runner.plan.training:
         found: dict[str, Any] = {"losses": runner.train(2).losses}
     else:
@@ -118,7 +123,10 @@ def compiled_for(way: Way, training: bool) -> Kernels:
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, list[dict[str, Any]]]]:
-    """Run all plans on two processes; return the folder of each, and what its processes found."""
+    """Run all plans on two processes.
+
+    Return the folder of each, and the results of its processes.
+    """
     root, work = tmp_path_factory.mktemp("two"), []
     for number, (way, training) in enumerate(PLANS):
         save_cluster_plan(ClusterPlan(model_of(way), HERE, way, training), root / f"{number}.json")
@@ -132,7 +140,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, li
 
 
 def on_processes(work: Path) -> list[list[dict[str, Any]]]:
-    """Start two processes, and return what each printed."""
+    """Start two processes, and return their output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -154,7 +162,7 @@ def on_processes(work: Path) -> list[list[dict[str, Any]]]:
 
 @cache
 def alone(activations: str, training: bool, folder: Path, model: Transformer = MODEL) -> dict[str, Any]:
-    """Return what one process finds, which is this one."""
+    """Return the results of a single process, the current one."""
     way = evolve(ALONE, activations=activations)
     plan = ClusterPlan(model, HERE, way, training)
     return outcome(Runner(plan, folder, kernels=compiled_for(way, training), seed=3, batches=batches_of(plan)))
@@ -162,7 +170,7 @@ def alone(activations: str, training: bool, folder: Path, model: Transformer = M
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of what runs on one process."""
+    """Folder of the runs on one process."""
     return tmp_path_factory.mktemp("one")
 
 
@@ -183,22 +191,25 @@ def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one
             other = np.frombuffer((each / name).read_bytes()[-4 * MODEL.block_parameters :], np.float32)
             if way.dp == 1:
                 assert (mine == other).all()
-            else:  # gradients are summed in another order, and Adam divides by what may be rounding alone
+            else:  # gradients are summed in another order, and Adam may divide by rounding errors alone
                 assert np.abs(mine - other).mean() < 1e-5
 
 
-def test_stages_of_one_layer_keep_the_gradients_that_the_next_step_adds_to(on_two: Any, one: Path) -> None:
+def test_single_layer_stages_keep_accumulated_gradients(on_two: Any, one: Path) -> None:
     expected = alone("recompute+offload", True, one / "shallow", SHALLOW)
     _, both = on_two[ONE_LAYER]
     assert both[0]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
 
 
 def check_parts(way: Way, folders: list[Path], one: Path) -> None:
-    """Every GPU of a layer has its part of what one process makes, and all have the same of what they hold whole."""
+    """Compare every GPU's part of a layer with a single process.
+
+    All GPUs have equal values of replicated tensors.
+    """
     for layer in range(MODEL.layers):
         name = f"weights-0/layer-{layer:03}.safetensors"
         whole, parts = load_file(one / name), [load_file(folder / name) for folder in folders]
-        whole.pop("key.bias")  # has no gradient but rounding, which Adam divides by itself
+        whole.pop("key.bias")  # its gradient is a rounding error, which Adam divides by its own magnitude
         for key, expected in whole.items():
             for part, found in enumerate(each[key] for each in parts):
                 # sums are of another order

@@ -1,4 +1,7 @@
-"""Plans that run: the same numbers whatever comes from storage, under a cap, and through every kind of accident."""
+"""Execution of plans with offloading, memory limits and failures.
+
+The numbers are equal for every residence, under a cap, and after every kind of accident.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ def trained(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> t
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[bytes]]:
-    """What three steps of training give that nothing interrupts."""
+    """Results of three training steps without an interruption."""
     return trained(tmp_path_factory.mktemp("whole"), TRAINING[6], 3)
 
 
@@ -108,7 +111,10 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
 def watched(
     way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "weights-0/"
 ) -> tuple[list[tuple[str, Any]], int]:
-    """Run one mini-batch; return what it did in order, of moves those of files in a folder, and a layer's bytes."""
+    """Run one mini-batch; return its events in order, and a layer's bytes.
+
+    Of transfers, those of files in a folder are events.
+    """
     monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
     made, events = runner(folder, way, training=kind == "mean-0/"), []
     fetch, launch, wait = Mover.fetch, made.launch, Move.wait
@@ -164,7 +170,7 @@ def test_weights_come_in_parts_where_activations_come_between(tmp_path: Path, mo
     assert what[10:16] == ["fetch", *["wait"] * 4, "block"]
 
 
-def test_the_optimiser_asks_for_the_next_piece_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_optimiser_prefetches_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events, _ = watched(TRAINING[6], tmp_path, monkeypatch, "mean-0/")
     moves = [what for what, _ in events if what != "block"]
     assert moves == ["fetch", *["fetch", "wait"] * (MODEL.layers - 1), "wait"]
@@ -177,7 +183,7 @@ def test_training_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) ->
 
 
 def in_float64(made: Runner, steps: int) -> tuple[list[float], list[dict[str, np.ndarray]]]:
-    """Return the losses of some steps and the gradients of the last one, by PyTorch."""
+    """Return PyTorch's losses of some steps and gradients of the last."""
     import torch
 
     sys.path.insert(0, str(Path(__file__).parent))
@@ -214,7 +220,7 @@ def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> Non
 MIXED = evolve(MODEL, name="mixed", precision="mixed", layers=2)
 
 
-def test_mixed_precision_gives_the_bits_of_the_whole_model_and_keeps_parameters_in_fp32(tmp_path: Path) -> None:
+def test_mixed_precision_is_exact_with_fp32_parameters(tmp_path: Path) -> None:
     way, whole = TRAINING[6], evolve(WHOLE, activations="recompute")
     losses, files = trained(tmp_path / "a", way, 3, MIXED)
     assert (losses, files) == trained(tmp_path / "b", whole, 3, MIXED)
@@ -259,7 +265,7 @@ def test_a_model_much_larger_than_its_memory_runs(tmp_path: Path) -> None:
     assert made.report.memory <= 1.2e6 < 4 * model.parameters / 3
 
 
-def test_too_little_memory_is_one_error_that_says_what_is_taken(tmp_path: Path) -> None:
+def test_too_little_memory_is_one_error_with_usage(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"more than fits in the 0\.2 MB of device memory") as caught:
         runner(tmp_path, INFERENCE[0], training=False, memory=2e5).infer(0)
     assert "weights" in str(caught.value)
@@ -273,7 +279,7 @@ def test_a_layer_file_is_ordinary_safetensors(tmp_path: Path) -> None:
     assert sum(t.size for t in tensors.values()) == MODEL.block_parameters
 
 
-def test_tensors_of_odd_sizes_begin_where_vectors_may_be_loaded(tmp_path: Path) -> None:
+def test_tensors_of_odd_sizes_begin_at_vector_alignment(tmp_path: Path) -> None:
     store = open_store(tmp_path, ODD, [0], training=False)
     assert all(offset % 256 == 0 for offset in store.weights.offsets.values())
     tensors = load_file(store.path("weights", 0))
@@ -283,7 +289,7 @@ def test_tensors_of_odd_sizes_begin_where_vectors_may_be_loaded(tmp_path: Path) 
     assert not any(t.any() for t in filling.values())
 
 
-def test_a_file_cut_short_is_named_before_anything_runs(tmp_path: Path) -> None:
+def test_a_truncated_file_is_named_before_the_run(tmp_path: Path) -> None:
     made = runner(tmp_path, INFERENCE[0], training=False)
     made.close()
     path = made.store.path("weights", 1)
@@ -351,7 +357,7 @@ def test_a_full_disk_in_a_step_loses_nothing(
     assert (losses, files) == (undisturbed[0][1:], undisturbed[1])
 
 
-def test_a_killed_process_goes_on_from_the_last_finished_step(undisturbed: Any, tmp_path: Path) -> None:
+def test_a_killed_process_resumes_after_the_last_step(undisturbed: Any, tmp_path: Path) -> None:
     way, compiled = TRAINING[6], saved(kernels(MODEL, True, True), tmp_path / "kernels")
     save_cluster_plan(ClusterPlan(MODEL, HERE, way, True), tmp_path / "plan.json")
     program = f"""
@@ -393,6 +399,6 @@ def test_a_plan_that_can_not_run_says_why(change: dict[str, Any], words: str, tm
         Runner(ClusterPlan(evolve(MODEL, **change), HERE, WHOLE, "optimiser" in change), tmp_path)
 
 
-def test_a_plan_for_several_processes_does_not_run_in_one(tmp_path: Path) -> None:
+def test_a_plan_for_several_processes_needs_several(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="takes 2 processes, 1 run"):
         Runner(ClusterPlan(MODEL, HERE, evolve(WHOLE, dp=2), False), tmp_path)

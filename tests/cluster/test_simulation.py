@@ -1,4 +1,7 @@
-"""The closed forms against the simulated schedule: the same bytes, and nearly the same time."""
+"""Closed forms against the simulated schedule.
+
+Bytes are equal, times nearly so.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ pytest.importorskip("simpy", reason="SimPy is not installed")
 
 @st.composite
 def cases(draw: Any, *, wide: bool) -> tuple[Transformer, Machine, Way, bool]:
-    """Draw a small model, a machine whose parts may bind in any order, and a way that divides.
+    """Draw a small model, a machine and a parallel plan.
+
+    Any part of the machine may be the bottleneck.
 
     Where it is not `wide`, the parts of the machine are within a factor of four of each other, as in machines that
     people build, and pipelines have work for all stages: two micro-batches for each.
@@ -42,7 +47,7 @@ def cases(draw: Any, *, wide: bool) -> tuple[Transformer, Machine, Way, bool]:
         precision=draw(st.sampled_from(("mixed", "single"))),
     )
     ratio = st.floats(1e-2, 1e2) if wide else st.floats(0.5, 2.0)
-    second = model.block_flops * micro / wp  # what a block takes, were the peak 1
+    second = model.block_flops * micro / wp  # time of a block at a peak of 1
     weights = 2 * model.block_parameters / wp / (micros if policy == "PR" else 1)
     boundary = 2 * micro * model.hidden * model.sequence
     machine = Machine(

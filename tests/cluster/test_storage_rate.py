@@ -1,4 +1,7 @@
-"""What storage gives is measured long enough, and by all who share it: with a clock and a disk that are made up."""
+"""Measurement of storage bandwidth with an artificial clock and disk.
+
+Measuring takes long enough, and all sharers take part.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ PIECE = 10
 
 
 class Two(Alone):
-    """The first of two processes; the other's rate is that of this one by a factor, but while this one is alone."""
+    """First of two processes.
+
+    The other's rate is a multiple of this one's, except where this process is alone.
+    """
 
     size = 2
 
@@ -32,7 +38,10 @@ class Two(Alone):
 
 
 def measured(engine: Alone, rates: Sequence[float]) -> tuple[StorageRate, float]:
-    """Return what is measured of a disk with a rate for each window's length of time, and the seconds that it takes."""
+    """Return a disk's measured rate, and the seconds of the measurement.
+
+    The disk has a rate for each window's length of time.
+    """
     now = [0.0]
 
     def move() -> int:
@@ -42,7 +51,7 @@ def measured(engine: Alone, rates: Sequence[float]) -> tuple[StorageRate, float]
     return storage_rate(engine, move, 10**9, lambda: now[0]), now[0]
 
 
-def test_two_that_share_a_disk_get_the_mean_and_are_told_so() -> None:
+def test_sharers_of_a_disk_get_the_mean_rate() -> None:
     found, _ = measured(Two(0.8), [2000.0, 1000.0])
     assert found.shared
     assert found.each == pytest.approx(900, rel=0.03)
@@ -65,15 +74,15 @@ def test_credits_of_a_disk_do_not_count() -> None:
     assert seconds < 6 * WINDOW
 
 
-def test_a_disk_that_never_settles_is_measured_for_a_while_and_named() -> None:
+def test_an_unsteady_disk_is_measured_briefly_and_named() -> None:
     found, seconds = measured(Alone(), [1000.0 * 0.8**k for k in range(30)])
     assert not found.steady
     assert seconds == pytest.approx(MOST * WINDOW, rel=0.1)
-    assert 1000 * 0.8**6 < found.each < 1000 * 0.8**4  # what it came to
+    assert 1000 * 0.8**6 < found.each < 1000 * 0.8**4  # the total
     assert "not steady" in found.text("gives")
 
 
-def test_a_disk_counts_the_seconds_in_which_something_is_under_way(tmp_path: Path) -> None:
+def test_a_disk_counts_only_its_busy_seconds(tmp_path: Path) -> None:
     now = [5.0]
     disk = Disk(direct=False, lanes=1, clock=lambda: now[0])
     path, host = tmp_path / "values", np.zeros(WHOLE + 1, np.uint8)

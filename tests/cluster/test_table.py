@@ -1,4 +1,4 @@
-"""Table 5.6 of the thesis, and what is said of its figures."""
+"""Table 5.6 of the thesis, and the notes on its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_table_has_144_cells() -> None:
     assert sum(len(column) for column in printed_table().values()) == 144
 
 
-def test_139_of_144_cells_are_reproduced_within_one_percent() -> None:
+def test_139_cells_are_reproduced_within_one_percent() -> None:
     cells = reproduce()
     assert {cell.name for cell in cells if cell.error > 0.01} == UNEXPLAINED
     assert len(cells) - len(UNEXPLAINED) == 139
@@ -33,7 +33,7 @@ def test_the_printed_formulas_do_not_give_the_table() -> None:
     assert sum(cell.error <= 0.01 for cell in reproduce(AS_PRINTED)) < 20
 
 
-def test_cells_stay_where_efficiency_is_fitted_once_for_each_block() -> None:
+def test_cells_stay_with_efficiency_fitted_per_block() -> None:
     assert {cell.block for cell in reproduce()} == set(BLOCKS)
 
 
@@ -44,7 +44,7 @@ def test_exchanged_entries_of_turing_agree_when_put_right() -> None:
     assert abs(other.computed - one.printed) < 0.005
 
 
-def test_storage_over_compute_on_cluster_c_is_not_the_printed_4_05() -> None:
+def test_storage_over_compute_differs_from_printed_value() -> None:
     row = columns([Way(2, 1, 8, "PR", 1)])
     terms = score(
         row,
@@ -56,7 +56,7 @@ def test_storage_over_compute_on_cluster_c_is_not_the_printed_4_05() -> None:
     assert 3 < float((terms.storage / terms.compute)[0]) < 11
 
 
-def test_the_best_plan_of_figure_5_4_is_parameter_resident_without_weight_partitioning() -> None:
+def test_the_best_plan_of_the_figure_keeps_parameters() -> None:
     model = evolve(load_transformer("gpt3-6.7b"), batch=800)  # 100 micro-batches of 8
     for form in ("as-printed", "table-5.6", "corrected"):
         only = {"micro": 8} if form == "corrected" else {}

@@ -1,4 +1,7 @@
-"""The model that the runner runs, written in PyTorch: an independent reference in float64."""
+"""PyTorch version of the runner's model.
+
+It is an independent reference in float64.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from cuts.cluster.graphs import initial_weights
 
 
 def parameters(model: Transformer, seed: int) -> list[dict[str, Any]]:
-    """Return every layer's parameters by name, as leaves that gradients are wanted of."""
+    """Return every layer's parameters by name, as leaves with gradients."""
     layers = (initial_weights(model, layer, seed) for layer in range(model.layers))
     return [{n: torch.tensor(a, dtype=torch.float64, requires_grad=True) for n, a in layer.items()} for layer in layers]
 
 
 def forward(model: Transformer, layers: list[dict[str, Any]], x: Any) -> Any:
-    """Return what the blocks make of [batch, sequence, hidden]."""
+    """Return the result of the blocks for [batch, sequence, hidden]."""
     for weights in layers:
         x = _block(model, weights, x)
     return x

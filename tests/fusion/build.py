@@ -1,4 +1,4 @@
-"""Small graphs for the tests of this folder, and what the passes make of them."""
+"""Small graphs for the tests of this folder, and their passes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def op(result: str, name: str, *operands: str | None, **attributes: Any) -> Line
 
 
 def graph(inputs: Mapping[str, tuple[int, ...] | TensorType], *lines: Line, out: str) -> Graph:
-    """A graph; inputs are fp32 where only a shape is given, `out` names the outputs, separated by spaces."""
+    """Return a graph; `out` names the outputs, separated by spaces.
+
+    Inputs are fp32 where only a shape is given.
+    """
     types = {
         name: given if isinstance(given, TensorType) else TensorType(DType.F32, given) for name, given in inputs.items()
     }
@@ -55,7 +58,10 @@ def views_of(made: Graph | Programs) -> Views:
 
 
 def reordered(programs: Programs, rng: np.random.Generator) -> Programs:
-    """Store some of the tensors that may lie in any order of their dims in another one, by chance."""
+    """Store some tensors in a random order of their dims.
+
+    Candidates are the tensors that may lie in any order.
+    """
     fixed = fixed_tensors(programs, find_aliases(programs))
     free = [t for t, type_ in programs.types.items() if t not in fixed and len(type_.shape) > 1]
     orders = {t: tuple(rng.permutation(len(programs.types[t].shape)).tolist()) for t in free}
@@ -68,7 +74,10 @@ def workshop(made: Graph, **policy: Any) -> Workshop:
 
 
 def fused(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
-    """Fuse units given as words, pair by pair from the left; all units where none are given."""
+    """Fuse units given as words, pair by pair from the left.
+
+    Without words, all units are fused.
+    """
     shop = workshop(made, **policy)
     names = [n for part in parts for n in part.split()] or [u for u in shop.units if not shop.units[u].free]
     group: Group | Illegal = shop.single(names[0])
@@ -80,7 +89,7 @@ def fused(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
 
 
 def text(group: Group | Illegal) -> str:
-    """The normal form over graph tensors, or the reason why there is none."""
+    """Return the normal form over graph tensors, or the reason against it."""
     return (
         group.reason
         if isinstance(group, Illegal)
@@ -94,7 +103,10 @@ def partitioner(made: Graph, target: Target, **policy: Any) -> Partitioner:
 
 
 def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs away from poles: between 0.1 and 1; integers are 0 or 1."""
+    """Return inputs away from poles.
+
+    Floats lie between 0.1 and 1; integers are 0 or 1.
+    """
     rng = np.random.default_rng(seed)
     types = {name: made.types[name] for name in made.inputs}
     return {
@@ -106,8 +118,9 @@ def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]
 def run_groups(
     groups: list[Group], views: Views, arrays: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Execute groups in order, those of loops many times, over buffers laid out as the views say; return every tensor
-    of the graph that can be read.
+    """Execute groups in order, and return every readable tensor of the graph.
+
+    Groups of loops run many times. Buffers are laid out as the views say.
     """
     count = turns(views)
     memory: dict[str, np.ndarray[Any, Any]] = {}
@@ -126,7 +139,7 @@ def run_groups(
     runs = [(repeat, list(run)) for repeat, run in groupby(groups, key=lambda group: group.repeat)]
     for group, turn in ((g, turn) for repeat, run in runs for turn in range(count[repeat]) for g in run):
         form: FusedGroup = group.form
-        # What a group does not write of its outputs stays as it is, for other tensors may lie there too.
+        # Elements of its outputs that a group does not write stay as they are, for other tensors may lie there too.
         known = {t: tensor(group.tensors[t], turn).copy() for t in (*form.inputs, *form.outputs)}
         given = {t: array.copy() for t, array in known.items()}
         for name, value in interpret(form, given).items():

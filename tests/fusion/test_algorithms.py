@@ -1,6 +1,4 @@
-"""Algorithms of a declaration: each computes what the declaration means, the cheapest is taken, and the tolerance
-follows.
-"""
+"""Algorithms of a declaration: meaning, selection by cost, and tolerance."""
 
 from __future__ import annotations
 
@@ -99,7 +97,7 @@ def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_gates_together_compute_what_gates_apart_do(data: st.DataObject) -> None:
+def test_fused_gates_compute_the_same_as_separate_ones(data: st.DataObject) -> None:
     op, gates = data.draw(st.sampled_from([("lstm", 4), ("gru", 3)]))
     dtype = data.draw(st.sampled_from([DType.F32, DType.F16, DType.BF16, DType.F64]))
     steps, width, hidden = (data.draw(st.integers(1, 4)) for _ in range(3))
@@ -138,8 +136,11 @@ def with_mean(graph: Graph) -> Graph:
     return evolve(graph, nodes=(*graph.nodes, squares, mean), outputs=("loss",), types=types)
 
 
-def test_what_an_algorithm_rounds_more_is_told_by_small_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A declaration that wants four times as many rows as a state has was evaluated whole: 4 s for a layer of 1,000."""
+def test_small_operands_show_the_rounding_of_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluating the declaration whole takes 4 s for a layer of 1,000.
+
+    It needs four times as many rows as a state has.
+    """
     sizes: list[int] = []
 
     def noted(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -156,8 +157,11 @@ def test_what_an_algorithm_rounds_more_is_told_by_small_operands(monkeypatch: py
     assert max(sizes) <= 8**3
 
 
-def test_what_an_algorithm_of_a_gradient_rounds_more_is_told_by_few_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gradient takes no smaller operands: those of a step of DenseNet-121 were evaluated whole, for minutes."""
+def test_few_channels_show_the_rounding_of_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient takes no smaller operands.
+
+    Whole evaluation of a step of DenseNet-121 takes minutes.
+    """
     module = import_module("cuts.ops.amplification")
     sizes: list[int] = []
 
@@ -186,7 +190,7 @@ def test_what_an_algorithm_of_a_gradient_rounds_more_is_told_by_few_channels(mon
 
 
 def test_what_has_no_elements_keeps_its_sizes() -> None:
-    """Nothing along a dim could be a digit of nothing along it, without an end."""
+    """An empty dim could have empty digits without an end."""
     digits = Index(0) + as_index(Var("i", 0)) * 4 + as_index(Var("j", 4))
     empty = TensorType(DType.F32, (0,))
     split = Statement("y", (Var("i", 0), Var("j", 4)), (digits,), Read("x", (as_index(Var("i", 0)),)))
@@ -200,8 +204,11 @@ def test_what_has_no_elements_keeps_its_sizes() -> None:
             assert amplification(node, types, algorithm, made.spec.instances) >= 1.0
 
 
-def test_dims_of_which_nothing_but_whole_axes_tell_are_made_smaller() -> None:
-    """Samples, groups, and channels of each, but no places that filters go along, nor what guards and tables count."""
+def test_dims_that_only_whole_axes_use_shrink() -> None:
+    """Samples, groups, and channels of each become smaller.
+
+    Axes of filters, and axes in guards and tables, do not.
+    """
     node = Node("n", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1), "groups": 4})
     program = INSTANCES.of(node, [TensorType(DType.F32, s) for s in ((16, 24, 9, 9), (20, 6, 3, 3))]).program
     (small,) = with_few([program], 2)
@@ -227,8 +234,11 @@ def test_dims_of_which_nothing_but_whole_axes_tell_are_made_smaller() -> None:
             np.testing.assert_allclose(array, whole_of * (4.5 if op == "softmax" else 1))
 
 
-def test_what_is_launched_at_each_step_counts_as_often() -> None:
-    """With many sequences one product for all gates is faster, though it is a launch more at each step."""
+def test_launches_of_each_step_count_every_time() -> None:
+    """One product for all gates is faster with many sequences.
+
+    It costs one more launch at each step.
+    """
 
     def kernels(batch: int) -> PricedKernels:
         shapes = {"x": (40, batch, 512), "w": (1, 2048, 512), "r": (1, 2048, 512)}
@@ -247,8 +257,11 @@ def test_what_is_launched_at_each_step_counts_as_often() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_what_a_search_begins_with_is_found_while_alternatives_are_cut(batch: int) -> None:
-    """The model searches for the best points of sums then, which are those that a search ranks first."""
+def test_initial_points_are_ranked_during_alternatives_partitioning(batch: int) -> None:
+    """The model searches for the best points of sums at that time.
+
+    These are the first points of a search's ranking.
+    """
     node = Node("n", "matmul", ("a", "b"), ("y",))
     types = {"a": TensorType(DType.F32, (batch, 512)), "b": TensorType(DType.F32, (512, 64))}
     (types["y"],) = INSTANCES.infer(node, list(types.values()))
@@ -264,13 +277,13 @@ def test_what_a_search_begins_with_is_found_while_alternatives_are_cut(batch: in
 
 
 class Words:
-    """An evaluator that prefers what its test says: seconds per number of reduced terms."""
+    """Evaluator with the test's preferences, in seconds per number of reduced terms."""
 
     def __init__(self, contraction: float) -> None:
         self.contraction = contraction
 
     def cost(self, group: FusedGroup) -> float:
-        """Return seconds that grow with the terms of reductions, and a fixed time per kernel."""
+        """Return seconds proportional to reduced terms, and a fixed time per kernel."""
         return 1.0 + self.contraction * sum(
             np.prod([v.extent for v in (*s.axes, *r.reduce)]) for s in group.segments for r in s.reductions
         )
@@ -287,13 +300,15 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
-#: Kernels of fragments by what is computed, so that tests about decisions cut each into kernels once.
+#: Kernels of candidate subgraphs by their computation, so that tests about decisions partition each into kernels once.
 CUT: dict[tuple[object, ...], Priced] = {}
 
 
 def searched(seconds: Sequence[float]) -> Planner:
-    """Return a planner whose model says what declarations take, then their alternatives by Winograd's tiles of 2x2,
-    then of 4x4, in whatever order they are asked about; declarations of different results are told apart by these.
+    """Return a planner with a model of given costs.
+
+    Costs are those of declarations, then of their alternatives by Winograd's tiles of 2x2, then of 4x4, in any order of
+    evaluation. They distinguish declarations of different results.
     """
     results: list[TensorType] = []
 
@@ -316,7 +331,7 @@ def searched(seconds: Sequence[float]) -> Planner:
 
 
 @pytest.mark.parametrize(("seconds", "guessed"), [((1.0, 2.0, 0.9), ""), ((1.0, 0.9, 0.8), "winograd_4x4")])
-def test_the_word_of_a_model_counts_where_it_cannot_err_that_much(seconds: Sequence[float], guessed: str) -> None:
+def test_the_model_decides_where_its_error_is_smaller(seconds: Sequence[float], guessed: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", searched(seconds), known=lambda form: False)
     step.run(graph)
@@ -341,9 +356,10 @@ def test_what_was_measured_decides_whatever_a_model_said(
     assert step.replaced == ({"c": best} if best else {})
 
 
-def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
-    """Transformed filters of 16x16 tiles are 12 times as large as filters of 7x7: reading them takes three times as
-    long as the declaration.
+def test_an_alternative_with_much_traffic_is_not_partitioned() -> None:
+    """Filters of 7x7 become 12 times as large in tiles of 16x16.
+
+    Reading them takes three times as long as the declaration.
     """
     graph = convolution(1, 160, 192, 17, 17, (3, 3, 3, 3), False, (7, 7))
     asked: list[set[str]] = []
@@ -357,8 +373,11 @@ def test_an_alternative_that_moves_too_much_is_not_cut_into_kernels() -> None:
     assert asked == [{"conv", "relu"}]
 
 
-def test_what_may_save_most_is_cut_first_from_both_ends() -> None:
-    """Workers begin at the end, this process at the beginning; larger tiles of the larger layer save most."""
+def test_the_largest_possible_savings_are_partitioned_first() -> None:
+    """Workers begin at the end, this process at the beginning.
+
+    Larger tiles of the larger layer save most.
+    """
     shapes = {"x": (2, 64, 56, 56), "u": (64, 64, 3, 3), "v": (64, 64, 3, 3), "b": (2, 64, 14, 14)}
     nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("b", "v", "c"))]
     types = {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}
@@ -419,7 +438,7 @@ def test_what_most_time_depends_on_is_asked_first() -> None:
     (DType.F16, "", {"", "winograd_2x2"}),
     (DType.BF16, "", set()),
 ])  # fmt: skip
-def test_an_algorithm_that_loses_many_digits_is_not_compared(kind: DType, math: str, known: set[str]) -> None:
+def test_an_inaccurate_algorithm_is_not_compared(kind: DType, math: str, known: set[str]) -> None:
     graph = convolution(2, 16, 16, 16, 16, bias=False)
     graph = evolve(
         graph,
@@ -444,7 +463,7 @@ def test_equal_nodes_are_decided_once() -> None:
 
 
 def test_what_is_priced_is_foreseen() -> None:
-    """Others price the kernels of all plans side by side, before this process asks for any."""
+    """Workers evaluate the kernels of all plans in parallel, ahead of use."""
     graph, foreseen = convolution(2, 8, 8, 8, 8), list[object]()
 
     class Asked(Words):
@@ -480,7 +499,10 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
 
 
 def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
-    """Return a graph of nodes; what is not computed and no weight is an input, the last result the output."""
+    """Return a graph of nodes; the last result is the output.
+
+    Names that are neither computed nor weights are inputs.
+    """
     for node in nodes:
         types.update(zip(node.outputs, INSTANCES.infer(node, [types[v] for v in node.operands]), strict=True))
     made = {v for n in nodes for v in n.outputs}
@@ -489,8 +511,11 @@ def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collec
 
 
 @pytest.mark.parametrize(("contraction", "best"), [(0.0, ""), (1.0, "winograd_4x4")])
-def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: float, best: str) -> None:
-    """Channels innermost, filters in the order of what is added up: what was measured is what the plan launches."""
+def test_kernels_of_a_network_are_compared_in_place(contraction: float, best: str) -> None:
+    """Channels are innermost, filters in the order of the reduction.
+
+    The plan launches the measured kernels.
+    """
     shapes = {"x": (8, 64, 14, 14), "u": (32, 64, 1, 1), "w": (64, 32, 3, 3), "v": (64, 64, 1, 1)}
     nodes = [
         Node("before", "conv", ("x", "u"), ("a",)),
@@ -513,7 +538,7 @@ def test_kernels_within_a_network_are_compared_as_they_are_there(contraction: fl
     ("target", "size", "used"),
     [("cuda:sm_90", 56, True), ("cuda:sm_90", 4, False), ("opencl:cpu", 56, False)],
 )
-def test_without_measurements_the_model_of_a_gpu_decides_where_it_is_sure(target: str, size: int, used: bool) -> None:
+def test_the_model_decides_sure_cases_without_measurements(target: str, size: int, used: bool) -> None:
     graph = convolution(8, 64, 64, size, size)
     found = compile_graph(graph, REGISTRY, find_target(target), CompileOptions(stop_after="algorithms"), emit)
     assert any("winograd" in node.op for node in found.graph.nodes) is used
@@ -552,7 +577,10 @@ def test_a_compiled_convolution_by_winograd() -> None:
 @needs_opencl
 @pytest.mark.parametrize("name", ["winograd_4x4", "steps_as_channels"])
 def test_algorithms_multiply_by_atoms(name: str) -> None:
-    """In `fp32x3`, by emulated atoms: products of Winograd's tiles, and of pixels that a step moves past."""
+    """Multiply in `fp32x3` by emulated matrix instructions.
+
+    Factors are Winograd's tiles, and pixels that a step moves past.
+    """
     target = evolve(find_target("opencl"), atoms=(("m16n8k8_tf32", 4.0),))
     channels, strides = (3, (2, 2)) if name == "steps_as_channels" else (64, (1, 1))
     graph = convolution(2, channels, 64, 13, 14, strides=strides)
@@ -563,8 +591,11 @@ def test_algorithms_multiply_by_atoms(name: str) -> None:
     assert all(result.ok for result in plan.verify())
 
 
-def test_what_a_fragment_folds_goes_with_its_kernels_to_whoever_cuts_the_same() -> None:
-    """Of GoogLeNet half of the time of a plan with algorithms were transforms that workers had folded before."""
+def test_folded_constants_of_a_candidate_subgraph_are_reused() -> None:
+    """Workers have folded the transforms of a fragment already.
+
+    Half of the time of GoogLeNet's plan with algorithms is constant folding of transforms.
+    """
     types = {"x": TensorType(DType.F32, (1, 8, 12, 12)), "w": TensorType(DType.F32, (8, 8, 3, 3))}
     types |= {"y": TensorType(DType.F32, (1, 8, 12, 12))}
     conv = Node("conv", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)})

@@ -1,5 +1,6 @@
-"""Rewrites whose units have no normal form are left out, and algorithms whose steps do not fit: neither reaches a
-user as an error.
+"""Rejection of rewrites without normal forms, and of unfit algorithms.
+
+Neither reaches a user as an error.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _enlarged(make: Builder, value: str) -> str:
 
 
 def pyramid(make: Builder) -> str:
-    """Return a fine level plus a coarse one that is enlarged, as feature pyramids have it."""
+    """Return a fine level plus an enlarged coarse one (feature pyramid)."""
     return make.node(
         "add", _scale(make, make.input(1, 4, 8, 8), 8), _enlarged(make, _scale(make, make.input(1, 4, 4, 4), 8))
     )
@@ -85,7 +86,7 @@ def padded(make: Builder) -> str:
 
 
 def graph_of(kind: str) -> Graph:
-    """Return a graph in which two products read what one or two light ones are made into."""
+    """Return a graph of two products that read results of light nodes."""
     make = builder()
     value = {"pyramid": pyramid, "residual": residual, "cropped": cropped, "padded": padded}[kind](make)
     ends = (_scale(make, value, 6), _scale(make, value, 5))
@@ -151,7 +152,7 @@ def test_algorithms_of_empty_results_are_left_out(size: int, precision: Precisio
     compile_graph(graph, REGISTRY, TARGET, options, emit, ByModel(TARGET))
 
 
-def test_an_algorithm_whose_steps_do_not_fit_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_algorithm_with_unfit_steps_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     graph = image(5, 0)
     assert REGISTRY.instances.of_node(graph.nodes[0], graph).algorithms
     step = ChooseAlgorithms(REGISTRY.instances, Modelled(TARGET), TARGET, "mixed")

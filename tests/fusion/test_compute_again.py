@@ -1,4 +1,4 @@
-"""Light values between long reductions are computed again, nothing else is, and all means the same."""
+"""Rematerialisation of light values between long reductions, and of nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written_again(whole: Graph) -> tuple[Programs, Programs]:
 
 
 @pytest.mark.parametrize("shape", [SHAPE, (2, 128, 160, 160)], ids=["few rows", "many rows"])
-def test_a_difference_is_computed_again_behind_the_sum_of_its_squares(shape: tuple[int, ...]) -> None:
+def test_a_difference_is_rematerialised_after_its_square_sum(shape: tuple[int, ...]) -> None:
     whole = graph({"x": shape}, *NORM, out="y")
     before, after = written_again(whole)
     assert len(after.units) == len(before.units) + 1
@@ -62,14 +62,14 @@ KEPT: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_is_written_anyway_or_shared_is_computed_once(name: str) -> None:
+def test_stored_or_shared_values_are_computed_once(name: str) -> None:
     inputs, lines, outs = KEPT[name]
     before, after = written_again(graph(inputs, *lines, out=outs))
     assert after is before
 
 
 @needs_opencl
-def test_the_norm_of_few_long_rows_is_right_on_a_device() -> None:
+def test_norms_of_long_rows_are_right_on_devices() -> None:
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32) + np.float32(3.0)
     whole = graph({"x": SHAPE}, *NORM, out="y")
     plan = build_graph(whole, load_spec([]), find_target("opencl"), CompileOptions())

@@ -1,4 +1,7 @@
-"""Weights that add up to one are divided behind what they weigh, and mean the same."""
+"""Deferred normalisation.
+
+Weights that add up to one are divided after the product that they weigh.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def inputs_of(whole: Graph) -> dict[str, Any]:
     [attention(), attention(19, 19, causal=True), attention(masked=True), attention(dtype=DType.F64), in_parts()],
     ids=["plain", "causal", "masked", "f64", "in parts"],
 )
-def test_sums_are_divided_behind(whole: Graph) -> None:
+def test_sums_are_divided_after_the_product(whole: Graph) -> None:
     before, after = divided(whole)
     assert len(after.units) == len(before.units) + 1
     (apart,) = (unit for unit in after.units if unit.name.endswith(".weights"))
@@ -92,7 +95,10 @@ def test_other_weights_stay(whole: Graph) -> None:
 
 @pytest.mark.parametrize("target", ["cuda:h200", "opencl"])
 def test_a_training_step_keeps_what_its_gradient_reads(target: str) -> None:
-    """The scores are wanted in memory: what is left of their unit without weights had no normal form."""
+    """The scores are outputs.
+
+    The unit without weights needs a normal form.
+    """
     whole = attention(19, 19)
     training = cuts.grad(cuts.with_loss(whole, "mse_loss", prediction="y"), loss="loss", wrt=["q", "k", "v"])
     programs = build_programs(training.graph, training.spec.registry)

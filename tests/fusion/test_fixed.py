@@ -1,4 +1,7 @@
-"""Which inputs of a group nothing writes: weights, whatever is looked at, packed, split or put side by side."""
+"""Inputs of a group that no kernel writes.
+
+Weights stay so in every view, packing, split and horizontal fusion.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ REGISTRY = Registry.builtin()
 
 
 def groups(batch: int = 3) -> dict[str, Group]:
-    """Two products by weights, the second of which reads what the first one leaves, and a sum with the input."""
+    """Return two chained products by weights, and a sum with the input."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.random((64, 64), np.float32), "u": rng.random((64, 64), np.float32)}
     types = {
@@ -35,11 +38,11 @@ def groups(batch: int = 3) -> dict[str, Group]:
 
 
 def fixed(group: Group) -> set[str]:
-    """Return the tensors of the graph that a group holds to be fixed."""
+    """Return the graph tensors that a group considers constant."""
     return {group.tensors[tensor] for tensor in group.form.fixed}
 
 
-def test_weights_are_fixed_and_what_kernels_leave_is_not() -> None:
+def test_weights_are_fixed_and_results_of_kernels_not() -> None:
     found = [fixed(group) for group in groups().values()]
     assert found == [{"w"}, {"u"}, set()]
 
@@ -60,7 +63,7 @@ def test_parts_and_what_shares_a_launch_keep_it() -> None:
     assert len(both.fixed) == 2 and set(both.fixed) <= set(both.inputs)
 
 
-def test_inputs_that_kernels_leave_are_warm_where_they_are_small() -> None:
+def test_small_results_of_kernels_are_warm_inputs() -> None:
     form, target = next(iter(groups().values())).form, find_target("cuda:h100")
     (left,) = set(form.inputs) - set(form.fixed)
     nbytes = form.tensors[left].nbytes

@@ -1,4 +1,7 @@
-"""Lookups in known tables that step evenly, and in what was only moved: they find the same elements as before."""
+"""Lookups in known tables with even steps, and in moved tensors.
+
+They find the same elements as the original.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def gathered(table: np.ndarray[Any, Any]) -> Program:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], bool]:
-    """Draw integers, and whether they step evenly along each dim and stay in range."""
+    """Draw integers, and whether they step evenly within range along each dim."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     table = np.full(shape, draw(st.integers(-EXTENT, EXTENT - 1)))
     for dim, extent in enumerate(shape):
@@ -67,7 +70,7 @@ def test_a_table_that_steps_evenly_is_an_index(case: tuple[np.ndarray[Any, Any],
 
 @needs_opencl
 @pytest.mark.parametrize("shape", [(4, 5), (6, 7)])
-def test_points_are_looked_up_where_their_places_came_from(shape: tuple[int, int]) -> None:
+def test_lookups_of_points_return_to_their_places(shape: tuple[int, int]) -> None:
     """Two tensors of places, side by side: no kernel puts them there."""
     places = TensorType(DType.I64, (11, 1))
     lines = [op("p", "concat", "i", "j", axis=1), op("y", "gather_nd", "x", "p")]

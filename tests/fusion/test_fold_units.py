@@ -1,4 +1,4 @@
-"""What a declaration computes from no input is computed by the compiler."""
+"""Constant folding of computations without inputs in a declaration."""
 
 from __future__ import annotations
 

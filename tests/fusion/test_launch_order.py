@@ -1,4 +1,7 @@
-"""The law of launches: it holds whatever order the needs of groups allow, and tells every order that they do not."""
+"""Law of the launch order.
+
+Every order that the dependences of groups allow keeps it, and every other order breaks it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ INPUTS = {
 
 @st.composite
 def branches(draw: st.DrawFn) -> Graph:
-    """Draw a graph with branches: kernels, views, tensors in pieces, atomic updates, loops, long sums."""
+    """Draw a graph of kernels, views, updates, loops and long sums.
+
+    It has piecewise tensors, too.
+    """
     lines: list[Line] = []
     values = ["x"]
     for number in range(draw(st.integers(2, 7))):
@@ -53,7 +59,7 @@ def branches(draw: st.DrawFn) -> Graph:
 
 
 def _pieces(name: str, source: str) -> list[Line]:
-    """Two halves computed apart, in one tensor."""
+    """Return two separately computed halves of one tensor."""
     return [
         op(f"{name}a", "slice", source, starts=(0,), ends=(3,), axes=(0,), steps=(1,)),
         op(f"{name}b", "slice", source, starts=(3,), ends=(6,), axes=(0,), steps=(1,)),
@@ -72,7 +78,7 @@ def _summed(name: str, source: str) -> list[Line]:
 
 
 def _gated(name: str, source: str) -> list[Line]:
-    """A recurrence of several kernels a turn, that begins with what is computed of its input."""
+    """Return a recurrence of several kernels an iteration, which begins with a function of its input."""
     return [
         op(f"{name}x", "reshape", source, shape=(6, 1, 24)),
         op(f"{name}h", "reduce_max", source, axes=(0,), keepdims=True),
@@ -115,8 +121,11 @@ def single(groups: Sequence[Group], places: Iterable[int]) -> list[Launch]:
 
 @settings(max_examples=examples(12, 300), deadline=None, suppress_health_check=_SLOW)
 @given(branches(), st.sampled_from(("no-fusion", "no-fusion", "mixed")), st.randoms(use_true_random=False))
-def test_any_order_that_needs_allow_keeps_the_law_and_no_other(model: Graph, mode: Mode, draw: Any) -> None:
-    """Which groups of a level share a launch is for the model and the clock to say: any choice is legal."""
+def test_exactly_the_orders_of_dependences_are_legal(model: Graph, mode: Mode, draw: Any) -> None:
+    """Any choice of the groups that share a launch is legal.
+
+    The model and the clock choose among the groups of a level.
+    """
     work = performed(model, "split", mode)
     needs = dependencies(work.groups, work.views)
     order = _shuffled(needs, work.groups, draw)
@@ -163,12 +172,12 @@ def test_what_the_stage_leaves_keeps_the_law(model: Graph) -> None:
 
 
 def updated() -> Compilation:
-    """What updates meet in, filled by a kernel that another one could share a launch with."""
+    """Return an atomic update whose fill could share a launch."""
     lines = [op("s", "scatter_nd", "x", "i", "u", reduction="add", atomic=True), op("e", "softmax", "x", axis=1)]
     return performed(graph(INPUTS, *lines, out="s e"), "split")
 
 
-def test_an_update_in_front_of_what_fills_it_is_told() -> None:
+def test_an_update_before_its_fill_is_reported() -> None:
     work = updated()
     adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
     others = [n for n in range(len(work.groups)) if n != adding]
@@ -178,8 +187,8 @@ def test_an_update_in_front_of_what_fills_it_is_told() -> None:
     assert violations(single(work.groups, range(len(work.groups))), work.views) == []
 
 
-def test_a_reader_of_what_an_update_changes_is_not_left_behind_it() -> None:
-    """Nothing reads what is filled and not yet updated, so a unit is made that does."""
+def test_a_reader_of_filled_memory_precedes_the_update() -> None:
+    """The test makes a unit that reads between fill and update."""
     work = updated()
     programs = work.views.programs
     adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
@@ -195,7 +204,7 @@ def test_a_reader_of_what_an_update_changes_is_not_left_behind_it() -> None:
     assert found == [f"group '{update.name}' adds to 'n0.added' before '{early.name}' has read it"]
 
 
-def test_a_loop_that_shares_a_launch_or_is_torn_apart_is_told() -> None:
+def test_a_shared_or_divided_loop_is_reported() -> None:
     work = performed(graph(INPUTS, *_gated("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
     groups = work.groups
     loop = [n for n, group in enumerate(groups) if group.repeat is not None]
@@ -213,7 +222,10 @@ def test_a_loop_that_shares_a_launch_or_is_torn_apart_is_told() -> None:
 
 
 def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that forgets that updates wait for what fills memory ends in an error where seams are verified."""
+    """A stage that forgets the order of fill and update fails.
+
+    The stage verifier raises the error.
+    """
 
     def forgetful(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
         needs = dependencies(groups, views)

@@ -1,4 +1,4 @@
-"""Which pairs fuse, at which level, and the sentence that says why others do not."""
+"""Legality and level of fusing two nodes, and reasons of refusal."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_box_has_to_fit_shared_memory() -> None:
     assert "needs 2048 bytes of 'c', shared memory has 2047" in found.reason
 
 
-def test_the_first_segment_has_one_axis_per_dim_of_what_it_shares() -> None:
+def test_the_first_segment_has_the_shared_dims() -> None:
     found = fused(graph(INPUTS, CONV, op("y", "conv", "c", "p"), out="y"), "n0 n1")
     assert isinstance(found, Group)
     first = found.form.segments[0]

@@ -1,4 +1,7 @@
-"""Tensors of which all but one piece is zero: the piece is a dense tensor, and one elementwise statement spreads it."""
+"""Tensors whose pieces are zero except one.
+
+The piece is a dense tensor, and one elementwise statement spreads it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A concatenation of many parts is found by halving: its depth is the logarithm of its length."""
+"""Concatenations of many parts, read by bisection.
+
+Their depth is the logarithm of their length.
+"""
 
 from __future__ import annotations
 

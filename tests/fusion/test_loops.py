@@ -1,4 +1,4 @@
-"""Recurrences as loops: what a turn is, where its tensors live, and that plans compute the reference."""
+"""Recurrences as loops: iterations, residence of tensors, and results of plans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ REGISTRY = Registry.builtin()
 
 
 def recurrent(op: str, gates: int, steps: int, both: bool = False, **attributes: bool | str) -> Graph:
-    """Return a graph of one recurrent operation of the vocabulary, over two sequences of three features."""
+    """Return a graph of one recurrent operation of the vocabulary.
+
+    It has two sequences of three features.
+    """
     d = 2 if both else 1
     attributes |= {"direction": "bidirectional"} if both else {}
     shapes = {
@@ -68,7 +71,7 @@ def views(graph: Graph, registry: Registry = REGISTRY) -> Views:
     return find_views(build_programs(graph, registry))
 
 
-def test_states_rotate_and_what_stays_within_a_turn_is_of_one_turn() -> None:
+def test_states_rotate_and_temporaries_are_single() -> None:
     found = views(recurrent("lstm", 4, 400))
     (loop,) = [u for u in found.programs.units if u.repeat is not None]
     assert loop.repeat is not None
@@ -82,7 +85,7 @@ def test_states_rotate_and_what_stays_within_a_turn_is_of_one_turn() -> None:
     assert found.storages["rec.c[400]"].offset == 0
 
 
-def test_an_initial_state_is_copied_to_where_the_loop_writes() -> None:
+def test_an_initial_state_is_copied_to_loop_memory() -> None:
     graph = recurrent("rnn", 1, 50)
     types = {**graph.types, "h0": TensorType(DType.F32, (1, 2, 4))}
     node = Node("rec", "rnn", ("x", "w", "r", "b", None, "h0"), ("y", "last"))
@@ -127,7 +130,10 @@ def test_groups_of_recurrences_compute_the_reference(mode: Mode, case: Recurrenc
 
 
 def backward(case: Recurrence) -> tuple[Graph, Registry]:
-    """Return a graph of the gradients of x and r, given those of the results."""
+    """Return a graph of the gradients of x and r.
+
+    The gradients of the results are inputs.
+    """
     gradients = Gradients(case.registry)
     instance = case.registry["t"].instantiate(case.types, {})
     nodes = gradients.steps(instance, ["x", "r"], ["y", "z"])
@@ -141,7 +147,7 @@ def backward(case: Recurrence) -> tuple[Graph, Registry]:
 
 @settings(max_examples=examples(6, 150))
 @given(recurrences())
-def test_groups_of_the_gradient_of_a_recurrence_compute_the_reference(case: Recurrence) -> None:
+def test_groups_of_recurrence_gradients_equal_the_reference(case: Recurrence) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "SHORT", 0)
         graph, registry = backward(case)
@@ -168,6 +174,6 @@ def test_a_plan_of_a_recurrence_computes_the_reference(case: Recurrence) -> None
         patch.setattr(assignment, "SHORT", 10**9)
         values = inputs(graph)
         expected = evaluate_graph(graph, case.registry, values)
-    for _ in range(2):  # what a run leaves behind does not matter to the next
+    for _ in range(2):  # the state after a run does not matter to the next
         for name, found in loop.run(values).items():
             np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-5)

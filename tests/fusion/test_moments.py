@@ -1,4 +1,7 @@
-"""Sums of squares about means of long rows are made of those of parts, and mean the same."""
+"""Blocked variance.
+
+Sums of squares about means are combined from those of parts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from .build import REGISTRY, graph, op
 
 
 def deviations(shape: tuple[int, ...], axes: tuple[int, ...], out: str = "s") -> Graph:
-    """Return sums of squares about the mean of some axes, as PyTorch's variances are read."""
+    """Return sums of squares about the mean of some axes.
+
+    They are PyTorch's variances.
+    """
     return graph(
         {"x": shape},
         op("m", "reduce_mean", "x", axes=axes, keepdims=True),
@@ -59,7 +65,7 @@ def test_parts_of_long_rows_mean_the_same(shape: tuple[int, ...], axes: tuple[in
     [
         ((512, 3), (0,), "s"),  # a block holds the rows
         ((3, 4000), (1,), "s"),
-        ((8192, 3), (0,), "s d"),  # what is left of the mean is wanted itself
+        ((8192, 3), (0,), "s d"),  # the remainder of the mean is an output as well
         ((8191, 3), (0,), "s"),  # no parts without rest
     ],
 )

@@ -1,4 +1,4 @@
-"""Few results of long reductions are apart from what is computed with them, so that they can be split."""
+"""Separation of long reductions with few results from their readers, for split-K."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def sums(unit: Any) -> int:
     ("groups", "channels", "size", "apart"),
     [(4, 16, 32, True), (FEW, 16, 32, True), (FEW + 1, 16, 32, False), (4, 8, 16, False)],
 )
-def test_sums_are_apart_where_few_are_long(groups: int, channels: int, size: int, apart: bool) -> None:
+def test_few_long_sums_are_separate_units(groups: int, channels: int, size: int, apart: bool) -> None:
     units = build_programs(norm(groups, channels, size), REGISTRY).units
     assert (channels * size * size >= LONG and groups <= FEW) == apart
     assert [sums(unit) for unit in units if sums(unit)] == ([1, 1] if apart else [2])
-    if apart:  # what is computed with them is a unit of its own
+    if apart:  # their readers are a unit of their own
         assert sums(units[-1]) == 0
 
 
 @needs_opencl
-def test_what_is_apart_computes_the_same() -> None:
+def test_separate_sums_compute_the_same() -> None:
     plan = build_graph(norm(3, 16, 32), load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok for result in plan.verify())

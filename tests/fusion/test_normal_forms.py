@@ -156,7 +156,7 @@ def test_normal_form(name: str) -> None:
     assert text(fused(made)).partition("\n\n")[2] == dedent(expected).strip()
 
 
-def test_a_scale_that_no_reduced_axis_touches_leaves_the_sum() -> None:
+def test_an_invariant_scale_leaves_the_sum() -> None:
     made = graph(
         {"x": (4, 7), "s": (4, 1)},
         op("m", "mul", "x", "s"),

@@ -1,4 +1,4 @@
-"""Whole graphs, partitioned in every mode and run on every device, against the reference."""
+"""Whole graphs in every mode on every device, against the reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_semantics import MODES, convolutions, graphs
 
 
 def check(made: Graph, mode: Mode, device: str) -> None:
-    """Build, run and compare within what fp32 allows."""
+    """Build, run and compare within fp32's tolerance."""
     plan = cuts.build(made, target=device, mode=mode)
     arrays = {name: value.astype(made.types[name].dtype.numpy) for name, value in random_inputs(made).items()}
     found, expected = plan.run(arrays), plan.reference(arrays)

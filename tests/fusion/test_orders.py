@@ -1,4 +1,7 @@
-"""Orders of rows: what finds elements by their rank is sorted where the comparison is a total order, and only there."""
+"""Orders of rows.
+
+Reads of elements by rank become a sort exactly where the comparison is a total order.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_a_comparison_is_an_order_by_what_it_answers(name: str, own: Registry) -> None:
+def test_a_comparison_is_an_order_by_its_results(name: str, own: Registry) -> None:
     program, wanted = program_of(own, name), BEFORE[name][1]
     found = mark_orders(program)
     marked = [s for s in found.statements if s.along is not None]
@@ -104,7 +107,10 @@ def test_what_lanes_cannot_sort_is_compared(shape: tuple[int, int], dtype: DType
     ],
 )
 def test_rows_are_sorted(shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
-    """Along any axis, as many as are wanted, of odd, many and no elements."""
+    """Sort along any axis.
+
+    Rows have odd, many and no elements, and any number of results is wanted.
+    """
     model = graph({"x": shape}, op("y p", "top_k", "x", **attributes), out="y p")
     plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok and not result.error for result in plan.verify())

@@ -1,5 +1,6 @@
-"""What a guarded body yields outside: an element of its own type, as the reference computes it, whatever function it is
-made of.
+"""Values of guarded bodies outside of their bounds.
+
+They have the element's own type and the reference's value, for every function.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ _CLOSED = sorted(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[Expr, dict[str, TensorType]]:
-    """A body over elements of one integer type, converted to another type at the end."""
+    """Draw a body over elements of one integer type.
+
+    A conversion may stand at its end.
+    """
     dtype, result = draw(_WHOLE), draw(st.sampled_from([*INTEGERS, DType.F32, DType.F64]))
     numbers = _NUMBERS.map(lambda n: Const(int(np.asarray(n).astype(dtype.numpy)), dtype))
     elements = st.sampled_from("xz").map(lambda name: Read(name, (I - 1,)))
@@ -77,7 +81,7 @@ class _At(Evaluation):
 
 
 @given(bodies(), st.sampled_from([-1.0, 0.0, 1.0, 3.0, 127.0, 128.0, 255.0, -128.0]))
-def test_a_guarded_body_yields_the_fill_outside_and_itself_inside(
+def test_a_guarded_body_yields_its_fill_outside(
     case: tuple[Expr, dict[str, TensorType]], fill: float
 ) -> None:
     body, tensors = case
@@ -93,7 +97,10 @@ def test_a_guarded_body_yields_the_fill_outside_and_itself_inside(
 
 
 def test_an_integer_wraps_outside_too() -> None:
-    """0 - 1 of u8 is 255, so a border of -1 is not what the body yields by itself."""
+    """A border of -1 is not the body's own value.
+
+    0 - 1 of u8 is 255.
+    """
     tensors = {"x": TensorType(DType.U8, (4,))}
     body = Cast(DType.F32, call("sub", Read("x", (I - 1,)), Const(1, DType.U8)))
     wrong, right = (apply_guards(body, (OUTSIDE,), fill, tensors, frozenset()) for fill in (-1.0, 255.0))

@@ -1,4 +1,4 @@
-"""Partitions: convex, as the paper's Algorithm 1 finds them, and as small as the models allow."""
+"""Partitions: convexity, agreement with Algorithm 1, and minimal size."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_greedy_path_ends_within_algorithm_1s_set(made: object) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_merges_that_are_evaluated_when_they_come_up_end_alike(made: object) -> None:
+def test_lazily_evaluated_merges_give_the_same_partition(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     at_once = improve(parts, parts.singletons())
     late = Partitioner(parts.workshop, Roofline(TARGET), least=Roofline(TARGET).traffic)
@@ -82,7 +82,7 @@ def test_merges_that_are_evaluated_when_they_come_up_end_alike(made: object) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.sampled_from((0.0, 1e-6, 1.0, inf)))
-def test_no_merge_is_lost_over_a_wrong_idea_of_what_it_takes_at_least(made: object, least: float) -> None:
+def test_no_merge_is_lost_to_a_wrong_bound(made: object, least: float) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     wrong = Partitioner(parts.workshop, Roofline(TARGET), least=lambda form: least)
     end = improve(wrong, wrong.singletons())
@@ -90,10 +90,10 @@ def test_no_merge_is_lost_over_a_wrong_idea_of_what_it_takes_at_least(made: obje
 
 
 class Watching(Partitioner):
-    """A partitioner that checks what it remembers of who reads from whom."""
+    """Partitioner that checks its record of dependences."""
 
     def successors(self, vertex: Group | str, owner: Owners) -> frozenset[Group | str]:
-        """Return what is known, which is what is found anew."""
+        """Return the recorded successors, which equal recomputed ones."""
         known = super().successors(vertex, owner)
         assert known == super().successors(vertex, Owners(owner)), vertex
         return known
@@ -101,7 +101,7 @@ class Watching(Partitioner):
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_who_reads_from_whom_is_known_behind_every_merge(made: object) -> None:
+def test_dependences_are_right_after_every_merge(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     watching = Watching(parts.workshop, parts.evaluator)
     initial = watching.singletons()
@@ -110,7 +110,10 @@ def test_who_reads_from_whom_is_known_behind_every_merge(made: object) -> None:
 
 
 class Foretold:
-    """The roofline, told of groups ahead: `told` are those, by how often somebody was told, `missed` all others."""
+    """Roofline that records announced groups.
+
+    `told` counts the announcements of each group, `missed` all evaluations without one.
+    """
 
     def __init__(self) -> None:
         self.told: list[set[object]] = []
@@ -121,11 +124,11 @@ class Foretold:
         self.told.append({form_key(group) for group in groups})
 
     def knows(self, group: FusedGroup) -> bool:
-        """Whether somebody was told of a group."""
+        """Return whether a group was announced."""
         return any(form_key(group) in told for told in self.told)
 
     def cost(self, group: FusedGroup) -> float:
-        """Return what the roofline says."""
+        """Return the roofline's cost."""
         if not self.knows(group):
             self.missed.add(form_key(group))
         return Roofline(TARGET).cost(group)
@@ -143,8 +146,11 @@ def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
     assert told[-1] == set(end), "whoever is told of groups that are likely knows all of them in the end"
 
 
-def test_of_a_path_of_many_merges_nearly_all_costs_are_found_ahead_and_in_few_turns() -> None:
-    """Of DenseNet-121 a third of what partitioning took were costs of what merges led to, one after another."""
+def test_long_merge_paths_are_evaluated_ahead_in_batches() -> None:
+    """Costs of later merges take a third of DenseNet-121's partitioning time.
+
+    They are evaluated one after another.
+    """
     shapes = {"x": (1, 4, 8, 8)} | {f"k{n}": (4, 4 + n, 1, 1) for n in range(12)}
     lines, last = [], "x"
     for n in range(12):
@@ -163,8 +169,8 @@ def test_of_a_path_of_many_merges_nearly_all_costs_are_found_ahead_and_in_few_tu
     assert sum(map(bool, ahead.told)) <= 8
 
 
-def test_a_path_that_leaves_and_comes_back_keeps_groups_apart() -> None:
-    """relu -> matmul -> add <- relu: the two pointwise nodes may not merge around the product."""
+def test_a_path_through_another_group_prevents_fusion() -> None:
+    """The pointwise nodes relu and add may not merge around the product."""
     made = graph({"x": (4, 4), "w": (4, 4)}, op("a", "relu", "x"), op("c", "softmax", "a"), op("e", "matmul", "c", "w"),
                  op("y", "add", "e", "a"), out="y")  # fmt: skip
     parts = partitioner(made, TARGET)
@@ -231,13 +237,16 @@ def test_a_dense_block_costs_one_kernel_per_convolution() -> None:
         prefix.append(f"f{layer}")
     lines += [op("all", "concat", *prefix, axis=1), op("y", "relu", "all")]
     parts = partitioner(graph(inputs, *lines, out="y"), TARGET)
-    assert len(partition(parts, "fusion")) == 5  # four convolutions, and the relu behind the last concatenation
+    assert len(partition(parts, "fusion")) == 5  # four convolutions, and the relu after the last concatenation
 
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(), st.integers(0, 99))
-def test_the_best_of_two_partitions_is_no_slower_than_either(made: object, seed: int) -> None:
-    """Where nothing makes a circle, it takes at each place what is faster there; it always computes every unit once."""
+def test_combining_two_partitions_is_never_slower(made: object, seed: int) -> None:
+    """The result takes the faster part at each place without a cycle.
+
+    It computes every unit once.
+    """
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
 
     def cost(group: Group) -> float:
@@ -257,7 +266,7 @@ def test_the_best_of_two_partitions_is_no_slower_than_either(made: object, seed:
     assert set(settle(parts, first, second, lambda before, after: False)) == set(first)
 
 
-def test_where_two_partitions_differ_the_other_one_may_stand() -> None:
+def test_differing_parts_of_two_partitions_are_exchangeable() -> None:
     made = graph({"x": (4, 4), "z": (4, 4)}, op("a", "relu", "x"), op("b", "exp", "z"), op("c", "add", "a", "b"),
                  op("y", "add", "c", "b"), out="y")  # fmt: skip
     parts = partitioner(made, TARGET)
@@ -276,8 +285,11 @@ def workshop_of(made: object, policy: Policy, forms: Forms | None = None) -> Wor
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(graphs(), min_size=2, max_size=3), st.sampled_from((Policy(), Policy(recompute=1, operations=3))))
-def test_normal_forms_that_graphs_share_are_those_of_each_alone(made: list[object], policy: Policy) -> None:
-    """Whatever came before, of other graphs or by another policy, changes no group, and what is equal is made once."""
+def test_shared_normal_forms_equal_separate_ones(made: list[object], policy: Policy) -> None:
+    """Forms of other graphs or policies change no group.
+
+    Equal forms are made once.
+    """
     forms = Forms()
     for each in (*made, made[0]):
         for kind in (Policy(), policy):
@@ -292,13 +304,16 @@ def test_normal_forms_that_graphs_share_are_those_of_each_alone(made: list[objec
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_whether_merges_are_legal_is_asked_late_and_ends_alike(made: object) -> None:
-    """Costs are asked for in the same order: the model may judge groups by those that it was asked about first."""
+def test_late_legality_checks_give_the_same_partition(made: object) -> None:
+    """Costs are evaluated in the same order.
+
+    The model may judge groups by the first evaluations.
+    """
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     asked: list[list[object]] = [[], []]
 
     class Asked:
-        """The roofline, which notes what it was asked about."""
+        """Roofline that records its requests."""
 
         def __init__(self, found: list[object]) -> None:
             self.found = found
@@ -324,7 +339,7 @@ def test_whether_merges_are_legal_is_asked_late_and_ends_alike(made: object) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_a_merge_reads_and_writes_no_less_than_is_told_before_it_is_formed(made: object) -> None:
+def test_traffic_of_a_merge_is_at_least_predicted(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     groups = parts.singletons()
     for first, second in neighbours(parts, groups, parts.owners(groups)):
@@ -335,8 +350,8 @@ def test_a_merge_reads_and_writes_no_less_than_is_told_before_it_is_formed(made:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_what_groups_lead_to_is_known_behind_every_merge(made: object) -> None:
-    """A merge is convex by the paths that are remembered where a walk through the graph says so."""
+def test_successors_of_groups_are_right_after_merges(made: object) -> None:
+    """A merge's recorded paths agree with a walk through the graph."""
 
     class Walking(Partitioner):
         """A partitioner that walks."""
@@ -358,7 +373,7 @@ def test_what_groups_lead_to_is_known_behind_every_merge(made: object) -> None:
     assert improve(walking, initial) == improve(parts, initial)
 
 
-def test_equal_forms_have_one_key_wherever_they_come_from() -> None:
+def test_equal_forms_of_any_origin_share_a_key() -> None:
     form = next(iter(partitioner(CHAIN, TARGET).singletons())).form
     other = pickle.loads(pickle.dumps(form))
     assert other is not form and other == form and not other.memo
@@ -369,8 +384,8 @@ def test_equal_forms_have_one_key_wherever_they_come_from() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.lists(st.text(max_size=3) | st.sampled_from(["t0", "t1", "if", "inf", "i0"]), unique=True))
-def test_a_group_is_written_over_the_tensors_of_its_graph(made: object, drawn: list[str]) -> None:
-    """Whatever they are called, what normal forms call theirs included."""
+def test_a_group_refers_to_tensors_of_its_graph(made: object, drawn: list[str]) -> None:
+    """Tensors may have any name, including those of normal forms."""
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     for group in fuse_all(parts, parts.singletons()):
         for first in (drawn, []):
@@ -382,7 +397,7 @@ def test_a_group_is_written_over_the_tensors_of_its_graph(made: object, drawn: l
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_numbers_of_elements_tell_of_no_merge_that_maps_would_not(made: object) -> None:
+def test_element_counts_permit_only_merges_of_maps(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     groups, views = parts.singletons(), parts.workshop.views
     pairs = list(neighbours(parts, groups, parts.owners(groups)))

@@ -1,4 +1,4 @@
-"""What reads a tensor that is written in pieces is written in these, and one kernel with them."""
+"""Consumers of piecewise tensors are piecewise, and share one kernel with them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_pieces_compute_the_same(
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-9)
 
 
-def test_pieces_of_a_unit_have_no_name_of_another() -> None:
+def test_pieces_of_units_have_unique_names() -> None:
     """The gradients of a node's operands are called like pieces are."""
     whole = model(3, 2, 1, 0, 4, False, "a chain")
     named = dict(zip([node.name for node in whole.nodes], ["first", "n", "n.1", "n.1.0"], strict=True))

@@ -1,4 +1,4 @@
-"""The pipeline as a whole: what it prints, where it stops, what it shares."""
+"""The pipeline as a whole: output, stages, and shared kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compiled(made: Graph, **options: object) -> CompiledGraph:
     return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)  # type: ignore[arg-type]
 
 
-def test_equal_groups_share_a_kernel_and_steps_bind_graph_tensors() -> None:
+def test_equal_groups_share_a_kernel() -> None:
     found = compiled(MADE, mode="fusion")
     assert [s.kernel for s in found.steps] == [0, 0, 1]
     assert {t for s in found.steps for t in s.tensors} == {"x", "w", "b", "d", "t", "y"}
@@ -74,7 +74,7 @@ def broken(work: Compilation) -> None:
     ("options", "checked"),
     [({"verify": True}, True), ({"verify": False}, False), ({"debug": True, "verify": False}, True)],
 )
-def test_a_seam_is_checked_where_the_options_ask(
+def test_stage_verifiers_run_where_the_options_ask(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], checked: bool
 ) -> None:
     stages = tuple(evolve(stage, verify=broken) if stage.name == "partition" else stage for stage in STAGES)
@@ -86,7 +86,7 @@ def test_a_seam_is_checked_where_the_options_ask(
         compiled(MADE, **options)
 
 
-def test_seams_are_checked_in_tests() -> None:
+def test_stage_verifiers_run_in_tests() -> None:
     assert CompileOptions().checks_seams
 
 
@@ -105,14 +105,17 @@ def test_an_unknown_pass_is_a_usage_error() -> None:
         compiled(MADE, stop_after="fuse")
 
 
-def test_an_expired_budget_still_gives_an_answer_and_says_so() -> None:
+def test_an_expired_budget_gives_a_reported_answer() -> None:
     found = compiled(MADE, budget=1e-9)
     assert found.steps
     assert not found.complete
 
 
 class Slowest(Unhurried):
-    """A selector that takes the last of five points and knows a price for what passes through shared memory."""
+    """Selector of the last of five points.
+
+    It has a price of shared memory traffic.
+    """
 
     complete = False
     rounds = 0
@@ -148,7 +151,7 @@ class Slowest(Unhurried):
         }
 
 
-def test_a_selector_chooses_schedules_and_what_it_knows_is_reported() -> None:
+def test_a_selector_chooses_schedules_and_reports_its_times() -> None:
     selector = Slowest(0.0)
     found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, selector)
     assert [(w.nodes, w.uses) for w in selector.workloads] == [(("n0", "n1"), 2), (("n5",), 1)]

@@ -1,4 +1,4 @@
-"""Costs that are found ahead, side by side, are those that are found one after another; and how much is looked at."""
+"""Asynchronous cost evaluation against evaluation on demand, and its amount."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ TARGET = find_target("cuda:h200")
 
 
 def network() -> Graph:
-    """Return a convolution and a matrix of few rows, which may be split, and functions of elements behind them."""
+    """Return a convolution and a narrow matrix, followed by elementwise functions.
+
+    The matrix has few rows, which may be split.
+    """
     inputs: dict[str, tuple[int, ...]] = {"x": (1, 8, 14, 14), "f": (8, 8, 3, 3), "w": (8 * 14 * 14, 10)}
     lines = [
         op("a", "conv", "x", "f", pads=(1, 1, 1, 1)),
@@ -54,7 +57,7 @@ Answers = Callable[[Sequence[Pricing]], Sequence[Prices | None]]
 
 @frozen
 class Others(ByModel):
-    """A selector whose workers price groups in some way; it notes how many were asked for."""
+    """Selector whose workers evaluate groups in a given way and count requests."""
 
     answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
     asked: list[int] = field(factory=list)
@@ -66,7 +69,7 @@ class Others(ByModel):
 
 
 def compiled(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
-    """Return what a compilation holds behind the partition."""
+    """Return the results of a compilation after the partition."""
     found: list[Compilation] = []
 
     def noted(*given: object) -> Compilation:
@@ -80,7 +83,10 @@ def compiled(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
 
 
 def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
-    """Price in other processes, as it were, the last first; have no time for every fourth."""
+    """Evaluate as other processes would, in another order.
+
+    The last is first, and every fourth is not in time.
+    """
     found: list[Prices | None] = [None] * len(pricings)
     for k in reversed(range(len(pricings))):
         if k % 4 != 3:
@@ -88,7 +94,7 @@ def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
     return found
 
 
-def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
+def test_asynchronous_costs_equal_costs_on_demand(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
     selector = Others(TARGET, answers=in_any_order)
     together = compiled(selector, monkeypatch)
     assert len(selector.asked) <= LOOKS, "each time for all that a path of merges may come to"
@@ -98,14 +104,14 @@ def test_costs_found_ahead_are_those_found_when_asked_for(monkeypatch: pytest.Mo
     assert len(together.modelled.costs) <= 1.2 * len(alone.modelled.costs)
 
 
-#: What the partition of the network looked at on 23 November 2026: groups, structures of them, points of these. All
-#: groups count as timed here, so 42 of them are slices; without a measurement none is looked at.
+#: Evaluations of the network's partition: groups, structures of them, points of these. All groups count as timed here,
+#: so 42 of them are slices; without a measurement none is evaluated.
 LOOKED_AT = Counter(groups=197, structures=357, points=86_830)
 
 
 @pytest.fixture(scope="module")
 def counted() -> Counter[str]:
-    """What a partition looks at."""
+    """Evaluations of a partition."""
     return Counter()
 
 
@@ -135,7 +141,10 @@ def alone(counted: Counter[str]) -> Iterator[Compilation]:
         yield compiled(ByModel(TARGET), patch)
 
 
-def test_a_partition_looks_at_no_more_than_it_did(alone: Compilation, counted: Counter[str]) -> None:
-    """Time to plan grows unnoticed: a clock says little on a busy machine, so what takes the time is counted."""
+def test_a_partition_evaluates_no_more_than_expected(alone: Compilation, counted: Counter[str]) -> None:
+    """Counts of the expensive steps stand for the planning time.
+
+    A clock says little on a busy machine.
+    """
     assert alone.groups
     assert not counted - LOOKED_AT

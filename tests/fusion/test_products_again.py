@@ -1,5 +1,7 @@
-"""Products that are computed again in front of those behind them: what the statements mean stays, and no tensor as
-large as scores is left to be stored; where something else reads scores, they stay.
+"""Contraction recompute before dependent contractions.
+
+Statements keep their meaning, and no tensor as large as the scores is stored. Where another node reads the scores, they
+stay.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None, bo
 
 
 def gradient(name: str) -> tuple[Graph, Registry]:
-    """Return the gradients of attention with respect to its first three operands, and the declarations."""
+    """Return the gradients of attention for three operands, and the declarations."""
     (b, h, g, m, n, e), attributes, mask, forward = CASES[name]
     shapes = {"q": (b, h, m, e), "k": (b, g, n, e), "v": (b, g, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
     types = {t: TensorType(DType.F32, shape) for t, shape in shapes.items()} | ({"mask": mask} if mask else {})
@@ -48,7 +50,7 @@ def gradient(name: str) -> tuple[Graph, Registry]:
 
 
 def prepared(graph: Graph, registry: Registry) -> Programs:
-    """Return what the statements are by then."""
+    """Return the statements after the earlier passes."""
     return share_sums(drop_unused(build_programs(graph, registry)))
 
 
@@ -61,7 +63,10 @@ def values(programs: Programs, inputs: dict[str, np.ndarray]) -> dict[str, np.nd
 
 
 def stored(programs: Programs) -> int:
-    """Return the most elements of a tensor that units leave to others besides those that they compute again."""
+    """Return the size of the largest tensor stored between units.
+
+    Recomputed tensors do not count.
+    """
     left = (t for u in programs.units if not u.name.endswith(("tiles", "tiles_")) for t in u.writes)
     return max(programs.types[t].size for t in left if t not in programs.graph.outputs)
 

@@ -1,4 +1,4 @@
-"""Tensors between kernels lie in any order of their dims: what is computed stays the same."""
+"""Tensors between kernels in any order of their dims, with equal results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .test_semantics import MODES, convolutions, graphs
 
 TARGET = find_target("cuda:sm_90")
 X = TensorType(DType.F32, (2, 6, 4))
-#: Uses of several kernels with many axes of one extent, which cannot be told apart by it.
+#: Uses of several kernels with many axes of one extent, which does not identify an axis.
 SQUARE = (
     uses("attention", (2, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 2)),
     uses("attention", (3, 4, 3, 4), (3, 4, 4, 4), (3, 4, 4, 3), causal=True),
@@ -58,7 +58,7 @@ def test_any_order_computes_the_reference(made: Graph, mode: str, data: st.DataO
 
 
 def _is_the_reference(made: Graph, programs: Programs, mode: str, arrays: dict[str, Any]) -> None:
-    """Assert that the groups of programs compute what the graph does."""
+    """Assert that the groups of programs compute the graph's results."""
     verify_programs(programs)
     views = find_views(programs)
     groups = partition(Partitioner(Workshop(views, Policy()), Roofline(TARGET)), mode)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_every_operation_computes_the_same_in_any_order() -> None:
 
 
 @given(st.permutations(range(3)))
-def test_a_stored_tensor_is_the_graphs_own_with_other_strides(order: list[int]) -> None:
+def test_a_stored_tensor_differs_only_in_strides(order: list[int]) -> None:
     stored = TensorType(X.dtype, taken(X.shape, tuple(order)))
     assert put_back(stored.shape, tuple(order)) == X.shape
     type_, storage = natural(stored, Storage("x", 3, stored.strides), tuple(order))
@@ -97,7 +97,7 @@ def test_statements_walk_memory_in_its_order() -> None:
     assert [v.extent for v in statement.axes] == [4, 2, 6] and statement.is_identity_write
 
 
-def test_parts_of_a_concatenation_lie_inside_it_in_its_order() -> None:
+def test_parts_lie_inside_their_concatenation_in_order() -> None:
     made = graph({"x": (2, 3, 4), "z": (2, 5, 4)}, op("a", "relu", "x"), op("b", "exp", "z"),
                  op("c", "concat", "a", "b", axis=1), op("y", "relu", "c"), out="y")  # fmt: skip
     last = (0, 2, 1)

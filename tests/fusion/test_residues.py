@@ -1,4 +1,7 @@
-"""Sums that a condition thins out by residues: the statements for each residue compute the same, over fewer terms."""
+"""Stride residues: sums under a condition, divided by residues.
+
+The statements for each residue compute the same over fewer terms.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ from .build import REGISTRY, graph, op
 
 @st.composite
 def transposed(draw: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """Return operands' shapes and the attributes of a transposed convolution in one or two dims."""
+    """Return operand shapes and attributes of a transposed convolution.
+
+    It has one or two spatial dims.
+    """
     rank, groups = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
     few = st.integers(1, 4)
     kernel, image = [draw(few) for _ in range(rank)], [draw(few) for _ in range(rank)]
@@ -68,7 +74,10 @@ def test_what_is_split_computes_the_same(
 
 @pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (3, 2), (5, 1)])
 def test_no_term_is_computed_in_vain(stride: int, dilation: int) -> None:
-    """Of more than 16 residues a sum stays whole; else just the terms are left that meet the condition."""
+    """A sum with more than 16 residues stays whole.
+
+    Other sums have exactly the terms that meet the condition.
+    """
     shapes = {"x": (1, 8, 12, 12), "w": (8, 2, 6, 6)}
     attributes = {"strides": (stride, stride), "dilations": (dilation, dilation), "pads": (1, 1, 1, 1)}
     program = program_of(shapes, attributes)
@@ -81,7 +90,7 @@ def test_no_term_is_computed_in_vain(stride: int, dilation: int) -> None:
     ("kernel", "stride", "pads", "more", "statements"),
     [(4, 2, 1, 0, 1), (2, 2, 0, 0, 1), (8, 4, 2, 0, 1), (6, 3, 1, 2, 1), (6, 3, 1, 0, 9), (3, 2, 1, 1, 4)],
 )
-def test_residues_that_leave_as_many_terms_are_an_axis(
+def test_residues_with_equal_terms_are_an_axis(
     kernel: int, stride: int, pads: int, more: int, statements: int
 ) -> None:
     shapes = {"x": (1, 8, 12, 12), "w": (8, 2, kernel, kernel)}
@@ -94,7 +103,7 @@ def test_residues_that_leave_as_many_terms_are_an_axis(
 @needs_opencl
 @pytest.mark.parametrize(("kernel", "stride", "more", "kernels"), [(4, 2, 0, 1), (6, 3, 2, 1), (3, 2, 0, 4)])
 def test_kernels_of_residues_compute_the_whole(kernel: int, stride: int, more: int, kernels: int) -> None:
-    """What reads the result is computed with it."""
+    """Readers of the result are fused with it."""
     strides = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "output_padding": (more, more)}
     lines = [op("a", "conv_transpose", "x", "w", "b", **strides), op("s", "relu", "a"), op("y", "add", "s", "r")]
     size = [(e - 1) * stride + kernel - 2 + more for e in (7, 9)]

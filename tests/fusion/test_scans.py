@@ -1,4 +1,7 @@
-"""Running reductions by parts: they compute the same in steps that grow with n and not with n * n."""
+"""Prefix scans by parts.
+
+The steps grow with n instead of n * n.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,19 @@ def program_of(name: str, shape: tuple[int, ...], dtype: DType = DType.F32, **at
 
 
 def steps(program: Program) -> int:
-    """Return how often bodies are evaluated: of a row that is held, once for each element."""
+    """Return the number of body evaluations.
+
+    A cached row has one for each element.
+    """
     return sum(prod(v.extent for v in (s.axes if s.along else (*s.axes, *s.reduce))) for s in program.statements)
 
 
 @st.composite
 def running(draw: Any) -> tuple[str, tuple[int, ...], DType, dict[str, Any]]:
-    """Return an operation, the shape and type of its operand, and its attributes; rows are whole parts or not."""
+    """Return an operation, its operand's shape and type, and its attributes.
+
+    Rows are multiples of the part's length or not.
+    """
     length = draw(st.one_of(st.integers(1, 400), st.sampled_from([64, 65, 80, 256, 1024, 1040, 4096, 4097, 4128])))
     shape = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))]
     axis = draw(st.integers(0, len(shape)))
@@ -70,7 +79,7 @@ def test_what_is_cut_computes_the_same(
 
 
 def test_a_row_between_two_kernels_is_single() -> None:
-    """Sums of parts of halves would lose digits if they were stored as halves."""
+    """Half-precision storage of partial sums would lose digits."""
     found = cut_scans(program_of("cumsum", (2, 16384), DType.F16, axis=1))
     assert {found.tensors[s.target].dtype for s in found.statements if s.target != "y"} == {DType.F32}
     assert found.tensors["y"].dtype is DType.F16

@@ -1,5 +1,6 @@
-"""Fused groups compute what their nodes compute: hypothesis draws chains, shapes and partitions,
-the reference decides.
+"""Fused groups against their nodes.
+
+Hypothesis draws chains, shapes and partitions; the reference decides.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 
 def check(made: Graph, mode: Mode) -> int:
-    """Compare all outputs of the partitioned graph with the reference; return the number of kernels."""
+    """Compare the partitioned graph with the reference; return its number of kernels."""
     parts = partitioner(made, TARGET)
     groups = partition(parts, mode)
     arrays = random_inputs(made)
@@ -46,7 +47,10 @@ UNARY: list[tuple[str, dict[str, Any]]] = [
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """A graph of up to six nodes over 3-D tensors: chains with branches that join again."""
+    """Draw a graph of up to six nodes over 3-D tensors.
+
+    Chains have branches that join again.
+    """
     shape = draw(st.tuples(SIZES, SIZES, SIZES))
     values: list[tuple[str, tuple[int, ...]]] = [("x", shape)]
     lines: list[Line] = []
@@ -79,7 +83,7 @@ def test_any_partition_computes_the_reference(made: Graph, mode: Mode) -> None:
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Graph:
-    """A convolution with things before and behind it."""
+    """Draw a convolution with a prologue and an epilogue."""
     channels, groups = draw(st.sampled_from([(1, 1), (2, 1), (3, 3), (4, 2)]))
     size, window, pad = draw(st.sampled_from([3, 5, 7])), draw(st.sampled_from([1, 3])), draw(st.integers(0, 1))
     lines: list[Line] = []
@@ -120,7 +124,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_operation_between_pointwise_ones_is_one_kernel(name: str) -> None:
+def test_a_row_operation_fuses_with_pointwise_neighbours(name: str) -> None:
     made = graph({"u": (3, 5), "g": (5,)}, op("x", "exp", "u"), ROWS[name], op("z", "relu", "y"), out="z")
     assert check(made, "fusion") == 1
 
@@ -166,21 +170,24 @@ def test_a_single_node_computes_the_reference(name: str) -> None:
     assert check(graph(inputs, line, out="y"), "no-fusion") == 1
 
 
-def test_an_index_that_is_computed_has_to_be_in_memory() -> None:
+def test_a_computed_index_has_to_be_in_memory() -> None:
     made = graph(
         {"x": (3, 4)}, op("i", "argmax", "x", axis=1, keepdims=False), op("y", "gather", "x", "i", axis=1), out="y"
     )
     assert check(made, "fusion") == 2
 
 
-def test_an_index_in_memory_is_not_read_where_its_reader_lies_outside() -> None:
+def test_an_index_is_not_read_outside_its_bounds() -> None:
     picked = op("g", "gather_elements", "x", "i", axis=0)
     made = graph({"x": (3, 4)}, op("i", "argmin", "x", axis=0), picked, op("y", "pad", "g", pads=(0, 2, 0, 1)), out="y")
     assert check(made, "fusion") == 2
 
 
 def test_sums_of_narrow_integers_wrap() -> None:
-    """NumPy adds narrow integers up in 64 bits; the shift shows what is above."""
+    """NumPy adds narrow integers in 64 bits.
+
+    The shift shows the upper bits.
+    """
     types = {"x": _typed(DType.I8, 2, 3), "b": _typed(DType.I8, 1)}
     total = op("s", "reduce_sum", "x", axes=(1,))
     made = graph(types, total, op("y", "bit_shift", "s", "b", direction="RIGHT"), out="y")

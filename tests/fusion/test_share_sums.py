@@ -1,4 +1,4 @@
-"""Sums that two nodes compute are computed once: the statistics of a norm serve its gradient."""
+"""Reduction CSE: the statistics of a norm serve its gradient."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_statistics_of_a_norm_are_computed_once(channels: int, size: int) -> Non
         np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_what_is_as_large_as_what_it_was_made_of_is_computed_again() -> None:
+def test_values_of_their_operands_size_are_rematerialised() -> None:
     shapes = {"x": (64, 64)}
     whole = graph(shapes, op("a", "softmax", "x"), op("b", "softmax", "x"), op("y", "add", "a", "b"), out="y")
     after = share_sums(build_programs(whole, REGISTRY))
@@ -66,7 +66,7 @@ def test_outputs_stay() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 400])
-def test_rows_that_no_block_can_keep_are_read_by_kernels_of_their_own(size: int) -> None:
+def test_too_long_rows_have_kernels_of_their_own(size: int) -> None:
     whole, registry = norm(65, size)
     units = build_programs(whole, registry).units
     first = [unit for unit in units if unit.op == "batch_norm_training"]
@@ -74,7 +74,10 @@ def test_rows_that_no_block_can_keep_are_read_by_kernels_of_their_own(size: int)
 
 
 def test_masked_scores_are_what_their_gradient_reads() -> None:
-    """A mask is written by other bounds in a derived declaration; the greatest scores and their sum are the same."""
+    """A mask has other bounds in a derived declaration.
+
+    The greatest scores and their sum are the same.
+    """
     shapes = dict.fromkeys("qkv", (1, 2, 64, 64))
     forward = op("y", "attention", "q", "k", "v", causal=True)
     made = cuts.grad(graph(shapes, forward, op("l", "reduce_sum", "y", keepdims=False), out="l"), wrt=["q"])

@@ -13,7 +13,7 @@ _TYPES = {"x": TensorType(DType.F32, (6, 40)), "y": TensorType(DType.F32, (6,)),
 
 
 def extremum(value: str, place: str) -> Graph:
-    """Return a graph of the extremum of each row and where it stands."""
+    """Return a graph of the extremum of each row and its index."""
     nodes = (
         Node("value", value, ("x",), ("y",), {"axes": (1,), "keepdims": False}),
         Node("place", place, ("x",), ("p",), {"axis": 1, "keepdims": False}),

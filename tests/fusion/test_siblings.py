@@ -1,4 +1,4 @@
-"""Sums over one tensor that do not wait for each other are computed in one pass over it."""
+"""Sibling fusion: independent sums over one tensor share one pass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_sums_of_one_tensor_are_one_pass() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_a_pass_and_its_parts_compute_what_each_sum_does(data: st.DataObject) -> None:
+def test_a_pass_and_its_parts_equal_each_sum(data: st.DataObject) -> None:
     ops = tuple(data.draw(st.lists(st.sampled_from(SUMS), min_size=2, max_size=4, unique=True)))
     shape = tuple(data.draw(st.lists(st.integers(0, 6), min_size=2, max_size=4)))
     axes = tuple(sorted(data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1, max_size=len(shape)))))
@@ -88,7 +88,7 @@ def test_a_pass_and_its_parts_compute_what_each_sum_does(data: st.DataObject) ->
 
 
 def _plant(data: st.DataObject, inputs: dict[str, Any], dtype: DType) -> None:
-    """Put some of the numbers into tensors at which sums of a type go wrong: the ends of integers, and what is none."""
+    """Put numbers at which sums of a type go wrong into tensors: the ends of integers, and NaN."""
     odd = [np.nan, np.inf, -np.inf] if dtype.is_float else extremes(dtype).tolist()
     for values in inputs.values():
         for _ in range(data.draw(st.integers(0, 3)) if values.size else 0):
@@ -108,8 +108,11 @@ def _together(maker: Partitioner) -> Group:
 @needs_opencl
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("shape", [(5, 7, 33), (3, 64, 40)], ids=str)
-def test_kernels_of_a_pass_and_of_its_parts_are_right(dtype: DType, shape: tuple[int, ...]) -> None:
-    """All sums of one kernel, then in parts, the last of which is shorter: each has a workspace of its own."""
+def test_kernels_of_passes_and_parts_are_right(dtype: DType, shape: tuple[int, ...]) -> None:
+    """Compute all sums of one kernel, then shorter last parts.
+
+    Each has a workspace of its own.
+    """
     form = _together(_partitioner(_sums(("reduce_sum", "reduce_max", "reduce_min"), shape, (0, 2), dtype))).form
     halves = split_reduction(form, 3)
     assert halves is not None
@@ -120,14 +123,17 @@ def test_kernels_of_a_pass_and_of_its_parts_are_right(dtype: DType, shape: tuple
             check(device, HOST, group, candidate.schedule)
 
 
-#: What no element is added up of, what nothing is left of, and a single row.
+#: An empty reduction, an empty result, and a single row.
 SPARSE = ((3, 0, 5), (0, 4, 3), (2, 5, 0), (0, 0, 0), (1, 1, 1), (1, 9, 1))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_plans_are_right_where_axes_are_empty_and_numbers_at_their_ends(dtype: DType, device: str) -> None:
-    """Sums wrap around, and where nothing is added up, each is what its declaration begins with."""
+def test_plans_are_right_for_empty_and_extreme_sums(dtype: DType, device: str) -> None:
+    """Integer sums wrap around.
+
+    Each empty sum is the identity of its declaration.
+    """
     for shape in (*SPARSE, (3, 13, 2)):
         for ops, axes in ((SUMS, (1,)), (SUMS, (0, 2)), (SUMS[:2], (0, 1, 2))):
             graph = _sums(ops, shape, axes, dtype)
@@ -154,12 +160,15 @@ def _extreme(dtype: DType, shape: tuple[int, ...]) -> Iterator[np.ndarray[Any, A
 
 
 def _name(group: Group, tensor: str) -> str:
-    """Return what a group's form calls a tensor of the graph."""
+    """Return the name of a graph tensor in a group's form."""
     return next(name for name, own in group.tensors.items() if own == tensor)
 
 
-def test_what_waits_for_another_sum_through_a_third_group_is_no_sibling() -> None:
-    """The second sum is of what a long way lies between; one kernel cannot have both."""
+def test_an_indirectly_dependent_sum_is_no_sibling() -> None:
+    """The second sum depends on the first through a long path.
+
+    One kernel cannot have both.
+    """
     make = builder()
     data = make.input(64, 4096)
     total = make.node("reduce_sum", data, axes=(0,), keepdims=True)
@@ -181,8 +190,11 @@ def test_a_product_of_matrices_has_no_siblings() -> None:
     assert not any(maker.kinship(group) for group in maker.singletons())
 
 
-def test_results_meet_where_they_are_made_of_the_same_elements() -> None:
-    """In another order, or with an axis cut in two: matched by what is read, not by lengths."""
+def test_results_of_equal_elements_join() -> None:
+    """Axes have another order, or one is split in two.
+
+    They match by the elements read, not by lengths.
+    """
     a, b, c, d, e = Var("a", 8), Var("b", 8), Var("c", 8), Var("d", 8), Var("e", 64)
     terms = Var("r", 512), Var("s", 512), Var("t", 512)
     first = _sum("first", (a, b), "x", (as_index(a) * 8 + b, as_index(terms[0])), terms[0])
@@ -209,7 +221,7 @@ def _sum(target: str, axes: tuple[Var, ...], tensor: str, indices: tuple[Index, 
 
 
 @pytest.mark.parametrize("size", [(32, 64, 112), (16, 128, 28)])
-def test_the_sums_of_the_gradient_of_a_norm_are_two_passes(size: tuple[int, int, int]) -> None:
+def test_sums_of_norm_gradients_take_two_passes(size: tuple[int, int, int]) -> None:
     """One for the mean, one for everything that is summed about it."""
     batch, channels, extent = size
     make = builder()

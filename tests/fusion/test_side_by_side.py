@@ -1,4 +1,4 @@
-"""Groups side by side: who may share a launch, what it saves, and that it computes the same."""
+"""Horizontal fusion: legality, gain and results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 
 
 def tables(count: int, rows: int = 8, kinds: int = 2) -> Graph:
-    """Return look-ups of rows of different tables, of which all results are outputs."""
+    """Return lookups of rows in different tables; all results are outputs."""
     types: dict[str, TensorType] = {}
     for n in range(count):
         types |= {f"t{n}": TensorType(DType.F32, (100 + n % kinds, 16)), f"i{n}": TensorType(DType.I32, (rows,))}
@@ -47,7 +47,10 @@ def tables(count: int, rows: int = 8, kinds: int = 2) -> Graph:
 
 
 def recurrence(name: str, source: str) -> list[Any]:
-    """Return a recurrence over the rows of a matrix, that begins with what is computed of the matrix, too."""
+    """Return a recurrence over a matrix's rows.
+
+    It begins with a function of the matrix.
+    """
     return [
         op(f"{name}x", "reshape", source, shape=(6, 1, 24)),
         op(f"{name}w", "reshape", "w", shape=(1, 24, 24)),
@@ -70,14 +73,14 @@ def test_look_ups_of_26_tables_are_one_launch() -> None:
     assert len(found.steps) == len(found.kernels) == 1
 
 
-def test_only_what_a_value_joins_shares_a_launch_where_that_is_asked_for() -> None:
+def test_only_groups_with_common_readers_share_on_request() -> None:
     model = tables(4)
     shared = tuple(evolve(node, inputs=(node.inputs[0], "i0" if n < 2 else "i2")) for n, node in enumerate(model.nodes))
     found = compile_graph(evolve(model, nodes=shared), REGISTRY, GPU, CompileOptions(side_by_side="connected"), emit)
     assert [group["outputs"] for group in found.groups] == [["y0", "y1"], ["y2", "y3"]]
 
 
-def test_a_loop_stays_whole_and_behind_what_it_begins_with() -> None:
+def test_a_loop_stays_whole_after_its_initial_values() -> None:
     lines = [*recurrence("a", "x"), *recurrence("b", "y"), op("c", "matmul", "a", "w"), op("d", "add", "c", "b")]
     found = compiled(graph({"x": (6, 24), "y": (6, 24), "w": (24, 24)}, *lines, out="d al"))
     assert [loop.count for loop in found.loops] == [6, 6]
@@ -85,7 +88,7 @@ def test_a_loop_stays_whole_and_behind_what_it_begins_with() -> None:
     assert sum(loop.last - loop.first for loop in found.loops) == len(turning)
 
 
-def test_products_of_one_input_are_one_launch_and_what_reads_them_another() -> None:
+def test_products_and_their_readers_are_two_launches() -> None:
     x, w = TensorType(DType.F32, (512, 256)), TensorType(DType.F32, (256, 256))
     types = {"x": x, **{f"w{n}": w for n in "qkv"}, **dict.fromkeys("qkv", x), "s": TensorType(DType.F32, (512, 512))}
     nodes = (
@@ -103,7 +106,7 @@ def test_other_modes_launch_each_group_by_itself(mode: str) -> None:
     assert len(compiled(tables(3), mode).steps) == 3
 
 
-def test_only_kernels_that_may_share_a_launch_are_scheduled_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_kernels_with_partners_are_scheduled_for_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     choose = launch_schedules.choose
     monkeypatch.setattr(launch_schedules, "choose", lambda *given: asked.append(given) or choose(*given))
@@ -127,7 +130,7 @@ def test_parameters_of_a_launch_are_limited() -> None:
 @needs_opencl
 @settings(max_examples=examples(8, 60), deadline=None, suppress_health_check=_SLOW)
 @given(st.integers(2, 5), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_graphs_with_branches_compute_the_same_whoever_shares_a_launch(wide: int, deep: int, draw: Any) -> None:
+def test_horizontal_fusion_keeps_results_of_branching_graphs(wide: int, deep: int, draw: Any) -> None:
     nodes: list[Any] = []
     value = ["x"]
     for level in range(deep):
@@ -153,7 +156,7 @@ def test_graphs_with_branches_compute_the_same_whoever_shares_a_launch(wide: int
 
 
 @given(st.lists(st.frozensets(st.integers(0, 30), max_size=4), min_size=1, max_size=30), st.randoms())
-def test_launches_of_one_level_can_be_put_in_order(drawn: list[frozenset[int]], draw: Any) -> None:
+def test_launches_of_one_level_can_be_ordered(drawn: list[frozenset[int]], draw: Any) -> None:
     needs = [frozenset(n for n in waits if n < place) for place, waits in enumerate(drawn)]
     groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
     found = levels(needs, groups)
@@ -185,12 +188,12 @@ def launch(*candidates: Candidate) -> Launch:
     return Launch((), candidates, tuple(range(len(candidates))))
 
 
-def test_small_kernels_side_by_side_take_as_long_as_the_longest() -> None:
+def test_small_fused_kernels_take_the_longest_time() -> None:
     small = candidate(5e-6, 10, 8)
     assert seconds(launch(small, small, small), GPU) == pytest.approx(5e-6)
 
 
-def test_kernels_that_fill_the_machine_save_a_launch_and_no_more() -> None:
+def test_kernels_that_fill_the_machine_save_launches_only() -> None:
     full = candidate(50e-6, 132 * 8, 8)
     saving = 2 * 50e-6 - seconds(launch(full, full), GPU)
     assert saving == pytest.approx(GPU.launch_time)
@@ -201,8 +204,11 @@ def test_a_kernel_pays_for_room_that_another_takes() -> None:
     assert seconds(launch(light, heavy), GPU) > 2 * 50e-6
 
 
-def test_a_record_of_a_launch_says_what_all_its_members_take() -> None:
-    """Twelve long kernels that fill the machine were reported as one of them: 1775 us for an estimate of 211."""
+def test_a_record_of_a_launch_covers_all_members() -> None:
+    """Twelve long kernels fill the machine.
+
+    A record of only one of them would say 1775 us for an estimate of 211.
+    """
     numbers = {"grid": 108.0, "occupancy": 1.0, "threads": 256.0, "time_math": 140e-6}
     members = [Candidate(Schedule(()), 143e-6, "math", numbers, 211e-6)] * 12
     bound, limit = bound_together(members, GPU)
@@ -213,12 +219,12 @@ def test_a_record_of_a_launch_says_what_all_its_members_take() -> None:
     assert seconds(launch(*roomy), GPU) >= bound
 
 
-def test_kernels_of_other_widths_are_launched_apart() -> None:
+def test_kernels_of_other_widths_have_separate_launches() -> None:
     assert not allowed(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
 
 
-def test_look_ups_of_many_tables_share_one_launch_of_few_blocks() -> None:
-    """Scheduled by itself, each has a block for every other row."""
+def test_lookups_of_many_tables_share_one_launch() -> None:
+    """Scheduled separately, each lookup has a block for every other row."""
     alone, together = compiled(tables(1, 2048)), compiled(tables(26, 2048, 26))
     assert len(together.steps) == 1
     assert together.kernels[0].grid[0] <= 26 * alone.kernels[0].grid[0] // 4
@@ -230,7 +236,7 @@ def test_a_launch_has_few_different_kernels() -> None:
     assert not allowed(launch(*(candidate(1e-6, 1, 1) for _ in range(DISTINCT + 1))), GPU)
 
 
-def test_what_a_loop_computes_is_launched_turn_by_turn() -> None:
+def test_kernels_of_a_loop_are_launched_by_iteration() -> None:
     spread = np.zeros(3)
     groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
     assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]
@@ -251,14 +257,14 @@ def gradients(count: int, rows: int) -> Graph:
     return Graph("gradients", inputs, tuple(sizes), types, nodes)
 
 
-def test_what_adds_to_memory_shares_a_launch_with_what_does_and_with_nothing_else() -> None:
+def test_atomic_updates_share_launches_only_with_each_other() -> None:
     found = compiled(gradients(6, 64))
     assert [group["members"] for group in found.groups] == [12, 6, 6, 6]  # fills, scales, sums, results
     assert {len({name[0] for name in group["outputs"]}) for group in found.groups} == {1}
 
 
 @needs_opencl
-def test_sums_of_rows_that_share_launches_are_those_of_each_alone() -> None:
+def test_row_sums_of_shared_launches_are_right() -> None:
     model = gradients(3, 64)
     plan = build_graph(model, load_spec([]), PLAIN, CompileOptions())
     assert max(int(group.get("members", 1)) for group in plan.plan.groups) > 1
@@ -271,8 +277,11 @@ def test_sums_of_rows_that_share_launches_are_those_of_each_alone() -> None:
 @needs_opencl
 @settings(max_examples=examples(3, 120), deadline=None, suppress_health_check=_SLOW)
 @given(st.lists(st.sampled_from(("add", "mul", "max")), min_size=1, max_size=2), st.integers(1, 3), st.data())
-def test_what_changes_memory_comes_behind_what_fills_it(kinds: list[str], others: int, draw: Any) -> None:
-    """What updates meet in is filled by a kernel that may share its launch with others, and so be put off."""
+def test_updates_of_memory_follow_its_fill(kinds: list[str], others: int, draw: Any) -> None:
+    """The fill of an update's buffer may share a launch.
+
+    The shared launch may be later.
+    """
     inputs = {
         "x": TensorType(DType.F32, (4, 3)),
         "i": TensorType(DType.I32, (3, 1)),

@@ -1,4 +1,7 @@
-"""Index maps are inverted exactly: what `solve` returns satisfies the equations, and bijections are recognised."""
+"""Inversion of index maps.
+
+The result of `solve` satisfies the equations exactly, and bijections are recognised.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ EXTENTS = st.lists(st.sampled_from([1, 2, 3, 4, 5, 6]), min_size=1, max_size=4)
 
 @st.composite
 def reshapes(draw: st.DrawFn) -> tuple[tuple[Var, ...], tuple[Index, ...], tuple[int, ...]]:
-    """Axes, and their image under a reshape to another shape of the same size, its axes permuted."""
+    """Draw axes, and their image under a reshape with permuted axes."""
     shape = draw(EXTENTS)
     factors = [f for e in shape for f in ((2, 2) if e == 4 else (2, 3) if e == 6 else (e,))]
     target: list[int] = []

@@ -1,4 +1,4 @@
-"""Totals of what rows compute are summed row by row first, and mean the same."""
+"""Hierarchical reduction: totals of row results are summed row by row first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .build import REGISTRY, graph, op
 
 
 def total_of_rows(shape: tuple[int, ...], axis: int, combine: str = "reduce_sum", dtype: DType = DType.F32) -> Graph:
-    """Return a total of products of what two softmaxes compute."""
+    """Return a total of products of two softmaxes' results."""
     type_ = TensorType(dtype, shape)
     return graph(
         {"x": type_, "y": type_},
@@ -41,7 +41,7 @@ def divided(whole: Graph) -> tuple[Programs, Programs]:
 
 
 def sums(programs: Programs) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the extents of the places and of the terms of what writes totals."""
+    """Return extents of places and of terms in the statements of totals."""
     found = [s for unit in programs.units for s in unit.statements if s.target.startswith("t")]
     return [(tuple(a.extent for a in s.axes), tuple(r.extent for r in s.reduce)) for s in found]
 

@@ -1,4 +1,4 @@
-"""What only a compilation can tell: units that say what they read, groups in order, schedules, races."""
+"""Checks of a compilation: units, group order, schedules, races."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_sound_compilations_pass_at_every_level() -> None:
             verify_dfg(extract(kernel))
 
 
-def test_a_unit_that_hides_what_it_reads_is_told() -> None:
+def test_a_unit_with_hidden_operands_is_reported() -> None:
     programs = build_programs(CHAIN, REGISTRY)
     first = evolve(programs.units[0], reads=("x",))
     with pytest.raises(VerifyError) as error:
@@ -59,14 +59,14 @@ def test_a_unit_that_hides_what_it_reads_is_told() -> None:
     assert "unit 'n0' says it reads ['x'], its statements read ['w', 'x']" in broken(error)
 
 
-def test_units_out_of_order_are_told() -> None:
+def test_units_out_of_order_are_reported() -> None:
     programs = build_programs(CHAIN, REGISTRY)
     with pytest.raises(CutsError) as error:
         verify_programs(evolve(programs, units=programs.units[::-1]))
     assert "reads 'a' before it is written" in broken(error)
 
 
-def test_groups_out_of_order_are_told() -> None:
+def test_groups_out_of_order_are_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
@@ -74,7 +74,7 @@ def test_groups_out_of_order_are_told() -> None:
     assert "reads 'a' before it is computed" in broken(error)
 
 
-def test_a_group_that_is_missing_is_told() -> None:
+def test_a_missing_group_is_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
@@ -82,7 +82,7 @@ def test_a_group_that_is_missing_is_told() -> None:
     assert "no group computes output 'f'" in broken(error)
 
 
-def test_a_tensor_of_another_type_is_told() -> None:
+def test_a_tensor_of_another_type_is_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     first, *rest = partition(made, "no-fusion")
     wrong = evolve(first, tensors={**first.tensors, first.form.inputs[0]: "w"})
@@ -91,7 +91,7 @@ def test_a_tensor_of_another_type_is_told() -> None:
     assert "stands for 'w'" in broken(error)
 
 
-def test_a_schedule_that_does_not_fit_is_told() -> None:
+def test_an_unfit_schedule_is_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     group = partition(made, "no-fusion")[0]
     schedule = evolve(choose(group.form, TARGET)[0].schedule, raster=0)
@@ -99,7 +99,7 @@ def test_a_schedule_that_does_not_fit_is_told() -> None:
         verify_schedule(group.form, schedule, TARGET)
 
 
-def test_a_race_is_told() -> None:
+def test_a_race_is_reported() -> None:
     made = graph({"x": (64, 64), "w": (64, 64)}, op("y", "matmul", "x", "w"), out="y")
     workshop = partitioner(made, TARGET)
     group = partition(workshop, "fusion")[0]

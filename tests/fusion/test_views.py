@@ -1,4 +1,7 @@
-"""Data movement costs no kernel where addresses stay affine, and tensors live where that says."""
+"""Views of affine data movement, which costs no kernel.
+
+Tensors lie at the view's addresses.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ OTHER: dict[str, list[Line]] = {
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_other_movements_need_a_kernel_or_a_reader_that_inlines_them(name: str) -> None:
+def test_other_movements_need_kernels_or_inlining_readers(name: str) -> None:
     views = views_of(graph(X, *OTHER[name], op("y", "relu", "v"), out="y"))
     assert "v" not in views.storages
     assert not next(u for u in views.programs.units if "v" in u.writes).free
@@ -66,7 +69,7 @@ def test_growing_prefixes_share_the_largest_buffer() -> None:
     assert placed == {"a": ("abc", 0), "b": ("abc", 6), "c": ("abc", 12), "ab": ("abc", 0)}
 
 
-def test_an_operand_that_has_another_place_is_copied_alone() -> None:
+def test_an_operand_with_another_place_is_copied_alone() -> None:
     made = graph(
         {"x": (2, 3), "z": (2, 5)},
         op("b", "exp", "z"),
@@ -79,7 +82,7 @@ def test_an_operand_that_has_another_place_is_copied_alone() -> None:
     assert views.storage("b") == Storage("c", 3, (8, 1))
 
 
-def test_an_output_owns_its_buffer_and_what_it_views_moves_in() -> None:
+def test_an_output_owns_its_buffer_and_viewed_tensors() -> None:
     made = graph(
         {"x": (2, 3)}, op("a", "relu", "x"), op("t", "transpose", "a"), op("y", "reshape", "t", shape=(6,)), out="y"
     )
@@ -96,7 +99,7 @@ def test_an_output_that_shows_an_input_is_copied() -> None:
     (Storage("b", 0, (8, 1)), 8), (Storage("b", 4, (8, 1)), 4), (Storage("b", 3, (8, 1)), 1),
     (Storage("b", 0, (1, 16)), 16),
 ])  # fmt: skip
-def test_alignment_divides_the_offset_and_every_stride_but_the_unit_one(storage: Storage, elements: int) -> None:
+def test_alignment_divides_the_offset_and_strides(storage: Storage, elements: int) -> None:
     assert alignment(storage, TensorType(DType.F32, (2, 4))) == elements
 
 
@@ -107,7 +110,7 @@ def test_what_is_shown_backwards_is_not_placed_backwards() -> None:
     assert all(stride >= 0 for storage in joined.storages.values() for stride in storage.strides)
 
 
-def test_operands_that_lie_the_other_way_round_are_no_view() -> None:
+def test_transposed_operands_are_no_view() -> None:
     made = (op("a", "relu", "x"), op("b", "sigmoid", "x"), op("j", "concat", "a", "b", axis=0), op("k", "relu", "j"))
     found = views_of(graph({"x": (1,)}, *made, op("y", "concat", "k", "b", "a", axis=0), out="y"))
     assert all(stride >= 0 for storage in found.storages.values() for stride in storage.strides)
@@ -116,10 +119,13 @@ def test_operands_that_lie_the_other_way_round_are_no_view() -> None:
 @pytest.mark.parametrize(
     ("shape", "axis", "placed"), [((1024, 512, 1), 2, False), ((16, 8, 1), 2, True), ((1024, 512), 1, True)]
 )
-def test_interleaved_tensors_are_written_together_where_they_are_large(
+def test_large_interleaved_tensors_are_written_together(
     shape: tuple[int, ...], axis: int, placed: bool
 ) -> None:
-    """Each by itself would write every other element of memory; matrices side by side have a place of their own."""
+    """Each alone would write every other element of memory.
+
+    Adjacent matrices have a place of their own.
+    """
     lines = [op("u", "sin", "a"), op("v", "cos", "b"), op("y", "concat", "u", "v", axis=axis)]
     found = find_views(build_programs(graph({"a": shape, "b": shape}, *lines, out="y"), REGISTRY))
     assert len([u for u in found.programs.units if not u.free]) == (2 if placed else 3)
@@ -127,10 +133,13 @@ def test_interleaved_tensors_are_written_together_where_they_are_large(
 
 
 @pytest.mark.parametrize(("rows", "twice", "placed"), [(1024, False, False), (16, False, True), (1024, True, True)])
-def test_what_one_reader_turns_round_is_computed_in_the_order_it_is_written_in(
+def test_a_value_is_computed_in_its_readers_order(
     rows: int, twice: bool, placed: bool
 ) -> None:
-    """A large tensor would be written element by element, each far from the last; a second reader wants it whole."""
+    """A large tensor would be written element by element, with large strides.
+
+    A second reader needs it whole.
+    """
     lines = [op("u", "sin", "a"), op("y", "transpose", "u", perm=(1, 0)), *([op("z", "exp", "u")] if twice else [])]
     found = find_views(build_programs(graph({"a": (rows, 512)}, *lines, out="y z" if twice else "y"), REGISTRY))
     assert (found.storage("u").buffer == "y") == placed

@@ -1,4 +1,6 @@
-"""Random graphs against the float64 reference, planted bugs that this finds, and exceptions of compilations.
+"""Fuzzer: random graphs, planted bugs and compilation errors.
+
+Results are compared with the float64 reference. Planted bugs measure the fuzzer's sensitivity.
 
     python -m cuts.tests.fuzz --graphs 2000 --seed 1 --jobs 16 --target cuda --out bench/results/fuzz.json
     python -m cuts.tests.fuzz --graphs 20000 --seed 5 --jobs 2 --ways one --ledger fuzz-opencl.json
@@ -6,10 +8,10 @@
     python -m cuts.tests.fuzz --replay finding-17.json --seed 17
     python -m cuts.tests.fuzz --seeds 2000 --out errors.json
 
-Graph number n of a seed is the same everywhere, so a long run can be made in parts (`--first`). With `--ledger` the
-file says which graphs of which seed were checked on which target, each call continues after them, and findings are kept
-every fifty graphs (`--part`), so a run can be broken off at any time. With `--seeds` graphs are compiled only, for all
-targets, modes and precisions in turn: any exception but a `CutsError` is a finding (`tests/fuzz/errors/`).
+Graph number n of a seed is the same everywhere, so a long run can be divided (`--first`). With `--ledger` the file
+records the checked graphs of each seed and target; each call continues after them. Findings are written every fifty
+graphs (`--part`), so a run can be interrupted at any time. With `--seeds` graphs are only compiled, for all targets,
+modes and precisions in turn: any exception but a `CutsError` is a finding (`tests/fuzz/errors/`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from cuts.tests.fuzz.errors.running import find_errors
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; an error of ours is one line."""
+    """Run the command line's request; an error of ours is one line."""
     try:
         return run(arguments)
     except CutsError as error:

@@ -1,4 +1,4 @@
-"""A selector that decides by chance: any legal partition, any algorithm, any legal point of each kernel's space."""
+"""Random selector: any legal partition, algorithm and schedule."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ ALGORITHMS = 6
 
 @frozen
 class Chance(ByModel):
-    """Draws what measuring would decide: costs of groups, hence merges, split reductions and algorithms, and schedules.
+    """Random decisions in the place that measurements have: costs and schedules.
 
-    Equal seeds decide alike: a group's cost depends on the seed and the group alone. Where nothing is to be launched,
+    Costs of groups decide merges, split reductions and algorithms.
+
+    Equal seeds give equal decisions: a group's cost depends on the seed and the group alone. Where nothing is launched,
     groups need no legal point (`launched`).
     """
 
@@ -41,7 +43,7 @@ class Chance(ByModel):
     points: dict[tuple[Hashable, ...], Schedule | None] = field(factory=dict, eq=False, repr=False)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
-        """Return costs drawn by chance."""
+        """Return random costs."""
         return _Drawn(self)
 
     def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
@@ -54,7 +56,7 @@ class Chance(ByModel):
         return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
-        """Return a legal point of each kernel, drawn by chance."""
+        """Return a random legal point of each kernel."""
         return {key: self._candidate(work.form) for key, work in workloads.items()}
 
     def _candidate(self, form: FusedGroup) -> Candidate:
@@ -62,7 +64,7 @@ class Chance(ByModel):
         return choose(form, self.target)[0] if schedule is None else assess(form, schedule, self.target)
 
     def point(self, form: FusedGroup) -> Schedule | None:
-        """Return a legal point of a group's space, None where none was met."""
+        """Return a legal point of a group's space, or None without one."""
         number = self.number(form)
         key = (number, *_axes(form))  # groups that are equal but for the names of axes have equal points of their own
         if key not in self.points:
@@ -84,7 +86,7 @@ class Chance(ByModel):
         return self.points[key]
 
     def number(self, form: FusedGroup) -> int:
-        """Return a number that depends on the seed and the structure of a group."""
+        """Return a number that depends on the seed and a group's structure."""
         return zlib.crc32(repr(structural_key(form)).encode(), self.seed & 0xFFFFFFFF)
 
 
@@ -97,8 +99,8 @@ def _axes(form: FusedGroup) -> Iterator[Var]:
 
 
 def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:
-    """Return a legal point of a structure; of several drawn the one that has most of what small tensors seldom have, or
-    of some of it.
+    """Return a legal point of a structure; of several drawn the one with most of the rare properties on small tensors,
+    or with some of them.
     """
     several = CHOICES if rng.integers(3) else 1
     weights = rng.integers(0, 3, 8)
@@ -109,7 +111,7 @@ def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Sche
 
 
 def _rarities(schedule: Schedule) -> tuple[bool, ...]:
-    """Return what a schedule has that most points of small tensors lack."""
+    """Return the properties of a schedule that most points of small tensors lack."""
     segments = schedule.segments
     return (
         schedule.raster > 1,

@@ -1,4 +1,4 @@
-"""Computing a graph in several ways, and comparing each with the float64 reference."""
+"""Evaluation of a graph in several ways against the float64 reference."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance"
 
 @frozen
 class Outcome:
-    """What one way made of a graph: its groups by level, its kernels, and the tensors that came out wrong.
+    """Outcome of one way: groups by level, kernels, and wrong tensors.
 
-    A kernel with a race is wrong whatever comes out. `ill` says that the declarations themselves, evaluated in single
-    precision, are about as far off.
+    A kernel with a race is wrong for any result. `ill` says that the declarations themselves, evaluated in single
+    precision, are about as inaccurate.
     """
 
     way: str
@@ -68,14 +68,15 @@ class Outcome:
 
 @frozen
 class Watched(Chance):
-    """Chance that looks for races in the kernels it chose, and in some at other points: on a device they may go well by
-    luck.
+    """Random decisions with a search for races in lowered kernels.
+
+    Chosen kernels and some at other points are searched: on a device they may go well by luck.
     """
 
     races: dict[str, None] = field(factory=dict, eq=False, repr=False)
 
     def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
-        """Return a legal point of each kernel, and keep the races that lowered forms have."""
+        """Return a legal point of each kernel, and record lowered forms' races."""
         chosen = super().choose(workloads, share)
         for key, work in workloads.items():
             for schedule in (chosen[key].schedule, *self._staged(work.form)):
@@ -92,7 +93,7 @@ class Watched(Chance):
 
 @frozen
 class Bench:
-    """A vocabulary and a device that many graphs run on; `target` is what the model compiles for."""
+    """Vocabulary and device of many graphs; `target` is the model's target."""
 
     target: str
     registry: Registry = field(factory=Registry.builtin)
@@ -100,7 +101,7 @@ class Bench:
 
     @property
     def machines(self) -> tuple[Mapping[str, object], ...]:
-        """What the devices that were opened say of themselves."""
+        """Return the descriptions of the opened devices."""
         return tuple(device.describe() for device in self.devices.values())
 
     def wide(self, seed: int) -> Target:
@@ -120,14 +121,14 @@ class Bench:
         )
 
     def check(self, graph: Graph, seed: int = 0, ways: Sequence[str] = WAYS) -> tuple[Outcome, ...]:
-        """Compute a graph in some ways and compare; raise whatever the compiler raises."""
+        """Compute a graph in some ways and compare; raise the compiler's errors."""
         inputs, expected = self._drawn(graph, seed)
         return tuple(
             (self._interpreted if w == WAYS[0] else self._launched)(w, graph, seed, inputs, expected) for w in ways
         )
 
     def _drawn(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return inputs and what the graph makes of them: any integers, or ones that index anything where they do."""
+        """Return inputs and the graph's results; integers are arbitrary, or valid indices where they index."""
         rng = np.random.default_rng(seed)
         inputs = {name: numbers(rng, graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
         try:
@@ -140,7 +141,7 @@ class Bench:
         self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Outcome:
         groups, found = interpreted(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
-        # Folded constants are rounded once more, and conversions of what has the type already not at all.
+        # Folded constants are rounded once more, and conversions to an operand's own type never.
         narrowest = {name: a.narrowest for name, a in accumulations(graph, self.registry).items()}
         allowed = {n: tolerance(graph.types[n].dtype, 1, narrowest=narrowest.get(n)) for n in graph.outputs}
         return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
@@ -157,8 +158,9 @@ class Bench:
         return self._outcome(way, levels, len(plan.kernels), graph, inputs, expected, found, allowed)
 
     def compile(self, graph: Graph, way: str, chance: Chance | None, seed: int = 0) -> CompiledPlan:
-        """Compile a graph in one way, as chance decides where it does. A CPU is every other time taken for a GPU, for
-        which launches are put in another order and shared.
+        """Compile a graph in one way, with random decisions where requested.
+
+        Every other CPU stands for a GPU, for which launches are reordered and shared.
         """
         target = find_target(self.target) if chance is None else chance.target
         if chance is None and target.on_host and seed % 2:
@@ -166,8 +168,8 @@ class Bench:
         return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way], verify=True), chance)
 
     def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a plan twice, with other inputs first, and return what the second run gives: what it does not write would
-        be the first's.
+        """Run a plan twice, with other inputs first, and return the second results: unwritten elements would be those
+        of the first run.
         """
         dialect = plan.target.dialect
         if dialect not in self.devices:
@@ -196,9 +198,9 @@ class Bench:
     def ill_conditioned(
         self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]
     ) -> bool:
-        """Whether rounding makes as large differences of the declarations themselves.
+        """Return whether rounding changes the declarations' results as much.
 
-        What is exactly 0 may come out so by luck, so what is read is also moved by a rounding error.
+        An exact 0 may be luck, so the inputs of each step are also moved by a rounding error.
         """
         own = dict.fromkeys([r.tensor for r in wrong], 0.0)
         for narrow in roundings(graph, self.registry, inputs, MOVES):

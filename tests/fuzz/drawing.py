@@ -1,4 +1,7 @@
-"""Graphs by number: the same seed gives the same graphs, and one of them can be shrunk later."""
+"""Graphs by number.
+
+The same seed gives the same graphs, and each can be reduced later.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ BATCH, DRAWS = 25, 100
 
 
 class _Differs(Exception):
-    """Raised inside Hypothesis for a graph that shows what is looked for."""
+    """Signal inside Hypothesis that a graph has the property."""
 
 
 def drawn(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
@@ -28,8 +31,9 @@ def drawn(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
 
 
 def shrunk(chosen: int, number: int, shows: Callable[[Graph], bool], most: int) -> Graph:
-    """Return the least graph that Hypothesis finds from graph `number` on for which `shows` holds; it is asked at most
-    `most` times.
+    """Return Hypothesis's smallest graph from graph `number` on for which `shows` holds.
+
+    `shows` is called at most `most` times.
     """
     batch, place = divmod(number, BATCH)
     least: list[Graph] = []
@@ -86,8 +90,8 @@ def _engine(chosen: int, batch: int, look: Callable[[Graph], None], phases: tupl
 
 @contextmanager
 def _same_anywhere() -> Iterator[None]:
-    """Draw the same whatever was loaded before: Hypothesis likes numbers that stand in the source of loaded modules,
-    which are others in each process and after each change of the package.
+    """Draw independently of the loaded modules: Hypothesis prefers numbers in the source of loaded modules, which
+    differ between processes and versions of the package.
     """
     finder = getattr(providers, "_get_local_constants", None)
     if finder is None:  # a version that looks for none

@@ -1,7 +1,7 @@
-"""Random graphs of declared operations, weighted to the chains that networks are made of.
+"""Random graphs of declared operations, weighted to networks' typical chains.
 
 Shapes are valid by construction: each kind of node draws attributes that fit its operand, and the declarations infer
-what comes out.
+the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .growth import GREATEST, LARGEST, Builder, Growth
 
 @frozen
 class Kind:
-    """A kind of node: how often it is drawn, ranks of the value that it continues, and what adds it."""
+    """Kind of node: frequency, ranks of its operand, and generator."""
 
     weight: int
     ranks: range
@@ -56,7 +56,10 @@ _WIDE = (16, 32, 24, 19)
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 8) -> Graph:
-    """Draw a graph of up to `most` kinds of nodes, with branches, shared intermediates and one or several outputs."""
+    """Draw a graph of up to `most` kinds of nodes.
+
+    It has branches, shared intermediates and one or several outputs.
+    """
     growth = Growth(draw, Builder(draw(st.integers(0, 2**16))))
     growth.dtype = growth.pick((DType.F32,) * 9 + (DType.F64,))
     growth.values.append(growth.source(*_shape(growth)))
@@ -84,13 +87,13 @@ def _shape(growth: Growth) -> tuple[int, ...]:
 
 
 def _extend(growth: Growth) -> None:
-    """Add a node, mostly behind the last one."""
+    """Add a node, mostly to the last one."""
     value = growth.values[-1] if growth.pick((True, True, True, False)) else growth.pick(growth.values[::-1])
     if growth.bounds[value] > GREATEST:
         growth.grow(growth.pick(("tanh", "sigmoid")), value, bound=1.0)
         return
     fitting = [k for k in KINDS if len(growth.shape(value)) in k.ranks for _ in range(k.weight)]
     kind = growth.pick(fitting)
-    # Two nodes of a kind behind one value: alike, or alike but for an attribute.
+    # Two nodes of a kind that read one value: equal, or equal but for an attribute.
     for _ in range(growth.pick((1, 1, 1, 1, 2))):
         kind.add(growth, value)

@@ -1,4 +1,4 @@
-"""A graph under construction: what later nodes may read, and operands that fit."""
+"""A graph under construction: readable values, and fitting operands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..frontends.strategies import GraphBuilder
 
 #: Elements of the largest tensor: the float64 reference of a graph takes milliseconds.
 LARGEST = 4000
-#: Magnitude that values are kept below, so that no chain of nodes overflows or loses what a tolerance can tell.
+#: Magnitude limit of kept values, so that no chain of nodes overflows or loses digits that a tolerance can show.
 GREATEST = 64.0
 
 
 class Builder(GraphBuilder):
-    """A builder that also makes nodes of several results and arrays of its own."""
+    """Builder with nodes of several results and arrays of its own."""
 
     def array(self, values: Array, dtype: DType) -> str:
         """Add a constant of given values."""
@@ -31,7 +31,7 @@ class Builder(GraphBuilder):
         return name
 
     def results(self, op: str, *inputs: str | None, declaration: str = "", **attributes: Any) -> tuple[str, ...]:
-        """Add a node and return all its results; it may bring the declaration of its operation along."""
+        """Add a node and return all results; it may bring its declaration."""
         number = len(self.nodes)
         bare = Node(self.rename(f"n{number}"), op, inputs, (), attributes, declaration=declaration)
         types = Registry.builtin().instances.infer(bare, [None if v is None else self.types[v] for v in inputs])
@@ -81,7 +81,10 @@ class Growth:
         return name
 
     def operand(self, *shape: int, scale: float = 1.0) -> str:
-        """Add an operand: a weight that the compiler knows, or an input (of unit variance, whatever `scale` is)."""
+        """Add an operand: a constant weight, or an input.
+
+        Inputs have unit variance for any `scale`.
+        """
         if scale == 1.0 and self.flag():
             return self.source(*shape)
         name = self.build.array(self.build.rng.standard_normal(shape) * scale, self.dtype)
@@ -102,7 +105,7 @@ class Growth:
         return name
 
     def weight(self, terms: int, *shape: int) -> str:
-        """Add a weight whose sums over `terms` products keep the magnitude of the other factor."""
+        """Add a weight of the magnitude that sums over `terms` preserve."""
         return (
             self.operand(*shape, scale=float(terms) ** -0.5) if self.pick((True, True, False)) else self.operand(*shape)
         )
@@ -123,7 +126,7 @@ class Growth:
         return result
 
     def keep(self, result: str, inputs: Sequence[str | None], bound: float | None = None, exact: bool = False) -> None:
-        """Let later nodes read a result, unless it is so large that what follows would take long."""
+        """Let later nodes read a result, unless it is too large."""
         known = [v for v in inputs if v is not None and v in self.bounds]
         self.bounds[result] = max((self.bounds[v] for v in known), default=1.0) if bound is None else bound
         if exact and all(v in self.exact for v in known):
@@ -132,7 +135,7 @@ class Growth:
             self.values.append(result)
 
     def graph(self) -> Graph:
-        """Return the graph with its last values and some others as outputs; every value that nothing reads is one."""
+        """Return the graph, with all unread values and some others as outputs."""
         read = {v for node in self.build.nodes for v in node.operands}
         computed = [v for node in self.build.nodes for v in node.outputs]
         ends = [v for v in computed if v not in read]

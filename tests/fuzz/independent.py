@@ -1,5 +1,6 @@
-"""Graphs that another project's generator draws (NNSmith), as PyTorch modules: what PyTorch computes, what the imported
-graph means, and what its kernels give.
+"""Graphs of another project's generator (NNSmith), as PyTorch modules.
+
+PyTorch's results, the imported graph's and those of its kernels are compared.
 
 NNSmith: J. Liu et al., "NNSmith: generating diverse and valid test cases for deep learning compilers", ASPLOS 2023. It
 is optional: `pip install nnsmith torch`.
@@ -38,14 +39,16 @@ from .rounding import roundings
 NODES, SOLVING = 8, 4000
 #: Error relative to a tensor's magnitude that PyTorch, which rounds every operation, may have against exact arithmetic.
 ALLOWED = 1e-3
-#: How often operands are moved to see what rounding explains.
+#: Perturbations of the operands for an explanation by rounding.
 MOVES = 8
 
 
 @frozen
 class Seen:
-    """What became of a graph: its operations, and what is wrong; `kind` is empty where nothing is, "skipped" where
-    there is nothing to compare, "ill-posed" where rounding explains what differs.
+    """Outcome of a graph: its operations, and the error.
+
+    `kind` is empty without a finding, "skipped" where there is nothing to compare, "ill-posed" where rounding explains
+    the difference.
     """
 
     operations: tuple[str, ...] = ()
@@ -55,8 +58,9 @@ class Seen:
 
 
 class Saturating(TorchDispatchMode):
-    """PyTorch with our conversions of floats to integers, which saturate and make 0 of NaN: what its own make of
-    numbers that the integer type has not depends on the machine.
+    """PyTorch with our saturating conversions of floats to integers.
+
+    They make 0 of NaN. PyTorch's own results for numbers outside of the integer type depend on the machine.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,7 +74,10 @@ class Saturating(TorchDispatchMode):
 
 
 class Plain(torch.nn.Module):
-    """The instructions of a generated network and nothing else: its own class watches itself while it runs."""
+    """Bare instructions of a generated network.
+
+    Its own class watches itself while it runs.
+    """
 
     def __init__(self, net: Any) -> None:
         super().__init__()
@@ -88,7 +95,7 @@ class Plain(torch.nn.Module):
 
 
 class Generator:
-    """Draws graphs by seed and checks them: what a worker process hosts."""
+    """Worker service that draws graphs by seed and checks them."""
 
     def __init__(self) -> None:
         os.nice(5)
@@ -146,9 +153,9 @@ class Generator:
 
 
 def _explained(plan: CompiledPlan, given: Mapping[str, Any], exact: Mapping[str, Any]) -> bool:
-    """Whether kernels give, where they are not exact, what declarations do that are evaluated in single precision and
-    round what they store, of these operands or of some that are off by a rounding error: an overflow of half precision,
-    or which of two nearly equal numbers is less.
+    """Return whether kernels give, where they are not exact, results of declarations that are evaluated in single
+    precision and round the stored values, of these operands or of some that are off by a rounding error: an overflow of
+    half precision, or the order of two nearly equal numbers.
     """
     assert plan.plan.model is not None, "a plan that was just built has its model"
     graph = plan.plan.model.graph

@@ -1,5 +1,6 @@
-"""A graph through all passes up to normal forms, which are interpreted instead of lowered: no device, no rounding,
-milliseconds.
+"""Interpretation of a graph's normal forms after all passes.
+
+It needs no device, has no rounding, and takes milliseconds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from .chance import Chance
 def interpreted(
     graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]
 ) -> tuple[Sequence[Group], dict[str, Any]]:
-    """Return the groups that chance makes of a graph, and the outputs that they compute; every other graph has its
-    tensors in orders of their dims that are drawn, too.
+    """Return the groups of random decisions, and their outputs.
+
+    Every other graph has its tensors in random orders of their dims, too.
     """
     graph = run_passes(graph, graph_passes(registry))
     evaluator = Remembered(chance.evaluator(chance.evaluator(None)))

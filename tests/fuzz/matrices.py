@@ -11,7 +11,10 @@ from .movement import activation
 
 
 def product(growth: Growth, value: str) -> None:
-    """Add a product with a matrix on either side, batched where the value is; now and then both are shifted first."""
+    """Add a product with a matrix on either side.
+
+    It is batched where the value is; sometimes both factors are shifted first.
+    """
     shifted = growth.pick((False, False, True))
     if shifted:
         value = growth.grow("add", value, growth.positive(1), bound=growth.bounds[value] + 2)
@@ -29,8 +32,9 @@ def product(growth: Growth, value: str) -> None:
 
 
 def computed_factors(growth: Growth, value: str) -> None:
-    """Add a product whose factors are both computed, by functions that make something of nothing: where a tile reaches
-    beyond both, only masks keep what is not there out of the sum.
+    """Add a product of two computed factors, nonzero at zero.
+
+    Where a tile reaches beyond both, only masks keep the elements outside from the sum.
     """
     ops, inner = ("cos", "sigmoid", "softplus"), growth.shape(value)[-1]
     left = growth.grow(growth.pick(ops), value, bound=growth.bounds[value] + 1)
@@ -44,7 +48,10 @@ def _summed(growth: Growth, value: str, other: str, terms: int) -> float:
 
 
 def dense_layer(growth: Growth, value: str) -> None:
-    """Add a dense layer over the last axis: `gemm` for a matrix, else a product and a bias."""
+    """Add a dense layer over the last axis.
+
+    `gemm` for a matrix, else a product and a bias.
+    """
     shape = growth.shape(value)
     outer, inner = prod(shape[:-1]), shape[-1]
     width = growth.pick((1, 3, 8, 17, 32))
@@ -65,7 +72,7 @@ def dense_layer(growth: Growth, value: str) -> None:
 
 
 def perceptron(growth: Growth, value: str) -> None:
-    """Add two dense layers with an activation between, and the value itself added."""
+    """Add two dense layers with an activation between, and a residual."""
     inner, width = growth.shape(value)[-1], growth.pick((1, 4, 7))
     hidden = growth.grow("matmul", value, growth.weight(inner, inner, width), bound=growth.bounds[value] * 4)
     hidden = growth.grow(growth.pick(("relu", "gelu", "sigmoid")), hidden)
@@ -75,7 +82,10 @@ def perceptron(growth: Growth, value: str) -> None:
 
 
 def square_of_rows(growth: Growth, value: str) -> None:
-    """Add the product of a value with its own transpose: both operands come from one tensor."""
+    """Add the product of a value with its own transpose.
+
+    Both operands come from one tensor.
+    """
     *batch, _, inner = growth.shape(value)
     perm = (*range(len(batch)), len(batch) + 1, len(batch))
     turned = growth.grow("transpose", value, perm=perm, exact=True)
@@ -99,8 +109,9 @@ def attention(growth: Growth, value: str) -> None:
 
 
 def normalisation(growth: Growth, value: str) -> None:
-    """Add a normalisation over the last axes, or over channels; epsilon keeps rows of equal elements from amplifying
-    what is rounded.
+    """Add a normalisation over the last axes, or over channels.
+
+    Epsilon keeps rows of equal elements from amplifying rounding errors.
     """
     shape = growth.shape(value)
     ops = ["softmax", "layer_norm", "rms_norm", "log_softmax"] + (
@@ -153,7 +164,10 @@ def reduction(growth: Growth, value: str) -> None:
 
 
 def statistics(growth: Growth, value: str) -> None:
-    """Reduce along an axis, repeat the result along another, and join both where they fit."""
+    """Reduce an axis, repeat the result along another, and join both.
+
+    They are joined where they fit.
+    """
     shape = growth.shape(value)
     axis, other = growth.number(0, len(shape) - 1), growth.number(0, len(shape) - 1)
     if growth.flag():
@@ -167,8 +181,9 @@ def statistics(growth: Growth, value: str) -> None:
 
 
 def bordered(growth: Growth, value: str) -> None:
-    """Reduce along an axis, and take what is left from all rows, and once more from one: the others read it under a
-    condition.
+    """Reduce an axis of all rows, and one row again.
+
+    The others read that row under a condition.
     """
     shape = growth.shape(value)
     axis = growth.number(0, len(shape) - 1)
@@ -182,7 +197,7 @@ def bordered(growth: Growth, value: str) -> None:
 
 
 def branches(growth: Growth, value: str) -> None:
-    """Go two ways from a value, step by step in turn, and join them."""
+    """Grow two branches of a value in turn, and join them."""
     left = right = value
     for _ in range(growth.number(1, 2)):
         left = growth.grow(growth.pick(("relu", "tanh", "sigmoid", "abs")), left)
@@ -193,7 +208,10 @@ def branches(growth: Growth, value: str) -> None:
 
 
 def rotation(growth: Growth, value: str) -> None:
-    """Turn pairs of elements of the last axis by angles that depend on the place along the axis before it."""
+    """Rotate pairs of the last axis by position-dependent angles.
+
+    The position is that along the preceding axis.
+    """
     shape = growth.shape(value)
     if len(shape) != 4 or shape[3] < 2:
         activation(growth, value)

@@ -1,5 +1,6 @@
-"""Kinds of nodes that move or choose elements, and pointwise ones: branches, residual connections, broadcasts,
-conditions.
+"""Nodes that move or choose elements, and pointwise ones.
+
+They form branches, residual connections, broadcasts and conditions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def activation(growth: Growth, value: str) -> None:
 
 
 def clipped(growth: Growth, value: str) -> None:
-    """Add the exponential of what a node before it keeps small."""
+    """Add the exponential of a value that the preceding node bounds."""
     growth.grow("exp", growth.grow("clip", value, min=-2.0, max=2.0), bound=8.0)
 
 
@@ -49,7 +50,7 @@ def gate(growth: Growth, value: str) -> None:
 
 
 def residual(growth: Growth, value: str) -> None:
-    """Join a value with an earlier one that broadcasts with it, or with a function of itself."""
+    """Join a value with an earlier broadcastable one, or with its function."""
     shape = growth.shape(value)
     partners = [v for v in growth.values if v != value and _broadcasts(growth.shape(v), shape)]
     other = growth.pick(partners[::-1]) if partners else growth.grow("tanh", value, bound=1.0)
@@ -85,7 +86,10 @@ def broadcast(growth: Growth, value: str) -> None:
 
 
 def condition(growth: Growth, value: str) -> None:
-    """Choose between a value and another by a comparison of operands that are known to the last bit."""
+    """Choose between two values by an exact comparison.
+
+    Its operands are known to the last bit.
+    """
     shape = growth.shape(value)
     left = growth.pick(
         sorted(v for v in growth.exact if _broadcasts(growth.shape(v), shape)) or [growth.source(*shape)]
@@ -101,7 +105,10 @@ def condition(growth: Growth, value: str) -> None:
 
 
 def position(growth: Growth, value: str) -> None:
-    """Find where the greatest or least element stands along an axis, as a result or to gather by."""
+    """Find an extremum's index along an axis.
+
+    It is a result or a gather's operand.
+    """
     exact = [v for v in growth.values if v in growth.exact and len(growth.shape(v))] or [
         growth.source(*growth.shape(value))
     ]
@@ -135,7 +142,7 @@ def reshaping(growth: Growth, value: str) -> None:
 
 
 def concatenation(growth: Growth, value: str) -> None:
-    """Join values one after another: results of other nodes, slices, operands, the same one twice."""
+    """Join values: results of nodes, slices, operands, the same one twice."""
     shape = growth.shape(value)
     axis = growth.number(0, len(shape) - 1)
     fitting = [v for v in growth.values if _fits(growth.shape(v), shape, axis)]
@@ -153,8 +160,9 @@ def concatenation(growth: Growth, value: str) -> None:
 
 
 def growing(growth: Growth, value: str) -> None:
-    """Join more and more results along an axis, as dense networks do: each part is computed from what was joined
-    before.
+    """Join more and more results along an axis, as dense networks do.
+
+    Each part is computed from the earlier parts.
     """
     axis = growth.number(0, len(growth.shape(value)) - 1)
     op = growth.pick(GENTLE)
@@ -175,7 +183,7 @@ def _fits(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
 
 
 def slicing(growth: Growth, value: str) -> None:
-    """Take a range of one or two axes, with a step that may be negative, or turn them round."""
+    """Slice one or two axes, with negative steps too, or flip them."""
     shape = growth.shape(value)
     axes = tuple(sorted(growth.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1, max_size=min(2, len(shape))))))
     ranges = []
@@ -203,7 +211,7 @@ def splitting(growth: Growth, value: str) -> None:
 
 
 def padding(growth: Growth, value: str) -> None:
-    """Add elements before and after some axes, in every mode, or move all by one place."""
+    """Pad some axes in every mode, or shift all by one."""
     shape = growth.shape(value)
     mode = growth.pick(("constant", "edge", "shift", "reflect", "wrap", "shift"))
     if mode == "shift":
@@ -234,7 +242,7 @@ def repetition(growth: Growth, value: str) -> None:
 
 
 def gathering(growth: Growth, value: str) -> None:
-    """Choose slices or elements by integers that are known, or that come in."""
+    """Choose slices or elements by constant or input integers."""
     shape = growth.shape(value)
     axis = growth.number(0, len(shape) - 1)
     if growth.flag():
@@ -259,7 +267,10 @@ def framing(growth: Growth, value: str) -> None:
 
 
 def movements(growth: Growth, value: str) -> None:
-    """Move elements several times in a row; only the last result is read."""
+    """Move elements several times in a row.
+
+    Only the last result is read.
+    """
     for _ in range(growth.number(2, 3)):
         rank = len(growth.shape(value))
         growth.pick((transposition, reshaping, turning) if rank else (reshaping,))(growth, value)
@@ -280,8 +291,9 @@ def triangle(growth: Growth, value: str) -> None:
 
 
 def conversion(growth: Growth, value: str) -> None:
-    """Convert to another type and back; half precision loses digits in both worlds alike only where it is the last
-    thing to happen.
+    """Convert to another type and back.
+
+    Half precision loses digits equally in both worlds only at the end.
     """
     exact = growth.pick([v for v in growth.values if v in growth.exact] or [growth.source(*growth.shape(value))])
     whole = growth.build.node("cast", exact, to="i32")

@@ -1,4 +1,7 @@
-"""Planted bugs in kernels: barriers, tiles in shared memory, shares of threads, reductions across lanes."""
+"""Planted bugs in kernels.
+
+They concern barriers, tiles in shared memory, shares of threads, and reductions across lanes.
+"""
 
 from __future__ import annotations
 

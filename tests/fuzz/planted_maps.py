@@ -1,4 +1,7 @@
-"""Planted bugs in index maps: the algebra of indices, its inversion, views, movements, tables."""
+"""Planted bugs in index maps.
+
+They concern the algebra of indices, its inversion, views, movements, and tables.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Planted bugs in what a number is: element types, identities, NaN, wraparound, conversions, the width of indices, half
-precision, borders, and the reference itself.
+"""Planted bugs in arithmetic.
+
+They concern element types, identities, NaN, wraparound, conversions, the width of indices, half precision, borders, and
+the reference itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Planted bugs in what happens around kernels: statements that read what they write, threads and sessions, files of
-caches and plans, memory that tensors share.
+"""Planted bugs around kernels.
+
+They concern statements that read their own results, threads and sessions, files of caches and plans, and memory that
+tensors share.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Planting a bug: one piece of a function of the compiler, or of a row of one of its tables, is replaced while the
-program runs; no file changes.
+"""Planting of bugs in the running compiler.
+
+One piece of a function, or of a row of a table, is replaced in memory; no file changes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from attrs import evolve, frozen
 
 @frozen
 class Bug:
-    """A planted bug: what is wrong, and which text of which function (`module:Class.function`) becomes which other, or
-    which value of which row of a table (`module:TABLE[row].field`, `module:ROW.field[key]`).
+    """Planted bug: its description, and the replaced text or table value.
 
-    `seen` says where to look for it: in random graphs, in the sweep of all operations, or in a file of tests, which
-    hold the laws of what no graph shows.
+    Texts are those of a function (`module:Class.function`), values those of a table's row (`module:TABLE[row].field`,
+    `module:ROW.field[key]`).
+
+    `seen` names the detector: random graphs, the sweep of all operations, or a file of tests, for laws that no graph
+    shows.
     """
 
     area: str
@@ -34,21 +37,21 @@ class Bug:
 
     @property
     def in_table(self) -> bool:
-        """Whether it sits in a table."""
+        """Return whether the bug is in a table."""
         return "[" in self.where
 
     @property
     def name(self) -> str:
-        """How the bug is called on the command line."""
+        """Name of the bug on the command line."""
         return f"{self.where.partition(':')[2]}: {self.what}"
 
 
 class Stale(Exception):
-    """A planted bug whose text is not in its function any more, or more than once."""
+    """Error of a planted bug whose text is missing or ambiguous."""
 
 
 def mutated(bug: Bug) -> tuple[FunctionType, FunctionType]:
-    """Return the function that a bug lives in, and the one with the bug."""
+    """Return a bug's function without and with the bug."""
     module_name, _, path = bug.where.partition(":")
     module = import_module(f"cuts.{module_name}")
     owner: object = module
@@ -86,7 +89,10 @@ def _compiled(source: str, original: FunctionType, module: ModuleType) -> Functi
 
 @frozen
 class Row:
-    """A value of a table, and the one that a bug puts there: `holder[key]`, or a field of the row that stands there."""
+    """Value of a table and its replacement.
+
+    It is `holder[key]`, or a field of the row there.
+    """
 
     holder: dict[str, Any]
     key: str
@@ -95,13 +101,16 @@ class Row:
     changed: Any
 
     def put(self) -> None:
-        """Put the changed value in its place; whoever asks the table gets it."""
+        """Store the changed value in its table."""
         row = self.holder[self.key]
         self.holder[self.key] = evolve(row, **{self.field: self.changed}) if self.field else self.changed
 
 
 def changed_row(bug: Bug) -> Row:
-    """Return the row of a table that a bug changes: a text in which one piece is replaced, or a whole other value."""
+    """Return the table row that a bug changes.
+
+    One piece of its text is replaced, or the whole value.
+    """
     module, _, path = bug.where.partition(":")
     head, key, field = re.fullmatch(r"([\w.]+)\[(\w+)\]\.?(\w*)", path).groups()  # type: ignore[union-attr]
     holder: Any = import_module(f"cuts.{module}")
@@ -118,7 +127,7 @@ def changed_row(bug: Bug) -> Row:
 
 
 def plant(name: str) -> None:
-    """Plant the bug of a name: whoever holds the function runs the changed one, however it was imported."""
+    """Plant a bug by name, in every imported reference to its function."""
     from .planted import BUGS
 
     bug = next(b for b in BUGS if b.name == name)

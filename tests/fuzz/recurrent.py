@@ -19,7 +19,10 @@ _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 def recurrence(growth: Growth, value: str) -> None:
-    """Add a recurrent layer over the first axis, in one direction or both; sequences may end early."""
+    """Add a recurrent layer over the first axis.
+
+    It has one direction or both; sequences may end early.
+    """
     steps, *batches, features = growth.shape(value)
     batch = prod(batches)
     if len(batches) != 1:
@@ -48,7 +51,10 @@ def recurrence(growth: Growth, value: str) -> None:
 
 
 def declared(growth: Growth, value: str) -> None:
-    """Add a recurrence that nobody declared before: several states, conditions on the turn, reads of earlier ones."""
+    """Add a recurrence with a new declaration.
+
+    It has several states, conditions on the iteration, and reads of earlier ones.
+    """
     case = growth.draw(recurrences())
     *outer, width = growth.shape(value)
     if growth.dtype is not DType.F32 or width > WIDEST or prod(outer) < case.steps:

@@ -1,5 +1,6 @@
-"""Cutting a graph down: one output, and inputs in the place of computed values, as long as it still shows what is
-looked for.
+"""Reduction of a graph to a smaller one with the same finding.
+
+One output stays, and inputs replace computed values.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from cuts.ir.graph import Graph
 
 
 def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Graph:
-    """Return a smaller graph for which `shows` holds; it is asked at most `most` times."""
+    """Return a smaller graph for which `shows` holds.
+
+    `shows` is called at most `most` times.
+    """
     asked = 0
     smaller: Graph | None = graph
     while smaller is not None:
@@ -27,8 +31,8 @@ def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Gr
 
 
 def _candidates(graph: Graph) -> Iterator[Graph]:
-    """Yield graphs with one output only, with what an output is computed from instead of it, and with results of a node
-    as inputs.
+    """Yield graphs with one output only, with an operand of an output instead of it, and with results of a node as
+    inputs.
     """
     if len(graph.outputs) > 1:
         yield from (_needed(evolve(graph, outputs=(output,))) for output in graph.outputs)
@@ -45,7 +49,7 @@ def _candidates(graph: Graph) -> Iterator[Graph]:
 
 
 def _needed(graph: Graph) -> Graph:
-    """Return a graph without what its outputs do not depend on."""
+    """Return a graph without the nodes that its outputs do not depend on."""
     wanted = set(graph.outputs)
     nodes = []
     for node in reversed(graph.nodes):

@@ -1,4 +1,7 @@
-"""What rounding may make of a graph: its declarations, computed narrowly, with what nodes read a little off."""
+"""Effects of rounding on a graph's declarations.
+
+They are computed narrowly, from slightly moved operands.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from cuts.ops.reference import evaluate_graph
 def roundings(
     graph: Graph, registry: Registry, inputs: Mapping[str, Values], moves: int
 ) -> Iterator[dict[str, Values]]:
-    """Yield what the declarations of a graph give in single precision (in double, where a tensor has that type), when
-    what they store is rounded: for its inputs as they are, and `moves` times over for some that are off by a rounding
-    error. Every second time each node reads what others computed with a rounding error of its own, too: a product
-    that one reader multiplies and adds in one step is rounded for the others only.
+    """Yield results of a graph's declarations in single precision with rounded storage.
+
+    Tensors of double type are computed in double. Inputs are exact first, then `moves` times off by a rounding error.
+    Every second time each node reads other results with a rounding error of its own, too: a product that one reader
+    multiplies and adds in one step is rounded for the others only.
     """
     doubles = any(t.dtype.is_float and t.dtype.size > np.dtype(np.float32).itemsize for t in graph.types.values())
     floats = np.float64 if doubles else np.float32
@@ -30,7 +34,7 @@ def roundings(
 
 
 def _mover(graph: Graph, seed: int) -> Callable[[str, Values], Values]:
-    """Return what moves each float of a tensor by at most a rounding error of the tensor's type."""
+    """Return a function that moves each float of a tensor by at most a rounding error of the tensor's type."""
     rng = np.random.default_rng(seed)
 
     def move(name: str, value: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Kinds of nodes that send values to places which integers name, where several may meet."""
+"""Scatter nodes whose indices may collide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def scattering(growth: Growth, value: str) -> None:
         updated = tuple(meeting if d == axis else growth.number(1, n) for d, n in enumerate(shape))
         places = growth.places(shape[axis], *updated)
     reduction, updates, bound = _combined(growth, value, updated, meeting)
-    # Half precision rounds every step of a sum in whatever order the steps come.
+    # Half precision rounds every step of a sum in any order of the steps.
     atomic = (growth.dtype.size >= 4 or not growth.dtype.is_float) and growth.flag()
     growth.grow(
         "scatter_nd" if slices else "scatter_elements", value, places, updates, reduction=reduction, atomic=atomic,
@@ -50,7 +50,7 @@ def _rows(growth: Growth, extents: tuple[int, ...], count: int) -> str:
 
 
 def summing(growth: Growth, value: str) -> None:
-    """Add up slices or elements at places that integers name: the gradient of a lookup, and unpooling."""
+    """Add slices or elements at given indices: lookup gradients, and unpooling."""
     shape, bound = growth.shape(value), growth.bounds[value]
     sizes = tuple(growth.pick((1, 2, 4)) for _ in shape[2:])
     if sizes and growth.flag() and prod((*shape[:2], *sizes)) <= LARGEST:

@@ -1,5 +1,6 @@
-"""What a worker process does for the fuzzer: it checks one graph after another, with a planted bug where one is asked
-for.
+"""Worker service of the fuzzer, optionally with a planted bug.
+
+It checks one graph after another.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from .sweep.running import judge_reference, judge_target, related, samples_of
 
 @frozen
 class Report:
-    """What became of a graph: an outcome per way, or the error that the compiler raised; and what the devices that were
-    open then say of themselves.
+    """Report on a graph: an outcome per way, or the compiler's error.
+
+    It includes the descriptions of the devices open at that time.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -37,7 +39,7 @@ class Report:
 
     @property
     def kind(self) -> str:
-        """What kind of finding it is; empty where all is well."""
+        """Kind of the finding; empty without one."""
         if self.error:
             return self.error.splitlines()[0].partition(":")[0] or "error"
         wrong = [o for o in self.outcomes if o.wrong]
@@ -50,7 +52,10 @@ class Report:
 
 
 class Fuzzer:
-    """Checks graphs that come as JSON; for planted bugs also batches of the sweep, and files of tests."""
+    """Checker of graphs as JSON, with the sweep and tests for bugs.
+
+    Planted bugs are checked by batches of the sweep, and by files of tests.
+    """
 
     def __init__(self, bug: str = "") -> None:
         os.nice(5)
@@ -59,8 +64,9 @@ class Fuzzer:
         self._benches: dict[str, Bench] = {}
 
     def check(self, target: str, text: str, seed: int, ways: tuple[str, ...] = WAYS) -> Report:
-        """Compute a graph in some ways. An error is part of the report; the process ends behind one that no pass
-        raised.
+        """Compute a graph in some ways.
+
+        An error is part of the report; the process ends after an error that no pass raised.
         """
         bench = self._benches.setdefault(target, Bench(target))
         start = time.monotonic()
@@ -77,8 +83,9 @@ class Fuzzer:
             return Report(error=told[:2000], seconds=seconds, machines=bench.machines)
 
     def sweep(self, target: str, seed: int, number: int, sets: int, words: tuple[str, ...] = ()) -> Report:
-        """Judge a batch of the sweep: the reference by NumPy, kernels by the reference. With words it is the one that
-        they relate to.
+        """Judge a batch of the sweep.
+
+        NumPy judges the reference, the reference judges kernels. With words it is the batch that they relate to.
         """
         registry, start = Registry.builtin(), time.monotonic()
         try:

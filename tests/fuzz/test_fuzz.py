@@ -53,7 +53,7 @@ def check(target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> N
     assert not wrong
 
 
-#: Here a difference is only told; `python -m cuts.tests.fuzz --replay` and its own runs shrink.
+#: Here a difference is only reported; `python -m cuts.tests.fuzz --replay` and its own runs reduce it.
 TOLD = (Phase.explicit, Phase.generate)
 
 
@@ -79,8 +79,11 @@ def test_fused_unfused_and_reference_agree_cuda(share: int, graph: Graph, seed: 
 
 
 @needs_opencl
-def test_rows_of_two_lengths_are_divided_apart() -> None:
-    """One kernel stores a row of 4 and a longer one in a loop of its own, whose phase has nothing of the first."""
+def test_rows_of_two_lengths_are_divided_separately() -> None:
+    """One kernel stores a row of 4 and a longer one.
+
+    The longer row has a loop of its own, whose phase has nothing of the first.
+    """
     make = builder()
     greatest = make.node("reduce_max", make.input(4, 3, 3, 4), axes=(0,), keepdims=True)
     long, rest = make.node("tile", greatest, repeats=(1, 1, 1, 3)), make.node("sub", "in 0", greatest)
@@ -99,7 +102,7 @@ def test_graphs_are_valid_and_survive_json(graph: Graph) -> None:
     assert all((again.constants[name] == array).all() for name, array in graph.constants.items())
 
 
-def test_a_graph_has_the_same_number_wherever_a_run_begins() -> None:
+def test_graph_numbers_do_not_depend_on_the_start() -> None:
     whole = dict(drawn(3, BATCH - 5, 10))
     assert list(whole) == list(range(BATCH - 5, BATCH + 5))
     assert dict(drawn(3, BATCH + 1, 2)) == {n: whole[n] for n in (BATCH + 1, BATCH + 2)}
@@ -116,8 +119,11 @@ def test_a_finding_is_shrunk_to_what_shows_it() -> None:
     assert len(reduced(least, shows).nodes) == 1
 
 
-def test_rounding_explains_what_it_may_make_and_no_more() -> None:
-    """The mean of what has none is 0 but for rounding, and single precision may meet it exactly."""
+def test_rounding_explains_only_its_own_effects() -> None:
+    """The mean of equal terms is 0 but for rounding.
+
+    Single precision may compute it exactly.
+    """
     make = builder()
     centred = make.node("sub", make.input(7), make.node("reduce_mean", "in 0", axes=(0,), keepdims=True))
     mean = make.node("reduce_mean", centred, axes=(0,), keepdims=True)
@@ -132,7 +138,7 @@ def test_rounding_explains_what_it_may_make_and_no_more() -> None:
 
 
 def _explained(graph: Graph, error: float) -> bool:
-    """Whether rounding explains an error of the last element of a graph's only output."""
+    """Return whether rounding explains an error of the last element of a graph's only output."""
     bench, (name,) = _bench("opencl"), graph.outputs
     inputs = random_inputs(graph.types, graph.inputs, 1)
     expected = evaluate_graph(graph, bench.registry, inputs)
@@ -143,7 +149,7 @@ def _explained(graph: Graph, error: float) -> bool:
 
 
 def _apart(dtype: DType, of: str) -> Graph:
-    """Return a graph of the difference of what two nodes read: a product, or what the caller gives."""
+    """Return a graph of the difference of two nodes' operands: a product, or the caller's value."""
     make = builder()
     x, y = make.input(7, dtype=dtype), make.input(7, dtype=dtype)
     value = make.node("mul", x, y) if of == "product" else x
@@ -151,8 +157,11 @@ def _apart(dtype: DType, of: str) -> Graph:
     return Graph("apart", tuple(make.inputs), (result,), dict(make.types), tuple(make.nodes))
 
 
-def test_a_product_may_be_rounded_for_one_of_its_readers_only() -> None:
-    """A reader that multiplies and adds in one step reads it with more digits; nothing rounds what a caller gives."""
+def test_a_product_may_be_rounded_for_one_reader() -> None:
+    """A reader that multiplies and adds in one step has more digits.
+
+    Nothing rounds a caller's values.
+    """
     assert _explained(_apart(DType.F32, "product"), 3e-8)
     assert not _explained(_apart(DType.F32, "product"), 1e-4)
     assert not _explained(_apart(DType.F32, "operand"), 3e-8)
@@ -183,7 +192,7 @@ def test_a_planted_bug_is_found() -> None:
 
 
 @needs_opencl
-def test_a_ledger_says_what_was_checked_and_where_to_go_on(tmp_path: Path) -> None:
+def test_a_ledger_records_checks_and_the_next_number(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     for count, ends in ((2, [2]), (3, [2, 3]), (3, [2, 3])):
         main(["--graphs", str(count), "--seed", "9", "--ways", "one", "--part", "2", "--ledger", str(path)])
@@ -203,10 +212,10 @@ def test_a_ledger_says_where_kernels_ran(tmp_path: Path) -> None:
     assert machine["name"] and machine["version"].startswith("OpenCL") and "settings" in machine
 
 
-def test_graphs_of_a_seed_are_the_same_whatever_is_loaded(
+def test_graphs_do_not_depend_on_loaded_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Hypothesis would draw numbers from the source of modules that a process has loaded."""
+    """Hypothesis would draw numbers from the source of loaded modules."""
     before = [graph_to_json(graph) for _, graph in drawn(2, 0, BATCH)]
     (tmp_path / "many_numbers.py").write_text(f"NUMBERS = {[*range(2, 700)]}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -233,7 +242,7 @@ group {{
 """
 
 
-def test_a_point_that_chance_draws_names_the_axes_of_its_own_group() -> None:
+def test_random_points_name_axes_of_their_group() -> None:
     chance = Chance(find_target("cuda:sm_90"), seed=3)
     first, second = (parse_ir(ROWS.format(axis=axis)) for axis in ("r0", "r2"))
     points = [chance.point(form) for form in (first, second)]

@@ -1,4 +1,4 @@
-"""Graphs of another project's generator: a few of what `bench/independent.py` checks."""
+"""Graphs of another project's generator, a sample of `bench/independent.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every operation in every element type, at ordinary and extreme values: a part of the sweep."""
+"""A part of the sweep over every operation and element type.
+
+Values are ordinary and extreme.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +38,18 @@ REGISTRY = Registry.builtin()
 ROUND = batches_of_round(REGISTRY)
 
 
-def test_every_operation_is_drawn_in_every_type_that_it_takes() -> None:
+def test_every_operation_is_drawn_in_every_type() -> None:
     assert [slot for slot in slots(REGISTRY) if draw(REGISTRY, slot, 1, 0) is None] == []
 
 
-def test_batches_go_through_all_slots_and_are_the_same_every_time() -> None:
+def test_batches_cover_all_slots_and_are_reproducible() -> None:
     whole = [sample for batch in range(ROUND) for sample in samples_of(REGISTRY, 1, batch)]
     assert len(whole) == len(slots(REGISTRY))
     assert {sample.op for sample in whole} == set(REGISTRY)
     assert samples_of(REGISTRY, 1, 3) == samples_of(REGISTRY, 1, 3) != samples_of(REGISTRY, 2, 3)
 
 
-def test_an_operation_that_nobody_lists_is_drawn_from_its_declaration() -> None:
+def test_an_unlisted_operation_is_drawn_from_its_declaration() -> None:
     text = """op mine "a window" {
   type T: int
   in x: T[...s, M], w: T[M]
@@ -94,8 +97,11 @@ def test_kernels_agree_with_the_reference(batch: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("batch", range(ROUND) if NIGHTLY else range(3, ROUND, 8))
-def test_kernels_are_made_for_a_machine_with_matrix_atoms(batch: int) -> None:
-    """Layouts and atoms are for GPUs alone, so that nothing else here would find a graph that they do not suit."""
+def test_kernels_compile_for_a_machine_with_matrix_instructions(batch: int) -> None:
+    """Layouts and matrix instructions are for GPUs alone.
+
+    Nothing else here would find a graph that they do not suit.
+    """
     made = made_for(REGISTRY, samples_of(REGISTRY, 1, batch), "cuda:h200", batch // 3)
     assert made.kernels and made.groups
 
@@ -136,15 +142,18 @@ def test_cancellation_is_explained_by_what_the_declaration_loses() -> None:
 
 
 def test_a_fused_product_of_a_literal_is_explained() -> None:
-    """0.2 is no number of single precision: 0.2f * 5 - 1 is 1.5e-8 where it is rounded once."""
+    """0.2 is no number of single precision.
+
+    0.2f * 5 - 1 is 1.5e-8 where it is rounded once.
+    """
     x = np.full(9, 5, np.float32)
     slope = judge("hard_sigmoid", TensorType(DType.F32, x.shape), given={"x": x}, beta=-1.0)
     assert not slope.wrong("y", np.full(9, np.float32(0.2) * np.float64(5) - 1).astype(np.float32)).any()
     assert slope.wrong("y", np.full(9, 1e-5, np.float32)).all()
 
 
-def test_the_order_in_which_terms_meet_is_explained_and_a_lost_one_is_not() -> None:
-    """Terms of 1e5 that cancel leave what single precision makes of the order in which they come."""
+def test_summation_order_is_explained_lost_terms_are_not() -> None:
+    """Terms of 1e5 that cancel leave the rounding errors of their order."""
     row, places = TensorType(DType.F32, (2,)), TensorType(DType.I32, (3,))
     given = {"x": np.zeros(2, np.float32), "indices": np.zeros(3, np.int32),
              "updates": np.array([1e5, 1e-3, -1e5], np.float32)}  # fmt: skip
@@ -168,7 +177,7 @@ def test_near_follows_the_type() -> None:
     assert not near(np.array([np.inf], np.float32), np.array([65504.0]), DType.F32, 4).any()
 
 
-def test_a_difference_is_cut_down_to_what_shows_it() -> None:
+def test_a_difference_is_reduced_to_its_cause() -> None:
     arrays = {"x": np.arange(2, 66), "y": np.arange(2, 10)}
 
     def shows(given: Mapping[str, Any]) -> str:
@@ -180,8 +189,11 @@ def test_a_difference_is_cut_down_to_what_shows_it() -> None:
     assert set(least["y"].tolist()) == {1}
 
 
-def test_kernels_that_are_wrong_are_told() -> None:
-    """An operation stands in for another one: the judge must see every difference that matters."""
+def test_wrong_kernels_are_reported() -> None:
+    """Another operation replaces the tested one.
+
+    The judge must see every difference that matters.
+    """
     type_ = TensorType(DType.F32, (4, 5))
     use = bound(REGISTRY, [Sample("reduce_max", (type_,), {"axes": (1,)})])[0]
     found = bound(REGISTRY, [Sample("reduce_min", (type_,), {"axes": (1,)})])

@@ -1,7 +1,8 @@
-"""Stretches of a graph in other element types: its values become integers, conditions, or floats of another length, are
-computed with, and come back.
+"""Stretches of a graph in other element types.
 
-Whatever type the table of `ir.types` has is drawn. Integers take any value and wrap.
+Values become integers, conditions, or floats of another length, are computed with, and come back.
+
+Every type in the table of `ir.types` is drawn. Integers take any value and wrap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cuts.ir.types import DType
 from . import matrices, movement, scattering
 from .growth import GREATEST, Growth
 
-#: Operations of two operands, by what they take.
+#: Operations of two operands, by operand types.
 _OF_NUMBERS = ("add", "sub", "mul", "min", "max", "prelu")
 _OF_INTEGERS = (*_OF_NUMBERS, "div", "mod", "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift")
 _OF_CONDITIONS = ("logical_and", "logical_or", "logical_xor", "equal", "not_equal")
@@ -38,7 +39,10 @@ _LONGEST = 4
 
 
 def numbers(rng: np.random.Generator, dtype: DType, shape: Sequence[int]) -> Array:
-    """Return random numbers of a type: normally distributed floats, conditions, integers that are small or any."""
+    """Return random numbers of a type.
+
+    These are normally distributed floats, conditions, and integers that are small or arbitrary.
+    """
     if dtype.is_float:
         return rng.standard_normal(shape).astype(dtype.numpy)
     if dtype is DType.BOOL:
@@ -51,7 +55,10 @@ def numbers(rng: np.random.Generator, dtype: DType, shape: Sequence[int]) -> Arr
 
 @define
 class TypedGrowth(Growth):
-    """Growth of values of one element type, which need not be real numbers. What is no float is exact."""
+    """Growth of values of one element type, exact unless floating.
+
+    They need not be real numbers.
+    """
 
     def operand(self, *shape: int, scale: float = 1.0) -> str:
         """Add an operand: a constant or an input."""
@@ -77,7 +84,7 @@ class TypedGrowth(Growth):
 
 
 def stretch(growth: Growth, value: str) -> None:
-    """Go on in a drawn element type for some nodes, and come back."""
+    """Continue in a drawn element type for some nodes, and convert back."""
     dtype = growth.pick(tuple(DType))
     inner = TypedGrowth(growth.draw, growth.build, dtype=dtype)
     inner.values.append(_entered(growth, inner, value))
@@ -87,7 +94,7 @@ def stretch(growth: Growth, value: str) -> None:
 
 
 def _entered(growth: Growth, inner: TypedGrowth, value: str) -> str:
-    """Return a value of the inner type: an input, or a conversion of what is known to the last bit and in range."""
+    """Return a value of the inner type: an input, or a conversion of an exact value in range."""
     exact = [v for v in growth.values if v in growth.exact]
     if not exact or growth.flag():
         return inner.source(*growth.shape(value))
@@ -103,7 +110,7 @@ def _entered(growth: Growth, inner: TypedGrowth, value: str) -> str:
 
 
 def _step(growth: TypedGrowth) -> None:
-    """Add a node behind the last value; kinds that do not know the type say so, and another is tried."""
+    """Add a node to the last value; kinds that do not know the type say so, and another is tried."""
     value = growth.values[-1]
     fitting = [kind for ranks, kind in _kinds(growth.dtype) if len(growth.shape(value)) in ranks]
     try:
@@ -137,7 +144,7 @@ def turn(growth: Growth, value: str) -> None:
 
 
 def choice(growth: Growth, value: str) -> None:
-    """Choose between two values by a comparison of what is known to the last bit."""
+    """Choose between two values by an exact comparison."""
     shape = growth.shape(value)
     left = value if value in growth.exact else growth.operand(*shape)
     right, other = (growth.operand(*(d if growth.flag() else 1 for d in shape)) for _ in range(2))
@@ -184,7 +191,7 @@ def change(growth: Growth, value: str) -> None:
 
 
 def narrowing(growth: Growth, value: str) -> None:
-    """Cut integers that may be any of their type to a shorter type, and come back."""
+    """Narrow arbitrary integers to a shorter type, and convert back."""
     shorter = [d for d in DType if d.is_int and d is not DType.BOOL and d.size < growth.dtype.size]
     if not growth.dtype.is_int or not shorter:
         change(growth, value)
@@ -224,5 +231,5 @@ def _left(growth: Growth, inner: TypedGrowth) -> None:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether a conversion between two types of floats rounds nothing."""
+    """Return whether a conversion between two types of floats rounds nothing."""
     return wide.element.digits >= narrow.element.digits

@@ -20,7 +20,10 @@ def _windows(growth: Growth, spatial: tuple[int, ...]) -> tuple[tuple[int, ...],
 
 
 def convolution(growth: Growth, value: str) -> None:
-    """Add a dense, grouped or depthwise convolution over 1 to 3 spatial axes."""
+    """Add a convolution over 1 to 3 spatial axes.
+
+    It is dense, grouped or depthwise.
+    """
     _, channels, *spatial = growth.shape(value)
     kernel, dilations = _windows(growth, tuple(spatial))
     groups = growth.pick([g for g in (1, 1, channels, 2, 3) if channels % g == 0])
@@ -38,8 +41,9 @@ def convolution(growth: Growth, value: str) -> None:
 
 
 def separable(growth: Growth, value: str) -> None:
-    """Add a depthwise convolution and a dense one of single pixels, the pair as in mobile networks, with a turn
-    between.
+    """Add a separable convolution, as in mobile networks.
+
+    It consists of a depthwise convolution, a rotation, and a dense convolution of single pixels.
     """
     _, channels, *spatial = growth.shape(value)
     kernel, dilations = _windows(growth, tuple(spatial))
@@ -109,7 +113,7 @@ def pooling(growth: Growth, value: str) -> None:
 
 
 def resizing(growth: Growth, value: str) -> None:
-    """Add resizing of the spatial axes, to the nearest element or between neighbours."""
+    """Resize the spatial axes, by nearest elements or interpolation."""
     batch, channels, *spatial = growth.shape(value)
     room = max(1, LARGEST // (batch * channels))
     twice = growth.flag()
@@ -131,7 +135,10 @@ def resizing(growth: Growth, value: str) -> None:
 
 
 def shuffling(growth: Growth, value: str) -> None:
-    """Add blocks of channels to blocks of pixels, or the other way round; a plain permutation where neither fits."""
+    """Move blocks of channels to blocks of pixels, or back.
+
+    Where neither fits, it is a plain permutation.
+    """
     _, channels, *spatial = growth.shape(value)
     mode = growth.pick(("DCR", "CRD"))
     if len(spatial) == 2 and channels % 4 == 0:
@@ -143,8 +150,9 @@ def shuffling(growth: Growth, value: str) -> None:
 
 
 def block(growth: Growth, value: str) -> None:
-    """Add a residual block: two convolutions that keep the shape, with a norm and an activation between, and the value
-    itself added.
+    """Add a residual block of two shape-preserving convolutions.
+
+    A norm and an activation stand between them.
     """
     _, channels, *spatial = growth.shape(value)
     kernel = tuple(growth.pick((3, 1)) for _ in spatial)
@@ -167,7 +175,7 @@ def block(growth: Growth, value: str) -> None:
 
 
 def padded(growth: Growth, value: str) -> None:
-    """Add a frame of some value around a value or a function of it, and windows over both."""
+    """Add a padded value or function of it, and windows over both."""
     shape = growth.shape(value)
     frame = (0, 0, *(growth.pick((0, 1, 2)) for _ in shape[2:]))
     made = value
@@ -181,7 +189,7 @@ def padded(growth: Growth, value: str) -> None:
 
 
 def folded(growth: Growth, value: str) -> None:
-    """Join the spatial axes, or divide the last one, and add windows over what comes out."""
+    """Join the spatial axes, or divide the last one, and add windows."""
     batch, channels, *spatial = growth.shape(value)
     options = [(batch, channels, prod(spatial)), (batch, channels * spatial[0], prod(spatial[1:]))]
     options += [

@@ -1,5 +1,6 @@
-"""A small model like BERT: embeddings of words, places and segments, encoder layers with norms behind, a pooled
-classifier.
+"""A small BERT.
+
+Embeddings of words, places and segments, encoder layers with norms at their ends, a pooled classifier.
 """
 
 from __future__ import annotations

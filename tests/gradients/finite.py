@@ -1,4 +1,7 @@
-"""Gradients by central differences in float64, and the derived ones printed, read back and evaluated."""
+"""Gradients by central differences in float64, against derived ones.
+
+The derived ones are printed, read back and evaluated.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ STEP = 1e-6
 
 
 def derive(instance: Instance, keep: bool = False) -> Adjoint:
-    """Return the gradients of all float operands, given those of all float results."""
+    """Return gradients of float operands, given those of float results."""
     program = instance.program
     results = [n for n in instance.outputs if program.tensors[n].dtype.is_float]
     return adjoint(program, [n for n in instance.inputs if n and program.tensors[n].dtype.is_float], results)
@@ -31,7 +34,10 @@ def read_back(found: Adjoint) -> Instance:
 
 
 def check(use: Use) -> None:
-    """Compare every derived gradient of a use with central differences; what has none must not change the results."""
+    """Compare derived gradients of a use with central differences.
+
+    Operands without a gradient must not change the results.
+    """
     instance, values = use.instance, use.values()
     outputs = evaluate(instance.program, values)
     rng = np.random.default_rng(1)
@@ -54,8 +60,9 @@ Values = Mapping[str, Any]
 def derived(
     instance: Instance, values: Values, outputs: Values, seeds: Values, *, keep: bool = False
 ) -> dict[str, Any]:
-    """Return the derived gradients by operand, computed from their declaration printed and read back; with `keep` only
-    where they read what lies inside.
+    """Return gradients by operand from the printed and parsed declaration.
+
+    With `keep` it covers only gradients that read inner values.
     """
     if keep and not any(s.step for s in instance.program.statements):
         return {}

@@ -1,4 +1,7 @@
-"""Small networks for the tests of this folder: as a graph of ours, and as a PyTorch function of the same parameters."""
+"""Small networks as graphs of ours and as equal PyTorch functions.
+
+Both have the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cuts.ops.language import Registry
 
 @define
 class Network:
-    """Builds a graph node by node; names of values are given, types are inferred."""
+    """Builder of a graph with given value names and inferred types."""
 
     name: str
     inputs: list[str] = field(factory=list)
@@ -51,7 +54,10 @@ class Network:
 
 
 def resnet() -> Network:
-    """A stem, an identity block and a strided one with a shortcut; batch norm in training, pooling, a classifier."""
+    """Small residual network with batch norms in training.
+
+    It has a stem, an identity block, a strided one with a shortcut, pooling, and a classifier.
+    """
     net = Network("tiny resnet")
     net.input("x", 2, 3, 8, 8)
     net.input("target", 2, dtype=DType.I64, below=5)
@@ -131,7 +137,7 @@ def torch_resnet(p: Mapping[str, Any], x: Any, target: Any) -> Any:
 
 
 def transformer(tokens: int = 5, width: int = 8, heads: int = 2, vocabulary: int = 7) -> Network:
-    """An embedding, one encoder block before its norms, a classifier of the mean token."""
+    """Small transformer: embedding, one pre-norm encoder block, mean-token classifier."""
     net = Network("tiny transformer")
     net.input("ids", 2, tokens, dtype=DType.I64, below=vocabulary)
     net.input("target", 2, dtype=DType.I64, below=4)
@@ -195,7 +201,10 @@ def torch_transformer(p: Mapping[str, Any], ids: Any, target: Any, heads: int = 
 
 
 def lstm_classifier() -> Network:
-    """An LSTM over a short sequence, and a classifier of its last state."""
+    """Small classifier of an LSTM's last state.
+
+    The LSTM reads a short sequence.
+    """
     net = Network("tiny lstm")
     net.input("x", 4, 2, 3)
     net.input("target", 2, dtype=DType.I64, below=3)
@@ -209,7 +218,10 @@ def lstm_classifier() -> Network:
 
 
 def torch_lstm(p: Mapping[str, Any], x: Any, target: Any) -> Any:
-    """PyTorch's LSTM orders its gates i, f, c, o; ours i, o, f, c."""
+    """PyTorch's LSTM.
+
+    It orders its gates i, f, c, o; ours i, o, f, c.
+    """
     import torch
     import torch.nn.functional as f
 

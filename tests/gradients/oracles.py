@@ -1,4 +1,7 @@
-"""What PyTorch says an operation of the vocabulary computes: functions of its attributes and operands, by its name."""
+"""PyTorch's version of each operation of the vocabulary, by its name.
+
+Each is a function of attributes and operands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Elementwise programs in numbers of many digits: the truth that gradients in single precision are held against."""
+"""Elementwise programs in multiple precision.
+
+They are the truth for gradients in single precision.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def evaluate_precisely(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of a program whose statements each compute an element from the elements at its place."""
+    """Return the results of a program of elementwise statements."""
     shape = next(iter(given.values())).shape
     found: dict[str, list[Any]] = {name: [] for name in program.outputs}
     for place in np.ndindex(shape):

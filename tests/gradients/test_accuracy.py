@@ -1,4 +1,6 @@
-"""Gradients in single precision against doubles: no form of a derivative cancels, overflows or underflows on the way.
+"""Gradients in single precision against doubles.
+
+No form of a derivative cancels, overflows or underflows on the way.
 
 The reference computes a gradient twice from the same operands, in f32 and in f64; operands and stored results are
 numbers of f32. In further runs every function of a library of mathematics is off by its last digits, as those of
@@ -76,7 +78,7 @@ def instance_of(use: Use) -> Instance:
 
 
 def gradient(use: Use, given: Values, evaluated: Evaluate) -> tuple[dict[str, Any], int]:
-    """Return the gradients of a use by operand, and the roundings of their formulas."""
+    """Return a use's gradients by operand, and their formulas' roundings."""
     gradients, instance = Gradients(VOCABULARY), instance_of(use)
     results = zip(instance.outputs, instance.output_types, strict=True)
     types = dict(zip(instance.inputs, use.types, strict=False)) | dict(results)
@@ -107,7 +109,10 @@ def _in_single(error: float) -> Evaluate:
 
 
 def check(use: Use) -> None:
-    """Compare the gradients of a use in f32 with those in many digits, wherever these are numbers of f32."""
+    """Compare single-precision gradients of a use with multiple-precision ones.
+
+    Only numbers of f32 are compared.
+    """
     instance = instance_of(use)
     names = [n for n in instance.inputs if n]
     places = PLACES[len(names)] if use.low < 0 else np.abs(PLACES[len(names)])

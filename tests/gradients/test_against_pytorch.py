@@ -1,5 +1,6 @@
-"""Results and derived gradients equal PyTorch's on the same inputs, also where the two could differ: ties, padding,
-reductions.
+"""Results and derived gradients against PyTorch's.
+
+Inputs include those where the two could differ: ties, padding, reductions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from .oracles import ORACLES, WITHOUT, torch
 
 
 def has_oracle(use: Use) -> bool:
-    """PyTorch's GRU knows one order of reset and product, its plain recurrence sequences of one length."""
+    """Return whether PyTorch has this use.
+
+    PyTorch's GRU knows one order of reset and product, its plain recurrence sequences of one length.
+    """
     if use.op == "gru":
         return "linear_before_reset" in use.attributes
     return use.op in ORACLES and (use.op != "rnn" or len(use.types) == 3)
@@ -43,7 +47,7 @@ TIED = [
 
 
 def computed(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
-    """Return what the declared operation computes by result, and the derived one by operand."""
+    """Return declared results by name, and derived gradients by operand."""
     bench, mark = bench_of([use], backward=True), f"{use.op} 0."
     given = {mark + name: value for name, value in values.items()} | {
         f"{mark}d{name}": seed for name, seed in seeds.items()
@@ -53,7 +57,7 @@ def computed(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[st
 
 
 def check(use: Use, values: dict[str, Any]) -> None:
-    """Compare the results of a use, and all gradients, given random ones of the results."""
+    """Compare the results and gradients of a use, given random result gradients."""
     tensors = {name: torch.tensor(value, requires_grad=value.dtype.kind == "f") for name, value in values.items()}
     absent = [None if type_ is None else name for name, type_ in zip(use.instance.inputs, use.types, strict=False)]
     results = ORACLES[use.op](use.attributes, *(None if name is None else tensors[name] for name in absent))
@@ -70,7 +74,7 @@ def check(use: Use, values: dict[str, Any]) -> None:
             np.testing.assert_allclose(found[name], tensor.grad.numpy(), rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def test_every_differentiable_operation_is_compared_or_says_why_not() -> None:
+def test_differentiable_operations_are_compared_or_give_reasons() -> None:
     compared = {use.op for use in (*DIFFERENTIABLE, *SCALAR) if has_oracle(use)}
     assert compared & WITHOUT.keys() == set()
     assert compared | WITHOUT.keys() == {use.op for use in (*DIFFERENTIABLE, *SCALAR)}

@@ -1,4 +1,7 @@
-"""Gradients of reads through clamps: mirrored and repeated borders cost what their taps do, and are right."""
+"""Gradients of reads through clamps.
+
+Mirrored and repeated borders cost as much as their taps, and are right.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def evaluations(program) -> int:
 
 
 @pytest.mark.parametrize("border", _BORDERS)
-def test_an_element_gets_as_many_terms_as_taps_read_it(border):
+def test_an_element_gets_a_term_per_tap(border):
     program = adjoint(blur(border, (64, 64), (5, 5)).program, ["x"], ["y"]).program
     assert evaluations(program) < 30 * 64 * 64  # 25 taps, and the strips along the border
 
@@ -49,7 +52,7 @@ def test_an_element_gets_as_many_terms_as_taps_read_it(border):
     st.tuples(st.integers(1, 3), st.integers(1, 3)), st.integers(0, 2), st.integers(1, 2),
 )  # fmt: skip
 def test_the_gradient_is_that_of_the_sum(border, image, taps, shift, step):
-    """A filter is linear in the image, so that its gradient is its transpose, exactly."""
+    """A filter is linear, so its gradient is exactly its transpose."""
     step = min(step, max(1, (image[1] - 1 + shift) // max(taps[1] - 1, 1)))
     instance = blur(border, image, taps, shift=shift, step=step)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Deviations from a mean add up to zero, which gradients of norms know."""
+"""Gradients of norms, whose deviations from a mean add up to zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cuts.ops.gradient.adjoint import adjoint
 
 
 def _sums(op: str, shapes: list[tuple[int, ...]], operands: tuple[str, ...]) -> list[set[str]]:
-    """Return what each sum of a gradient reads."""
+    """Return the tensors that each sum of a gradient reads."""
     attributes = {"num_groups": 2} if op == "group_norm" else {}
     instance = Registry.builtin()[op].instantiate([TensorType(DType.F32, s) for s in shapes], attributes)
     program = adjoint(instance.program, operands, ("y",)).program
@@ -25,8 +25,11 @@ def _sums(op: str, shapes: list[tuple[int, ...]], operands: tuple[str, ...]) -> 
         ("group_norm", [(2, 6, 4), (6,), (6,)]),
     ],
 )
-def test_a_mean_gets_no_gradient_by_way_of_the_variance(op: str, shapes: list[tuple[int, ...]]) -> None:
-    """Beside mean and variance there are sums of dy, and of dy times the deviation: none reads x alone."""
+def test_variance_passes_no_gradient_to_the_mean(op: str, shapes: list[tuple[int, ...]]) -> None:
+    """Only dy, and dy times the deviation, are summed.
+
+    Mean and variance aside, no sum reads x alone.
+    """
     found = _sums(op, shapes, ("x",))
     assert [read for read in found if "d_y" in read and "x" not in read]
     assert sum("x" in read for read in found) == 3

@@ -1,5 +1,6 @@
-"""A gradient that cannot be had says which operation stands in the way and why; requests that make no sense say what
-was expected.
+"""Errors of impossible gradients and of senseless requests.
+
+They name the operation and the reason, or the expected request.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def test_an_integer_result_names_the_operation() -> None:
         cuts.grad(through("argmax", axis=1), wrt=["x"])
 
 
-def test_a_derivative_that_is_zero_everywhere_names_the_operation() -> None:
+def test_a_zero_derivative_names_the_operation() -> None:
     with pytest.raises(
         cuts.CutsError, match=r"node 'n0': the derivative of floor with respect to 'x' is zero everywhere"
     ):
@@ -115,7 +116,7 @@ def vectors() -> cuts.Graph:
     return net.graph("y")
 
 
-def test_a_gradient_may_be_given_for_a_value_of_any_shape() -> None:
+def test_a_given_gradient_may_have_any_shape() -> None:
     training = cuts.grad(vectors(), loss="y", wrt=["x"], given="g")
     rng = np.random.default_rng(0)
     x, g = rng.standard_normal((2, 3, 2))
@@ -124,6 +125,6 @@ def test_a_gradient_may_be_given_for_a_value_of_any_shape() -> None:
 
 
 @pytest.mark.parametrize(("given", "found"), [("wide", r"f32\[3, 4\]"), ("nothing", "none")])
-def test_what_is_given_has_the_type_of_its_value(given: str, found: str) -> None:
+def test_a_given_gradient_has_its_values_type(given: str, found: str) -> None:
     with pytest.raises(cuts.CutsError, match=rf"of type f32\[3, 2\], found {found}"):
         cuts.grad(vectors(), loss="y", wrt=["x"], given=given)

@@ -1,4 +1,4 @@
-"""Algorithms of gradients follow from those of the operation, and compute what the gradient does."""
+"""Algorithms of gradients, which follow from those of the operation."""
 
 from __future__ import annotations
 
@@ -67,12 +67,15 @@ def test_gradients_by_winograd_on_a_device(operand: str) -> None:
     random = np.random.default_rng(0)
     arrays = {name: random.standard_normal(graph.types[name].shape).astype(np.float32) for name in graph.inputs}
     (wanted,), (found,) = evaluate_graph(graph, registry, arrays).values(), plan.run(arrays).values()
-    # 2.5e-7 and 5e-7 of the greatest element were seen: the transforms lose eight times what a sum of products does.
+    # Errors are up to 5e-7 of the greatest element: the transforms lose eight times the error of a sum of products.
     assert np.abs(found - wanted).max() < 16 * np.finfo(np.float32).eps * np.abs(wanted).max()
 
 
-def test_a_data_gradient_is_a_convolution_of_turned_filters() -> None:
-    """Its algorithms are those of a convolution: the input transform reads the gradient of the result."""
+def test_data_gradients_are_convolutions_of_turned_filters() -> None:
+    """Its algorithms are those of a convolution.
+
+    The input transform reads the gradient of the result.
+    """
     graph, registry = _graph((USES["same"][0], USES["same"][1]), SAME, "x")
     steps = registry.instances.of_node(graph.nodes[0], graph).algorithms["winograd_4x4"]
     assert [n.op for n in steps][1:] == [

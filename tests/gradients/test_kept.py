@@ -1,4 +1,7 @@
-"""What docs/training.md says of memory: which values stay for the backward pass, and what is computed again."""
+"""Memory rules of docs/training.md.
+
+They define the values kept for the backward pass and the rematerialised ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .networks import Network, lstm_classifier, resnet, transformer
 
 
 @pytest.mark.parametrize("make", [bert, resnet, transformer], ids=lambda make: make.__name__)
-def test_a_gradient_reads_values_of_the_graph_and_gradients_only(make: Callable[[], Network]) -> None:
+def test_gradients_read_only_graph_values_and_gradients(make: Callable[[], Network]) -> None:
     graph = make().graph("loss")
     training = cuts.grad(graph)
     forward = {node.name: node for node in graph.nodes}
@@ -25,7 +28,7 @@ def test_a_gradient_reads_values_of_the_graph_and_gradients_only(make: Callable[
     assert read <= made | set(graph.types) | {seed}
 
 
-def test_a_recurrence_has_what_lies_inside_it_as_further_results() -> None:
+def test_a_recurrence_has_inner_values_as_further_results() -> None:
     graph = lstm_classifier().graph("loss")
     training = cuts.grad(graph)
     (before,) = (node for node in graph.nodes if node.op == "lstm")
@@ -58,13 +61,13 @@ def test_the_gradients_of_a_node_are_one_operation(make: Callable[[], Network]) 
     forward = Counter(node.name.split(".")[0] for node in backward)
     instances, nodes = training.spec.registry.instances, {node.name: node for node in graph.nodes}
     assert set(forward) <= set(nodes)
-    # Where there are algorithms to choose from, gradients that share nothing are chosen apart.
+    # Where there are algorithms to choose from, gradients that share nothing are chosen separately.
     apart = {name for name in forward if instances.of_node(nodes[name], graph).algorithms}
     assert all(count == 1 or name in apart for name, count in forward.items())
     assert all(len(node.outputs) == 1 for node in backward if forward[node.name.split(".")[0]] > 1)
 
 
-def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
+def test_inner_values_are_recomputed_and_results_read() -> None:
     net = Network("layers")
     net.input("x", 4, 8)
     for op in ("layer_norm", "tanh"):
@@ -84,7 +87,7 @@ def test_an_inner_value_is_computed_again_and_a_result_is_read() -> None:
     assert any(statement.combine == "sum" for statement in program.statements)  # the mean, from x
 
 
-def test_the_gradient_of_what_is_repeated_is_one_sum() -> None:
+def test_the_gradient_of_a_repetition_is_one_sum() -> None:
     net = Network("projection")
     net.input("x", 16, 4, 8)
     net.op("expand", net.weight("w", 8, 8), out="repeated", shape=(16, 8, 8))
@@ -97,7 +100,7 @@ def test_the_gradient_of_what_is_repeated_is_one_sum() -> None:
     assert max(training.graph.types[value].size for value in made) < 16 * 8 * 8  # not one for each repetition
 
 
-def test_memory_of_a_value_is_free_after_its_last_gradient() -> None:
+def test_memory_of_values_is_freed_after_use() -> None:
     net = Network("chain")
     net.input("x", 64, 64)
     value = "x"
@@ -115,7 +118,7 @@ def test_memory_of_a_value_is_free_after_its_last_gradient() -> None:
 
 
 @pytest.mark.parametrize(("op", "bounds"), [("relu", {}), ("clip", {"min": 0.0, "max": 6.0}), ("clip", {"max": 1.0})])
-def test_a_mask_is_read_off_the_result_so_that_what_was_cut_off_is_free(op: str, bounds: dict[str, float]) -> None:
+def test_masks_from_results_free_the_operands(op: str, bounds: dict[str, float]) -> None:
     net = Network("masked")
     net.input("x", 4, 8)
     net.op("matmul", "x", net.weight("w", 8, 8, scale=3.0), out="sum")

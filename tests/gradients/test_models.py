@@ -1,5 +1,6 @@
-"""Whole models: every graph that the `onnx` package carries has a training graph, whose work is what backpropagation
-costs.
+"""Training graphs of all models of the `onnx` package.
+
+Their work is the cost of backpropagation.
 """
 
 from __future__ import annotations

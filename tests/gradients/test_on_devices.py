@@ -1,4 +1,4 @@
-"""Derived gradients go through the whole pipeline like any operation: every device computes what the reference does."""
+"""Derived gradients in the whole pipeline: every device agrees with the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 
 def gradients_of(net: Network, device: str, last: str, *wrt: str, mode: Any = "mixed") -> None:
-    """Compare the gradients of a weighted sum of a value with the reference."""
+    """Compare the gradients of a value's weighted sum with the reference."""
     net.weight("weights", *net.types[last].shape)
     net.op("mul", last, "weights", out="weighted")
     net.op("reduce_sum", "weighted", out="loss", keepdims=False)
@@ -93,7 +93,10 @@ def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, devi
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "kind"), STEPPED)
 def test_ten_steps_twice_leave_the_same_bits(name: str, kind: str, device: str) -> None:
-    """Of a convolutional network with batch norms, and of one that looks words up, whose rows get sums of gradients."""
+    """Train a convolutional network with batch norms, and one with lookups.
+
+    Rows of the lookups get sums of gradients.
+    """
     net, training, plan = stepped(name, kind, device)
     data = [batch for _ in range(4) for batch in batches(net)][:10]
     first, second = (training.run(data, plan, progress=False) for _ in range(2))

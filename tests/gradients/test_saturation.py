@@ -1,5 +1,6 @@
-"""Gradients of saturated functions: where the value does not change any more they are 0 or 1, and no infinities meet
-zeros on the way.
+"""Gradients of saturated functions.
+
+Where the value is constant they are 0 or 1, and no infinities meet zeros on the way.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ EVERY = [
     uses("log_softmax", PLACES.shape),
     uses("reduce_log_sum_exp", PLACES.shape, axes=(0,)),
 ]
-#: Functions that recurrences apply to what they sum up.
+#: Functions that recurrences apply to their sums.
 KINDS = ("sigmoid", "tanh", "relu", "hard_sigmoid", "elu", "softsign", "softplus", "leaky_relu", "scaled_tanh")
 
 
 @pytest.mark.parametrize("use", EVERY, ids=lambda use: f"{use.op}{dict(use.attributes) or ''}")
-def test_a_gradient_in_single_precision_is_that_of_doubles(use: Use) -> None:
-    """Where single precision has such a number at all; an infinity that meets a zero on the way would be none."""
+def test_single_precision_gradients_equal_doubles(use: Use) -> None:
+    """It applies where single precision has such a number.
+
+    An infinity that meets a zero on the way would be none.
+    """
     bench, places = bench_of([use], backward=True), PLACES.astype(np.float32).astype(float)
     given = {n: np.ones(a.shape) if n.split(".")[-1].startswith("d") else places for n, a in bench.inputs.items()}
     given = {name: value[()] if bench.graph.types[name].shape == () else value for name, value in given.items()}
@@ -39,7 +43,10 @@ def test_a_gradient_in_single_precision_is_that_of_doubles(use: Use) -> None:
 
 
 def slopes(op: str, gates: int, **attributes: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return what x gets of one step of one unit with weights of 1, in double and in single precision."""
+    """Return one unit's gradient of x, in double and single precision.
+
+    It makes one step with weights of 1.
+    """
     count = len(PLACES)
     bench = bench_of([uses(op, (1, count, 1), (1, gates, 1), (1, gates, 1), **attributes)], backward=True)
     given = {name: np.ones(array.shape) for name, array in bench.inputs.items()}
@@ -49,12 +56,12 @@ def slopes(op: str, gates: int, **attributes: Any) -> tuple[np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_slope_is_that_of_doubles_however_large_the_sum_is(kind: str) -> None:
+def test_slopes_of_large_sums_equal_doubles(kind: str) -> None:
     double, single = slopes("rnn", 1, activations=(kind,), alpha=(0.5,), beta=(0.25,))
     np.testing.assert_allclose(single, double, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("op", "gates"), [("lstm", 4), ("gru", 3)])
-def test_gates_that_are_shut_or_open_have_a_gradient(op: str, gates: int) -> None:
+def test_shut_or_open_gates_have_a_gradient(op: str, gates: int) -> None:
     double, single = slopes(op, gates)
     np.testing.assert_allclose(single, double, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,7 @@
-"""Gradients of attention with limited memory: no kernel stores scores, and all that they compute is the reference."""
+"""Gradients of attention with limited memory.
+
+No kernel stores scores, and all results are the reference's.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None]] =
 def gradient(
     shape: tuple[int, ...], attributes: dict[str, Any], mask: TensorType | None, dtype: DType = DType.F32
 ) -> tuple[Graph, Spec]:
-    """Return the gradients of attention and its result as a graph, with the declarations."""
+    """Return attention's gradients and result as a graph, with the declarations."""
     b, h, g, m, n, e = shape
     shapes = {"q": (b, h, m, e), "k": (b, g, n, e), "v": (b, g, n, e), "y": (b, h, m, e), "dy": (b, h, m, e)}
     types = {t: TensorType(dtype, dims) for t, dims in shapes.items()} | ({"mask": mask} if mask else {})
@@ -63,7 +66,7 @@ def gradient(
 
 
 def built(graph: Graph, spec: Spec, memory: int | None) -> CompiledPlan:
-    """Return a plan whose blocks have threads that work side by side, as a GPU's do."""
+    """Return a plan whose blocks have parallel threads, as a GPU's do."""
     small = evolve(find_target("opencl"), lockstep=True, NUM_SM=8, MAX_thread=64, MAX_shared=49152, l2_bytes=1 << 30)
     return build_graph(graph, spec, small, CompileOptions(memory=memory))
 
@@ -82,8 +85,11 @@ def test_gradients_without_scores_are_the_reference(name: str) -> None:
 
 @needs_opencl
 @pytest.mark.parametrize("causal", [False, True])
-def test_sums_of_rows_leave_chains_whose_rows_come_in_parts(causal: bool) -> None:
-    """Lanes fill tiles with rows of other blocks, which a mask gives more parts; those write them."""
+def test_row_sums_leave_chains_of_partial_rows(causal: bool) -> None:
+    """Lanes fill tiles with rows of other blocks.
+
+    A mask gives these more parts, and those rows are written.
+    """
     graph, spec = gradient((1, 2, 2, 150, 150, 64), {"causal": causal}, None)
     programs = divide_behind(products_again(share_sums(drop_unused(build_programs(graph, spec.registry)))))
     parts = Partitioner(Workshop(find_views(programs), Policy()), Roofline(find_target("cuda:h200")))
@@ -130,8 +136,11 @@ def test_queries_that_see_no_key_have_no_gradient(dtype: DType | None) -> None:
         assert not found[graph.outputs[0]][:, :, 2].any()
 
 
-def test_no_kernel_stores_scores_though_one_that_does_is_faster() -> None:
-    """Of four heads, kernels that compute all of it for each side have fewer blocks than the machine has room for."""
+def test_no_kernel_stores_scores_even_where_faster() -> None:
+    """Kernels that compute scores for each side have few blocks.
+
+    Of four heads there are fewer than the machine has room for.
+    """
     graph, spec = gradient((1, 4, 2, 600, 600, 64), {}, None)
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
     target, limit = find_target("cuda:h100"), values + 4 * 4 * 600 * 600
@@ -142,7 +151,7 @@ def test_no_kernel_stores_scores_though_one_that_does_is_faster() -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("causal", [False, True])
-def test_long_gradients_without_scores_are_the_reference_on_a_gpu(causal: bool) -> None:
+def test_long_gradients_without_scores_equal_the_reference(causal: bool) -> None:
     graph, spec = gradient((1, 4, 2, 600, 600, 64), {"causal": causal}, None)
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
     plan = build_graph(graph, spec, find_target("cuda"), CompileOptions(memory=values + 4 * 4 * 600 * 600))
@@ -150,15 +159,18 @@ def test_long_gradients_without_scores_are_the_reference_on_a_gpu(causal: bool) 
     assert all(result.ok for result in plan.verify())
 
 
-def test_without_a_limit_scores_that_caches_hold_are_kept() -> None:
+def test_cached_scores_stay_without_a_limit() -> None:
     graph, spec = gradient(*CASES["even"])
     assert built(graph, spec, None).plan.arena > 4 * 2 * 128 * 128
 
 
 @needs_opencl
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_spreads_as_it_does_in_the_reference(value: float) -> None:
-    """Of an infinite factor, an exchanged sum may be infinite that was infinite terms of both signs."""
+def test_infinities_spread_as_in_the_reference(value: float) -> None:
+    """An exchanged sum of infinite terms of both signs may be infinite.
+
+    One factor is infinite.
+    """
     graph, spec = gradient((1, 2, 2, 64, 96, 8), {}, None)
     rng = np.random.default_rng(0)
     inputs = {t: rng.standard_normal(graph.types[t].shape).astype(np.float32) for t in graph.inputs}

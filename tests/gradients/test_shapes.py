@@ -1,4 +1,6 @@
-"""Derived gradients at drawn shapes and attributes: sizes of 1, odd sizes, negative steps, broadcasts.
+"""Derived gradients at drawn shapes and attributes.
+
+Sizes of 1, odd sizes, negative steps, broadcasts.
 
 Every listed use is tried with other sizes, the same in place of the same; families draw attributes too.
 """
@@ -166,7 +168,10 @@ def test_gradients_at_any_shape(data: st.DataObject) -> None:
 
 
 def resized(draw: Draw, use: Use) -> Use | None:
-    """Return a use with other sizes, half of them as they were; None where its declaration refuses them."""
+    """Return a use with other sizes, or None where its declaration refuses.
+
+    Half of the sizes stay.
+    """
     sizes = sorted({n for type_ in use.types if type_ is not None for n in type_.shape})
     other = {n: n if draw(0, 1) else draw(1, 5) for n in sizes}
     types = tuple(None if t is None else TensorType(t.dtype, tuple(other[n] for n in t.shape)) for t in use.types)

@@ -1,5 +1,6 @@
-"""Derived gradients are what an expert would write: textbook operation counts, no detours, declarations that print and
-come back.
+"""Expert quality of derived gradients.
+
+They have textbook operation counts and no detours, and their declarations survive printing and parsing.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def test_convolution_backward_has_the_textbook_count(
 @pytest.mark.parametrize(
     ("rank", "kernel", "stride", "pad"), [(1, 3, 1, 1), (1, 3, 2, 1), (3, 3, 1, 1), (3, 3, 2, 1), (3, 2, 2, 0)]
 )
-def test_convolution_backward_has_the_textbook_count_along_any_number_of_axes(
+def test_convolution_gradients_have_textbook_operation_counts(
     rank: int, kernel: int, stride: int, pad: int
 ) -> None:
     shapes = (N, C, *(H,) * rank), (K, C, *(kernel,) * rank)
@@ -75,7 +76,7 @@ def test_transposed_convolution_backward_has_the_textbook_count(kernel: int, str
     assert flops(gradient(use, "x")) == flops(gradient(use, "w")) == textbook
 
 
-def test_filter_gradient_is_one_statement_in_the_order_of_the_forward_product() -> None:
+def test_filter_gradient_is_one_statement_in_forward_order() -> None:
     found = gradient(uses("conv", (N, C, H, H), (K, C, 3, 3), pads=(1, 1, 1, 1)), "w")
     (line,) = [line for line in declare("g", "", found.program).splitlines() if " = " in line]
     assert line.strip() == (
@@ -156,7 +157,7 @@ def test_types_other_than_f32_keep_their_own() -> None:
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
-def test_a_stated_gradient_wins_and_equals_the_derived_one(op: str) -> None:
+def test_a_stated_gradient_equals_the_derived_one(op: str) -> None:
     use = uses(op, (3, 5), axis=0)
     (step,) = Gradients(REGISTRY).steps(use.instance, ["x"], ["y"])
     assert (step.op, step.inputs, step.outputs, step.attributes) == (f"{op}_grad", ("y", "dy"), ("dx",), {"axis": 0})
@@ -182,7 +183,10 @@ def test_operands_that_share_work_share_a_declaration() -> None:
 
 
 def test_guards_of_masked_attention_hide_no_product() -> None:
-    """No gradient comes by way of the greatest score, and what a row's sum is divided by stays outside of sums."""
+    """No gradient passes through the greatest score.
+
+    The divisor of a row's sum stays outside of sums.
+    """
     use = uses("attention", (1, 2, 3, 2), (1, 2, 4, 2), (1, 2, 4, 3), (3, 4))
     found = read_back(gradient(use, "q")).program
     assert not any(s.target.startswith("d_m") for s in found.statements)

@@ -1,4 +1,7 @@
-"""Many steps in a row: the same bits as step by step, from checkpoints, and by whichever door they were compiled."""
+"""Runs of many steps.
+
+The bits equal those of single steps, from checkpoints, and by every entry point.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ STEPS = 6
 
 
 def classifier() -> Network:
-    """Two layers with a norm and dropout between them, as they are at inference."""
+    """Classifier of two layers with a norm and dropout, for inference."""
     net = Network("classifier")
     net.input("x", 4, 6)
     net.weight("w", 6, 3)
@@ -42,7 +45,10 @@ def classifier() -> Network:
 
 
 def training() -> cuts.Training:
-    """Return the training graph of the classifier: norms of the batch, and dropout."""
+    """Return the training graph of the classifier.
+
+    Norms of the batch, and dropout.
+    """
     form = cuts.in_training(classifier().graph("y"), seed=7, momentum=0.9, unbiased=True)
     graph = cuts.with_loss(form.graph, "cross_entropy", prediction="y")
     return cuts.grad(graph, loss="loss", optimiser=cuts.SGD(rate=0.05, momentum=0.9), updates=form.updates)
@@ -69,10 +75,10 @@ def assert_same(one: Any, other: Any) -> None:
         assert value.tobytes() == other.state[name].tobytes(), name
 
 
-# ---- what differs in training
+# ---- differences in training
 
 
-def test_norms_and_dropout_are_those_of_training_and_move_what_they_gather() -> None:
+def test_norms_and_dropout_work_in_training_mode() -> None:
     form = cuts.in_training(classifier().graph("y"), momentum=0.75)
     assert [n.op for n in form.graph.nodes if "_training" in n.op] == [
         "batch_norm_training", "dropout_training", "dropout_training",
@@ -110,7 +116,7 @@ def test_an_attribute_that_nothing_has_is_refused() -> None:
 
 
 @needs_opencl
-def test_steps_on_the_device_are_those_made_one_by_one(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+def test_steps_on_the_device_equal_single_steps(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
     graph, plan = made
     trained = graph.run(batches(), plan)
     state: dict[str, Any] = dict(graph.initial)
@@ -124,7 +130,7 @@ def test_steps_on_the_device_are_those_made_one_by_one(made: tuple[cuts.Training
 
 
 @needs_opencl
-def test_steps_twice_from_one_seed_are_the_same_bits(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+def test_one_seed_gives_the_same_bits_twice(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
     graph, plan = made
     assert_same(graph.run(batches(10), plan), graph.run(batches(10), plan))
 
@@ -136,7 +142,7 @@ def test_steps_on_the_reference_follow_the_same_losses(made: tuple[cuts.Training
 
 
 @needs_opencl
-def test_what_each_step_found_is_told(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+def test_results_of_each_step_are_reported(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
     graph, plan = made
     told: list[Any] = []
     graph.run(batches(2), plan, outputs=["y"], notice=lambda step, found: told.append((step, found["y"].shape)))
@@ -147,7 +153,7 @@ def test_what_each_step_found_is_told(made: tuple[cuts.Training, cuts.CompiledPl
 
 
 @needs_opencl
-def test_a_run_goes_on_bit_for_bit_where_it_was_interrupted(
+def test_an_interrupted_run_resumes_with_equal_bits(
     made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
 ) -> None:
     graph, plan = made
@@ -185,7 +191,7 @@ graph.run(batches(), plan, checkpoint=sys.argv[1], every=1)
 """
 
 
-def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_run_killed_during_writing_leaves_a_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     ended = subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
@@ -196,7 +202,7 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_p
 
 
 @pytest.mark.parametrize("damage", ["foreign", "cut", "other graph"])
-def test_what_is_no_checkpoint_of_the_graph_is_refused(
+def test_checkpoints_of_other_graphs_are_refused(
     made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path, damage: str
 ) -> None:
     graph, _ = made
@@ -217,7 +223,7 @@ def test_a_checkpoint_needs_a_place(made: tuple[cuts.Training, cuts.CompiledPlan
         graph.run(batches(1), graph.build("reference"), every=2)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_error(
+def test_an_unwritable_checkpoint_is_one_error(
     made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
 ) -> None:
     graph, plan = made

@@ -1,4 +1,4 @@
-"""Training graphs: three steps leave the parameters where PyTorch leaves them, in float64 and on a device."""
+"""Training graphs: three steps equal PyTorch's, in float64 and on a device."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def linear(classes: int = 3) -> Network:
 @pytest.mark.parametrize(
     ("op", "type_"), [("cross_entropy", "i64[4]"), ("mse_loss", "f32[4, 3]"), ("bce_with_logits", "f32[4, 3]")]
 )
-def test_a_loss_is_appended_with_the_type_of_target_that_it_declares(op: str, type_: str) -> None:
+def test_a_loss_has_its_declared_target_type(op: str, type_: str) -> None:
     graph = cuts.with_loss(linear().graph("logits"), op)
     assert (graph.inputs, graph.outputs, str(graph.types["target"])) == (("x", "target"), ("loss", "logits"), type_)
 
 
-def test_learning_makes_the_loss_smaller_and_the_rate_is_an_input() -> None:
+def test_learning_reduces_the_loss_by_input_rate() -> None:
     training = cuts.grad(
         cuts.with_loss(linear().graph("logits"), "cross_entropy"), loss="loss", optimiser=cuts.Adam(rate=0.1)
     )

@@ -1,5 +1,6 @@
-"""A whole training step of the networks of the evaluation, over less, on a GPU: forward, loss, every gradient and the
-optimiser's state are what float64 makes of them.
+"""Whole training steps of the evaluation's networks on a GPU.
+
+Sizes are smaller. Forward pass, loss, every gradient and the optimiser's state are compared with float64.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ torch = pytest.importorskip("torch")
 from cuts.bench.networks.models import BY_NAME, Made
 from cuts.bench.networks.training import batch_of, training_graph
 
-#: Networks and batches. None has batch norms: of two small images these divide by deviations of eight numbers, layer
-#: behind layer, and what float64 makes of a network is then no measure for what rounds.
+#: Networks and batches. None has batch norms: of two small images these divide by deviations of eight numbers, in layer
+#: after layer, and a network's float64 result is then no measure of rounding.
 NETWORKS = ("bert-base:2", "bilstm:2", "dlrm:4")
 STEPS = 10
 
@@ -42,7 +43,7 @@ def make_network(text: str) -> Made:
 
 @needs_cuda
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
+def test_a_step_on_the_gpu_equals_float64(network: str) -> None:
     made = make_network(network)
     training = training_graph(made)
     plan = training.build("cuda")
@@ -52,7 +53,7 @@ def test_a_step_on_the_gpu_is_that_of_float64(network: str) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("network", ["mobilenetv2:2", "bert-base:2"])
-def test_ten_steps_twice_on_the_gpu_leave_the_same_bits(network: str) -> None:
+def test_ten_steps_on_the_gpu_are_reproducible(network: str) -> None:
     made = make_network(network)
     training: cuts.Training = training_graph(made)
     plan, data = training.build("cuda"), [batch_of(training, made)] * STEPS

@@ -1,4 +1,4 @@
-"""Declarations that were derived are read item by item, each once, and are what parsing them whole gives."""
+"""Item by item parsing of derived declarations equals parsing them whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMAGE, GATES = (2, 8, 12, 12), (20, 2, 3)
         ("lstm", (GATES, (1, 16, 3), (1, 16, 4)), {}),
     ],
 )
-def test_a_declaration_read_item_by_item_is_what_it_is_as_a_whole(
+def test_item_by_item_parsing_equals_whole_parsing(
     op: str, shapes: tuple[tuple[int, ...], ...], attributes: Mapping[str, Any]
 ) -> None:
     registry = Registry.builtin()

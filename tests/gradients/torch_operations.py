@@ -1,5 +1,6 @@
-"""Operations of the vocabulary written with PyTorch where that takes more than a line: functions of attributes and
-operands.
+"""PyTorch versions of operations that take more than a line.
+
+They are functions of attributes and operands.
 """
 
 from __future__ import annotations
@@ -162,7 +163,10 @@ def bag(a: Attributes, table: Any, indices: Any, weights: Any) -> Any:
 
 
 def lstm(a: Attributes, x: Any, w: Any, r: Any, b: Any) -> Any:
-    """PyTorch orders the gates i, f, c, o; the declaration i, o, f, c."""
+    """LSTM in the declaration's gate order.
+
+    PyTorch orders the gates i, f, c, o; the declaration i, o, f, c.
+    """
     hidden = r.shape[-1]
     order = torch.cat([torch.arange(k * hidden, (k + 1) * hidden) for k in (0, 2, 3, 1)])
     biases = (b[0][: 4 * hidden][order], b[0][4 * hidden :][order])
@@ -201,5 +205,5 @@ def sgd_momentum(a: Attributes, w: Any, g: Any, rate: Any, v: Any) -> Any:
 
 
 def slope(function: Oracle) -> Oracle:
-    """The derivative of a function of one operand, times the gradient of its result."""
+    """Derivative of a function of one operand, times its result's gradient."""
     return lambda a, x, dy: torch.autograd.grad(function(a, x).sum(), x, create_graph=True)[0] * dy

@@ -31,7 +31,10 @@ ALL: list[Pass] = [*canonical_passes(INSTANCES), Canonicalise(INSTANCES)]
 
 
 def rewrite(step: Pass, before: str) -> str:
-    """Return the text of a graph after a pass, verified on both sides."""
+    """Return the text of a graph after a pass.
+
+    The graph is verified on both sides.
+    """
     graph = verify_graph(parse_graph(before), INSTANCES.infer)
     return print_graph(run_passes(graph, [step], infer=INSTANCES.infer))
 
@@ -45,7 +48,7 @@ def results(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
 @given(graph=graphs())
 @settings(max_examples=25, deadline=None)
-def test_a_pass_keeps_results_and_signature_and_is_idempotent(step: Pass, graph: Graph) -> None:
+def test_a_pass_is_idempotent_and_keeps_results(step: Pass, graph: Graph) -> None:
     verify_graph(graph, INSTANCES.infer)
     after = run_passes(graph, [step], infer=INSTANCES.infer)
     assert (after.inputs, after.outputs) == (graph.inputs, graph.outputs)
@@ -57,7 +60,7 @@ def test_a_pass_keeps_results_and_signature_and_is_idempotent(step: Pass, graph:
 
 
 @pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.BOOL], ids=str)
-def test_a_way_through_another_type_is_dropped_only_where_that_changes_nothing(dtype: DType) -> None:
+def test_only_exact_conversion_round_trips_are_dropped(dtype: DType) -> None:
     build = GraphBuilder(0)
     ends = extremes(dtype) if dtype.is_int else np.array([0, -0.0, 1.5, 1e-3, 100.25, 2049, np.nan], dtype.numpy)
     start = build.node("min", build.input(ends.shape, dtype), "x0")
@@ -93,7 +96,7 @@ graph "g" {
     assert rewrite(RemoveIdentities(INSTANCES), before) == after
 
 
-def test_a_copy_that_names_an_input_or_a_second_output_stays() -> None:
+def test_copies_of_inputs_to_outputs_stay() -> None:
     text = """\
 graph "g" {
   input %x: f32[4]
@@ -135,7 +138,7 @@ def test_folding_is_limited_in_size() -> None:
     assert "expand" not in rewrite(FoldConstants(INSTANCES, max_elements=64), text)
 
 
-def test_equal_nodes_and_constants_merge_with_defaults_filled_in() -> None:
+def test_equal_nodes_merge_with_explicit_defaults() -> None:
     before = """\
 graph "g" {
   input %x: f32[2, 2]
@@ -192,8 +195,8 @@ def test_adjacent_movements_compose(chain: str, expected: str) -> None:
         ("slice(%j) {starts = [1], ends = [-9], axes = [1], steps = [-1]}", "slice(%j)"),  # the other way round
     ],
 )
-def test_a_whole_part_of_a_join_is_that_part(reader: str, expected: str) -> None:
-    """Who reads it waits for nobody who makes another part."""
+def test_a_slice_of_one_part_is_the_part(reader: str, expected: str) -> None:
+    """Its readers do not wait for the other parts."""
     joined = {"wide": "concat(%x, %x) {axis = 1}", "j": "concat(%x, %wide, %x) {axis = 1}"}
     graph = parse_lines("f32[1, 2, 3]", {**joined, "b": reader, "z": "relu(%b)"}, "z")
     after = run_passes(graph, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer)
@@ -207,7 +210,7 @@ def test_a_whole_part_of_a_join_is_that_part(reader: str, expected: str) -> None
         ("matmul(%big, %a)", "matmul(%big, %x)"),
         ("matmul(%a, %right)", "matmul(%x, %right)"),
         ("mul(%big, %a)", "mul(%big, %x)"),
-        ("mul(%big, %turned)", "mul(%big, %turned)"),  # what is read is not what was repeated
+        ("mul(%big, %turned)", "mul(%big, %turned)"),  # the operand is not the repeated value
         ("mul(%big, %same)", "mul(%big, %x)"),
         ("add(%a, %a)", "add(%x, %a)"),  # one of them says how large the result is
         ("concat(%a, %big) {axis = 0}", "concat(%a, %big)"),  # which takes no other shape
@@ -275,7 +278,7 @@ def test_scale_and_bias_after_other_linear_operations_fold() -> None:
     assert [node.op for node in folded(build, y).nodes] == ["matmul", "gemm", "layer_norm"]
 
 
-def test_what_is_not_a_scale_along_one_shared_axis_does_not_fold() -> None:
+def test_only_scales_along_one_axis_fold() -> None:
     build = GraphBuilder(0)
     x = build.input((1, 4, 4, 4))
     w = build.constant((4, 4, 1, 1))
@@ -288,8 +291,11 @@ def test_what_is_not_a_scale_along_one_shared_axis_does_not_fold() -> None:
     assert len(folded(build, y).nodes) == len(build.nodes)
 
 
-def test_what_is_folded_into_any_operation_computes_the_same() -> None:
-    """Every operation with an affine reader, whatever of its operands is constant."""
+def test_folding_into_any_operation_keeps_results() -> None:
+    """Fold constants into every operation with an affine reader.
+
+    Any of its operands may be constant.
+    """
     folds = 0
     for use in DIFFERENTIABLE:
         bench = bench_of([use])
@@ -350,7 +356,7 @@ def test_a_pass_that_breaks_the_graph_is_named() -> None:
         run_passes(graph, [Broken()], infer=INSTANCES.infer)
 
 
-def test_an_error_inside_a_pass_names_the_pass_and_each_result_is_shown() -> None:
+def test_an_error_inside_a_pass_names_the_pass() -> None:
     class Failing:
         name = "failing"
 
@@ -364,7 +370,7 @@ def test_an_error_inside_a_pass_names_the_pass_and_each_result_is_shown() -> Non
     assert seen == ["remove-dead-code"]
 
 
-def test_one_compilation_runs_a_pass_once_on_each_graph() -> None:
+def test_a_pass_runs_once_on_each_graph() -> None:
     class Counting:
         name = "counting"
         runs = 0

@@ -1,4 +1,7 @@
-"""Precision policies: what they make of a graph, and that every operation keeps its meaning and borders under them."""
+"""Precision policies.
+
+Under each policy, every operation keeps its meaning and borders.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def lowered(made: Graph, policy: str) -> Graph:
     return found
 
 
-def test_what_is_summed_or_outgrows_halves_stays_f32_until_a_product_reads_it() -> None:
+def test_sums_and_large_values_stay_f32() -> None:
     found = lowered(MADE, "fp16")
     text = {line.partition(" = ")[0].strip(): line.partition(" = ")[2] for line in print_graph(found).splitlines()}
     assert text["%m: f16[8, 32]"].startswith("matmul(%x.f16, %w.f16)")
@@ -94,7 +97,7 @@ def test_every_operation_keeps_its_meaning(use: Any, policy: str) -> None:
         kind = types[name].dtype
         if not kind.is_float or not halves:
             continue
-        # Operands are rounded, so what an operation makes of them may be further apart than one rounding of its result.
+        # Operands are rounded, so results may differ by more than one rounding error.
         allowed = 4 * tolerance(kind, 1, 4, PRECISIONS[policy].stored)
         error = relative_error(got[name], expected[name], magnitude(expected[name]))
         assert np.median(error) <= allowed, f"{name}: {error.max()}"
@@ -102,7 +105,7 @@ def test_every_operation_keeps_its_meaning(use: Any, policy: str) -> None:
 
 @needs_opencl
 @pytest.mark.parametrize("policy", HALVES)
-def test_a_plan_follows_its_policy_and_says_so_when_it_is_opened_again(policy: Any, tmp_path: Any) -> None:
+def test_a_reopened_plan_keeps_its_policy(policy: Any, tmp_path: Any) -> None:
     plan = build(MADE, "opencl", precision=policy)
     stored = PRECISIONS[policy].stored
     assert stored in {a.dtype for k in plan.kernels for a in k.arguments}

@@ -1,4 +1,7 @@
-"""Values that are computed again: the graph means the same, and needs less at once."""
+"""Rematerialised values.
+
+The graph means the same, and needs less memory at once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 
 
 def chain(layers: int = 4) -> cuts.Training:
-    """Return the gradients of a few layers, whose values between them are much larger than the weights."""
+    """Return gradients of layers whose activations exceed their weights."""
     net = Network("chain")
     net.input("x", 256, 8)
     last = "x"
@@ -63,7 +66,7 @@ def test_what_fits_means_the_same(share: float) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_the_cheapest_is_given_up_first_and_products_never() -> None:
+def test_cheapest_values_are_rematerialised_first_products_never() -> None:
     training = chain()
     _, step = fitted(training, peak(training) * 3 // 4)
     assert step.again and all(not value.startswith("m") for value in step.again)
@@ -76,7 +79,7 @@ def test_what_cannot_fit_is_said_with_what_could() -> None:
 
 
 @needs_opencl
-def test_a_plan_in_little_memory_computes_the_same_in_less() -> None:
+def test_a_plan_in_little_memory_computes_the_same() -> None:
     training = chain()
     whole = training.build("opencl")
     small = training.build("opencl", memory=whole.plan.arena * 9 // 10)

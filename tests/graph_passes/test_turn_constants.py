@@ -1,4 +1,7 @@
-"""Constants that an attribute has read in another order are turned, and nothing else is."""
+"""Transposed constants: an attribute's other order becomes a turned constant.
+
+Nothing else is turned.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ INSTANCES = Registry.builtin().instances
 
 
 def product(*, trans_a: bool, trans_b: bool, constant_a: bool) -> Graph:
-    """Return a product of matrices, one or both of which are constants."""
+    """Return a product of matrices, one or both of them constants."""
     build = GraphBuilder(0)
     shape_a, shape_b = (3, 4)[:: -1 if trans_a else 1], (4, 5)[:: -1 if trans_b else 1]
     a = build.constant(shape_a) if constant_a else build.input(shape_a)
@@ -32,7 +35,7 @@ def product(*, trans_a: bool, trans_b: bool, constant_a: bool) -> Graph:
 @pytest.mark.parametrize("trans_a", [False, True])
 @pytest.mark.parametrize("trans_b", [False, True])
 @pytest.mark.parametrize("constant_a", [False, True])
-def test_a_turned_constant_takes_the_place_of_the_attribute(trans_a: bool, trans_b: bool, constant_a: bool) -> None:
+def test_a_turned_constant_replaces_the_attribute(trans_a: bool, trans_b: bool, constant_a: bool) -> None:
     graph = product(trans_a=trans_a, trans_b=trans_b, constant_a=constant_a)
     turned = TurnConstants(INSTANCES).run(graph)
     (node,) = turned.nodes
@@ -66,8 +69,11 @@ def test_large_constants_stay() -> None:
     assert TurnConstants(INSTANCES, max_elements=19).run(graph) == graph
 
 
-def test_a_model_is_one_however_its_exporter_says_it() -> None:
-    """One exporter turns the weights by a node, leaves defaults unsaid, the other does not."""
+def test_a_model_is_one_for_all_exporters() -> None:
+    """One exporter transposes weights by a node and omits defaults.
+
+    The other one does neither.
+    """
     build = GraphBuilder(0)
     x, w, bias = build.input((3, 4)), build.constant((5, 4)), build.constant((5,))
     one = build.graph(build.node("gemm", x, w, bias, trans_b=True, alpha=1.0, beta=1.0, trans_a=False))
@@ -85,7 +91,7 @@ def test_a_model_is_one_however_its_exporter_says_it() -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("constants", [False, True])
 def test_every_operation_has_a_canonical_form(backward: bool, constants: bool) -> None:
-    """Whatever kinds of attributes it has: element types, axes, lists, texts."""
+    """Attributes are element types, axes, lists, texts."""
     bench = bench_of([*DIFFERENTIABLE, *SCALAR, *([] if backward else FLAT)], backward)
     bench = trained(bench) if constants else bench
     canonical = canonical_form(bench.graph, bench.spec)

@@ -1,4 +1,7 @@
-"""The table of atoms: every fragment covers its operand, and the maps are those of the PTX ISA."""
+"""Table of matrix instructions.
+
+Every fragment covers its operand, and the maps are those of the PTX ISA.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def places(fragment: MatrixFragment) -> np.ndarray:
 
 
 @every_atom
-def test_a_fragment_holds_each_element_of_its_operand_once(atom: MatrixAtom) -> None:
+def test_a_fragment_holds_each_operand_element_once(atom: MatrixAtom) -> None:
     for fragment, shape in ((atom.a, (atom.m, atom.k)), (atom.b, (atom.k, atom.n)), (atom.c, (atom.m, atom.n))):
         held = places(fragment).reshape(-1, 2)
         assert sorted(map(tuple, held)) == sorted(np.ndindex(*shape))
@@ -30,7 +33,10 @@ def test_a_fragment_holds_each_element_of_its_operand_once(atom: MatrixAtom) -> 
 
 @every_atom
 def test_lanes_multiply_what_they_hold_to_the_product(atom: MatrixAtom) -> None:
-    """A, B and C agree about the lanes' rows, columns and depths: the product of fragments is that of matrices."""
+    """A, B and C agree about the lanes' rows, columns and depths.
+
+    The product of fragments is that of matrices.
+    """
     rng = np.random.default_rng(1)
     a, b = rng.integers(-9, 9, (atom.m, atom.k)), rng.integers(-9, 9, (atom.k, atom.n))
     rebuilt = []
@@ -44,7 +50,7 @@ def test_lanes_multiply_what_they_hold_to_the_product(atom: MatrixAtom) -> None:
 
 
 @every_atom
-def test_accumulators_lie_as_tile_dims_of_that_many_threads_do(atom: MatrixAtom) -> None:
+def test_accumulators_lie_as_tile_dims_of_threads(atom: MatrixAtom) -> None:
     at = places(atom.c)
     for axis, (threads, vector) in enumerate(zip(THREADS, NEIGHBOURS, strict=True)):
         lane = np.arange(LANES)[:, None] // (1 if axis else THREADS[1]) % threads
@@ -94,7 +100,7 @@ NUMBERS = st.integers(0x08000000, 0x77FFFFFF).map(lambda bits: np.array([bits], 
 
 
 def of_11_bits(name: str, x: np.ndarray) -> np.ndarray:
-    """Return what an atom multiplies of the part of this name."""
+    """Return the factor that a matrix instruction uses of this part."""
     return np.asarray(FUNCTIONS["tf32_cut"].numpy(FUNCTIONS[name].numpy(x)))
 
 
@@ -108,7 +114,7 @@ def test_tf32_multiplies_one_of_the_two_nearest_numbers(x: np.ndarray) -> None:
     assert of_11_bits("tf32_near", np.asarray(below)) == below
 
 
-def test_tf32_is_neither_too_large_nor_too_small_on_average() -> None:
+def test_tf32_rounding_is_unbiased() -> None:
     x = np.random.default_rng(1).standard_normal(1 << 18).astype(np.float32)
     errors = {n: of_11_bits(n, x) / x.astype(np.float64) - 1 for n in ("tf32_near", "tf32", "tf32_cut")}
     spread = {name: np.sqrt(np.square(each).mean()) for name, each in errors.items()}

@@ -1,4 +1,4 @@
-"""Values of attributes: what can be one is held in one form, everything else is refused."""
+"""Attribute values: one form for each legal value, refusal of others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_a_value_is_held_in_one_form_or_refused(value: Any) -> None:
+def test_a_value_has_one_form_or_none(value: Any) -> None:
     try:
         held = attribute_of(value)
     except ValueError:

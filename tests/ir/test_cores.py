@@ -1,4 +1,4 @@
-"""How many processors there are is what a process may use of them."""
+"""Processor count: the processors that a process may use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ def test_a_process_may_be_kept_to_some_processors(tmp_path: Path, monkeypatch: p
     assert cores(tmp_path / "none") == 2
 
 
-def test_nobody_else_counts_processors() -> None:
-    """What runs on all of a machine's would be slower than on those that it may have."""
+def test_only_one_module_counts_processors() -> None:
+    """Running on all processors of a machine would be slower.
+
+    A process may be limited to fewer.
+    """
     root = Path(__file__).parents[2]
     own = (p for p in root.rglob("*.py") if p.parts[len(root.parts)][0] != "." and "tests" not in p.parts)
     assert [str(p) for p in own if "cpu_count" in p.read_text() and p.name != "budget.py"] == []

@@ -1,9 +1,10 @@
-"""Extraction on demand gives the graph that the paper's marking leaves (DeepCuts section 5.3), for every thread of
-random kernels.
+"""Extraction on demand against the paper's marking (DeepCuts section 5.3).
+
+Both give the same graph for every thread of random kernels.
 
 The block's graph of a phase is expanded to scalars. A thread's roots are those at the points of the block's box that
-its shares name; what marking keeps for them must be what the expansion of the thread's own graph holds, and the threads
-together must make the whole block.
+its shares name; their marked subgraph must equal the expansion of the thread's own graph, and the threads together must
+make the whole block.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def places(phase: Phase, fixed: Point) -> Iterator[Point]:
 
 
 def registers(phase: Phase, fixed: Point, held: Set[Var]) -> dict[tuple[Var, int], int]:
-    """Return which element of the block every register number of a thread stands for,
-    by box variable of held values.
+    """Return the block element of a thread's register numbers.
+
+    Keys are box variables of held values.
     """
     found: dict[tuple[Var, int], int] = {}
     shares = [s for s in phase.shares if s.var in held]
@@ -76,13 +78,13 @@ def registers(phase: Phase, fixed: Point, held: Set[Var]) -> dict[tuple[Var, int
 def renumber(
     at: tuple[Index, ...], box: tuple[Index, ...], elements: Mapping[tuple[Var, int], int]
 ) -> tuple[Index, ...]:
-    """Replace a thread's register numbers by the elements of the block they stand for."""
+    """Replace a thread's register numbers by the block's elements."""
     named = [next(iter(variables(index)), None) for index in box]
     return tuple(n if v is None else Index(elements[v, n.const]) for n, v in zip(at, named, strict=True))
 
 
 def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: Mapping[tuple[Var, int], int]) -> Root:
-    """Return a thread's root with held values named by their place in the block."""
+    """Return a thread's root with held values named by block position."""
 
     def value(node: Value) -> Value:
         if isinstance(node, Held):
@@ -97,18 +99,21 @@ def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: M
 
 
 def additions(roots: tuple[Root, ...], phase: Phase, fixed: Point) -> list[int]:
-    """Return how many values a thread adds to each register, for every accumulation of the block's graph."""
+    """Return counts of values a thread adds to each register.
+
+    They cover every accumulation of the block's graph.
+    """
     elements = {s.var: {evaluate(s.value, own) for own in places(phase, fixed)} for s in phase.shares}
     return [prod(len(elements.get(v, range(v.extent))) for v in r.over) for r in roots if isinstance(r, Accumulate)]
 
 
 def held_places(phase: Phase) -> dict[str, tuple[Index, ...]]:
-    """Return how the block's graph names each held value, in its box variables."""
+    """Return held values' names in the block's graph, by box variables."""
     return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate, Keep))}
 
 
 def happens(root: Root) -> bool:
-    """Whether the guards of a scalar root hold."""
+    """Return whether the guards of a scalar root hold."""
     guards = root.guards if isinstance(root, Store) else ()
     return all(g.low <= g.index.const < g.high for g in guards)
 
@@ -136,14 +141,17 @@ def at_point(roots: tuple[Root, ...], point: Point) -> list[Root]:
 
 
 def carries(phase: Phase) -> bool:
-    """Whether threads carry values by numbers of their own, which name nothing of the block."""
+    """Return whether threads carry values by numbers of their own.
+
+    Such numbers name nothing of the block.
+    """
     own = set(phase.unrolled) - {s.var for s in phase.shares}
     kept = (n for n in post_order(phase.roots) if isinstance(n, (Held, Keep)))
     return any(variables(index) & own for node in kept for index in node.at)
 
 
 def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
-    """Compare what every thread extracts from a phase with what marking keeps for it."""
+    """Compare every thread's extraction from a phase with the marked graph."""
     box = held_places(phase)
     thread_phase = extract_phase(phase)
     kept: Counter[Root] = Counter()
@@ -163,10 +171,10 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         elements = registers(phase, fixed, {v for at in box.values() for i in at for v in variables(i)})
         elements |= {
             (v, n): n for v in phase.unrolled for n in range(v.extent)
-        }  # what a thread carries has its numbers
+        }  # carried values have the thread's numbers
         on_demand = [r for r in expand(substitute_phase(thread_phase, fixed).roots) if happens(r)]
         named = [in_block_terms(r, box, elements) for r in on_demand]
-        # Registers are a thread's own: one that has no element keeps what takes an element's place.
+        # Registers are a thread's own: one without an element keeps the value that stands for the element.
         named = [r for r in named if not isinstance(r, Keep) or r in mine]
         assert set(named) == set(mine)
         assert additions(phase.roots, phase, fixed) == [
@@ -209,7 +217,7 @@ def test_extraction_on_demand_is_extraction_by_marking(data: st.DataObject, bloc
 
 
 def unmerged(node: Value) -> Value:
-    """Return a value with every window replaced by the load it names, and quotients by divisions."""
+    """Return a value with loads for windows and divisions for quotients."""
     if isinstance(node, Window):
         return substitute_node(node.load, dict(zip(node.axes, node.at, strict=True)), {})
     if isinstance(node, Op):
@@ -229,7 +237,7 @@ def test_merging_windows_leaves_every_value_as_it_is(data: st.DataObject) -> Non
         assert plain == list(extract_phase(phase).roots)
 
 
-def test_windows_of_several_loads_that_are_equal_are_walked_once() -> None:
+def test_equal_windows_of_loads_are_walked_once() -> None:
     make = builder()
     source = make.node("add", make.input(1, 2, 16, 16), make.input(1, 2, 16, 16))
     result = make.node("conv", source, make.input(4, 2, 3, 3))

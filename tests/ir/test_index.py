@@ -1,4 +1,4 @@
-"""The quasi-affine algebra agrees with evaluation, whatever it simplifies."""
+"""The quasi-affine algebra agrees with evaluation under every simplification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_division_and_remainder_are_those_of_the_integers(index: Index, divisor:
 
 
 @given(affine, divisors, divisors, st.integers(-5, 5))
-def test_nested_divisions_of_sums_are_those_of_the_integers(index: Index, first: int, second: int, shift: int) -> None:
+def test_nested_divisions_of_sums_match_integers(index: Index, first: int, second: int, shift: int) -> None:
     nested = floordiv(floordiv(index, first) + shift, second)
     crossed = modulo(floordiv(index, first), second)
     outer = floordiv(modulo(index, first), second)
@@ -64,13 +64,13 @@ def test_sums_and_multiples_are_those_of_the_integers(first: Index, second: Inde
 
 
 @given(indices, indices, indices)
-def test_sums_do_not_depend_on_their_order_in_value(first: Index, second: Index, third: Index) -> None:
+def test_the_value_of_sums_ignores_their_order(first: Index, second: Index, third: Index) -> None:
     for point in assignments(first, second, third):
         assert evaluate(first + second + third, point) == evaluate(third + first + second, point)
 
 
 @given(affine, affine)
-def test_equal_affine_sums_are_one_object_of_the_algebra(first: Index, second: Index) -> None:
+def test_equal_affine_sums_are_one_object(first: Index, second: Index) -> None:
     assert first + second == second + first
     assert first + second - second == first
     assert first - first == Index()
@@ -129,7 +129,10 @@ def test_linearise_inverts_delinearise(shape: tuple[int, ...]) -> None:
 
 @given(shapes, st.permutations([0, 1, 2, 3]), st.integers(1, 4))
 def test_reshapes_are_exact_point_by_point(shape: tuple[int, ...], order: list[int], split: int) -> None:
-    """A reshape to another factorisation, permuted: what chains of movement operations leave behind."""
+    """Reshape to another factorisation with permuted axes.
+
+    Chains of movement operations lead to such maps.
+    """
     permuted = [shape[i] for i in order if i < len(shape)]
     target = (-(-prod(permuted) // split), split)
     axes = [Var(f"v{number}", extent) for number, extent in enumerate(permuted)]

@@ -1,4 +1,6 @@
-"""The worked example of DeepCuts, section 5.1 and Figures 3 and 4: a 1x1 convolution and a ReLU, fused at both levels.
+"""Worked example of DeepCuts, section 5.1 and Figures 3 and 4.
+
+A 1x1 convolution and a ReLU are fused at both levels.
 
 The set S of the paper: N=1, C=2, K=2, 4x4 pixels; a block computes 2x2 pixels of one output channel with C_input=2, a
 thread a row of two.
@@ -62,7 +64,7 @@ def register_level() -> Kernel:
 
 
 def shared_level() -> Kernel:
-    """Figure 4 (b): the convolution leaves its tile in shared memory, the ReLU reads it there."""
+    """Figure 4 (b): the ReLU reads the convolution's tile in shared memory."""
     axes, after = _axes(""), _axes("2")
     n, k, p, q = axes
     product = Call("mul", (Read("x", _at(n, CHANNEL, p, q)), Read("f", _at(k, CHANNEL))))
@@ -91,7 +93,10 @@ def coordinates(kernel: Kernel, block: int, thread: int) -> Mapping[Var, int]:
 
 
 def scalar(kernel: Kernel, block: int, thread: int | None) -> list[Phase]:
-    """Return the compute and exit phases as scalar graphs: the block's, or with a thread given that thread's."""
+    """Return compute and exit phases as scalar graphs.
+
+    They are the block's, or with a thread given that thread's.
+    """
     values = dict(coordinates(kernel, block, thread or 0))
     if thread is None:
         values = {v: x for v, x in values.items() if v.name.startswith("b")}
@@ -104,7 +109,7 @@ def scalar(kernel: Kernel, block: int, thread: int | None) -> list[Phase]:
 
 
 def census(phase: Phase) -> Counter[str]:
-    """Count the nodes of a scalar graph by the labels of the figures."""
+    """Count a scalar graph's nodes by the labels of the figures."""
     labels: Counter[str] = Counter()
     for node in post_order(phase.roots):
         if isinstance(node, (Load, Store)):
@@ -148,12 +153,12 @@ def test_figure_3c_four_pixels_share_the_filter() -> None:
     assert census(compute) == {"L shared s0r0s0": 8, "L shared s0r0s1": 2, "mul": 8, "sum": 8}
 
 
-def test_figure_4c_nothing_between_convolution_and_relu_touches_memory() -> None:
+def test_figure_4c_convolution_and_relu_share_registers() -> None:
     _, leave = scalar(register_level(), 0, None)
     assert census(leave) == {"max": 4, "S global y": 4}
 
 
-def test_figure_4b_a_barrier_stands_between_store_and_load_of_the_intermediate() -> None:
+def test_figure_4b_has_a_barrier_before_the_load() -> None:
     kernel = shared_level()
     _, first, second = scalar(kernel, 0, None)
     assert census(first) == {"S shared m1": 4}
@@ -162,13 +167,13 @@ def test_figure_4b_a_barrier_stands_between_store_and_load_of_the_intermediate()
     assert names.index("s0exit") < names.index(Barrier, names.index("s0exit")) < names.index("s1exit")
 
 
-def test_section_5_3_a_thread_keeps_what_its_stores_reach() -> None:
+def test_marking_keeps_the_values_that_stores_reach() -> None:
     compute, leave = scalar(extract(register_level()), 0, 1)
     assert census(compute) == {"L shared s0r0s0": 4, "L shared s0r0s1": 2, "mul": 4, "sum": 4}
     assert census(leave) == {"max": 2, "S global y": 2}
 
 
-def test_marking_the_block_keeps_the_nodes_of_the_thread() -> None:
+def test_marking_the_block_keeps_a_threads_nodes() -> None:
     whole, part = scalar(register_level(), 0, None)[0], scalar(extract(register_level()), 0, 1)[0]
     chosen = [root for root in whole.roots if isinstance(root, Accumulate) and root.at[2] == Index(1)]
     loads = {node for node in mark(whole.roots, chosen) if isinstance(node, Load)}

@@ -1,4 +1,7 @@
-"""The tolerance covers what rounding does, and little more: sums in each float type against exact ones."""
+"""Tolerances cover rounding, and little more.
+
+Sums in each float type are compared with exact ones.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ def test_integers_are_exact(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.value)
-def test_a_tolerance_grows_like_the_root_of_what_rounds(dtype: DType) -> None:
+def test_a_tolerance_grows_like_the_roundings_root(dtype: DType) -> None:
     single = tolerance(dtype, 1)
     assert single >= epsilon(dtype)
     assert single < tolerance(dtype, 4) <= 2 * single
     assert tolerance(dtype, 4, 4) == pytest.approx(2 * single)
 
 
-def test_what_is_stored_narrower_on_the_way_rounds_as_much() -> None:
+def test_narrow_intermediate_storage_counts_as_rounding() -> None:
     assert tolerance(DType.F32, 1, 1, DType.F16) > tolerance(DType.F16, 1) / 2
     assert tolerance(DType.F64, 9, 9, DType.F64) == tolerance(DType.F64, 9, 9)
 
@@ -41,7 +44,7 @@ def test_a_sum_one_after_the_other_errs_less(dtype: DType, seed: int, terms: int
     assert (relative_error(found, exact, magnitude(exact)) <= tolerance(dtype, terms)).all()
 
 
-def test_equal_infinities_and_nans_are_right_and_others_are_not() -> None:
+def test_only_equal_infinities_and_nans_are_right() -> None:
     expected = np.array([math.inf, math.nan, math.inf, 1.0, math.nan])
     found = np.array([math.inf, math.nan, -math.inf, math.nan, 1.0])
     assert relative_error(found, expected, magnitude(expected)).tolist() == [0.0, 0.0, math.inf, math.inf, math.inf]

@@ -1,5 +1,6 @@
-"""Index IR, schedules, kernels and data-flow graphs: print -> parse -> print is the identity, and the node comes back
-equal.
+"""Round trips of text forms: print -> parse -> print.
+
+They hold for index IR, schedules, kernels and data-flow graphs, and the node comes back equal.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def test_shared_nodes_are_printed_once() -> None:
     assert print_ir(Store("global", "y", as_index(P), value, DType.F32)).count("\n") == 2 + 201 + 1
 
 
-def test_variables_of_one_name_and_two_ranges_stay_apart() -> None:
+def test_variables_of_two_ranges_stay_distinct() -> None:
     other = Var("p", 9)
     statement = Statement("y", (P, other), (P + other * 4,), Read("x", (as_index(P), as_index(other))))
     assert "let y[p + 4*p'9] for (p, p'9) = x[p, p'9]" in print_ir(statement)
@@ -149,7 +150,7 @@ def test_errors_say_where(text: str, line: int, column: int, message: str) -> No
     assert caught.value.span.position == f"ir.txt:{line}:{column}"
 
 
-def test_keywords_tell_classes_apart() -> None:
+def test_keywords_identify_classes() -> None:
     keywords = [form.keyword for form in FORMS.values()]
     assert len(set(keywords)) == len(keywords)
 
@@ -167,7 +168,7 @@ def test_what_the_passes_print_comes_back(example: str) -> None:
                 assert print_ir(parse_ir(part)).strip() == part.strip()
 
 
-def test_every_field_of_every_class_is_in_its_form() -> None:
+def test_forms_contain_every_field() -> None:
     for cls, form in FORMS.items():
         shown = set(slots(form.head) + slots(form.body))
         missing = set(field_types(cls)) - shown

@@ -1,4 +1,4 @@
-"""A vector is one access only where it is aligned, contiguous and guarded as a whole."""
+"""Vector access needs alignment, contiguity and a guard of the whole."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_a_row_with_an_odd_pitch_is_none() -> None:
     assert vector_address(ROW * 19 + GROUP * 4 + W, W) is None
 
 
-def test_a_guard_that_ends_within_a_vector_forbids_it() -> None:
+def test_a_guard_inside_a_vector_forbids_it() -> None:
     assert vector_guards([Guard(GROUP * 4 + W, 0, 18)], W) is None
     assert vector_guards([Guard(GROUP * 4 + W, 0, 16)], W) == (Guard(GROUP * 4, 0, 16),)

@@ -1,5 +1,6 @@
-"""Every named check of a verifier tells what breaks its invariant, and nothing else: sound texts, and one change in
-each.
+"""Named checks of verifiers.
+
+Each reports violations of its invariant and nothing else: sound texts, and one change in each.
 """
 
 from __future__ import annotations
@@ -93,12 +94,12 @@ BLOCK = (GOLDEN / "test_kernel_of_the_block-shared.txt").read_text()
 THREAD = (GOLDEN / "test_kernel_of_the_thread-shared.txt").read_text()
 
 Checks = Sequence[Callable[[Any], Iterable[VerifyError]]]
-#: What was changed in a text, to what, and the check that tells, with some of its words.
+#: The changed part of a text, its replacement, and the check that reports it, with some of its words.
 Case = tuple[str, str, str, str]
 
 
 def told(text: str, checks: Checks) -> dict[str, list[str]]:
-    """Return what each check says of a text."""
+    """Return each check's report on a text."""
     value = parse_ir(text)
     found = {check.__name__: [error.message for error in check(value)] for check in checks}
     return {name: messages for name, messages in found.items() if messages}
@@ -265,13 +266,13 @@ def test_a_sound_text_breaks_nothing(text: str, checks: Checks) -> None:
 
 
 @pytest.mark.parametrize(("text", "checks", "old", "new", "check", "words"), ALL)
-def test_a_breach_is_told_by_its_check(text: str, checks: Checks, old: str, new: str, check: str, words: str) -> None:
+def test_a_violation_is_reported_by_its_check(text: str, checks: Checks, old: str, new: str, check: str, words: str) -> None:
     found = told(changed(text, old, new), checks)
     assert any(words in message for message in found.get(check, ())), found
 
 
 @pytest.mark.parametrize(("old", "new", "check", "words"), GRAPHS)
-def test_a_breach_of_a_graph_is_told_with_its_phase(old: str, new: str, check: str, words: str) -> None:
+def test_a_violation_of_a_graph_names_its_phase(old: str, new: str, check: str, words: str) -> None:
     found = told(changed(THREAD, old, new), THREAD_CHECKS)
     assert any("phase '" in message and words in message for message in found["check_graphs"]), found
     (told_by,) = (c for c in GRAPH_CHECKS if c.__name__ == check)

@@ -1,7 +1,9 @@
-"""Walks visit everything, guards included, and change nothing that they are not asked to change.
+"""Walks over IR.
 
-What is visited is held against a recursion over attrs fields, which knows no class: whatever holds an index is found
-there.
+They visit everything, guards included, and change nothing that they are not asked to change.
+
+The visited values are compared with a recursion over attrs fields, which knows no class: it finds every class that
+holds an index.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ substitutions = st.dictionaries(st.sampled_from(VARIABLES), plain_indices, max_s
 
 
 def found(value: object, *kinds: type) -> Iterator[object]:
-    """Yield every instance of some classes inside a value, by its fields alone."""
+    """Yield instances of some classes inside a value, by its fields."""
     if isinstance(value, kinds):
         yield value
     if isinstance(value, tuple):
@@ -54,7 +56,7 @@ def found(value: object, *kinds: type) -> Iterator[object]:
 
 
 def outermost(value: object) -> Iterator[Index]:
-    """Yield the indices of a value that are no part of another index."""
+    """Yield a value's outermost indices."""
     if isinstance(value, Index):
         yield value
     elif isinstance(value, tuple):
@@ -81,7 +83,7 @@ def test_an_atom_comes_after_those_inside_it(index: Index) -> None:
 
 
 @given(exprs)
-def test_every_index_of_an_expression_is_visited_guards_included(expr: Expr) -> None:
+def test_walks_visit_every_index_and_guard(expr: Expr) -> None:
     assert set(indices(expr)) == set(outermost(expr))
     assert expr_variables(expr) == set(found(expr, Var))
     assert set(expr_indirects(expr)) == set(found(expr, Indirect))
@@ -146,7 +148,7 @@ def test_substitution_by_atoms_is_substitution(index: Index, values: dict[Var, I
 
 
 @given(exprs)
-def test_renaming_reaches_every_tensor_and_is_undone_by_its_inverse(expr: Expr) -> None:
+def test_renaming_reaches_every_tensor_and_is_invertible(expr: Expr) -> None:
     names = {tensor: f"new {n}" for n, tensor in enumerate(tensors_read(expr))}
     renamed = rename_expr(expr, names)
     assert set(tensors_read(renamed)) == set(names.values())

@@ -1,4 +1,6 @@
-"""Accuracy of the latency models: layers, whole cases, networks, against baselines and with parts switched off.
+"""Accuracy of the latency models against baselines and ablations.
+
+It covers layers, whole cases and networks.
 
     python -m cuts.tests.latency.report [--intervals] [--quick] [-o bench/results/latency.json]
 
@@ -36,7 +38,7 @@ RESULTS = ROOT / "bench" / "results" / "latency.json"
 
 @define
 class LatencyReport:
-    """What was found, by precision and kind of table; written anew whenever something is added."""
+    """Results by precision and kind of table, rewritten at every addition."""
 
     path: Path | None
     values: dict[str, dict[str, dict[str, Any]]] = field(factory=dict)
@@ -55,7 +57,7 @@ class LatencyReport:
 
 
 def layers(profile: Profile, precision: str, quick: bool, report: LatencyReport) -> None:
-    """Score layers whose case with that number of input channels was not trained on."""
+    """Score layers of cases without training at their input channels."""
     samples = profile.convolutions(precision)
     train, test = trained_on(samples), samples.of("held")
     print(f"\n{precision}: {len(train)} layers train, cold cache\n{HEADER}")
@@ -92,8 +94,9 @@ def details(
     precision: str,
     report: LatencyReport,
 ) -> dict[str, float]:
-    """Print what the whole number hides: each network's cases, the true kernels given, sure and unsure; return the part
-    that lies in its interval.
+    """Print the parts of the total score; return the interval's coverage.
+
+    Parts are each network's cases, the true kernels given, sure and unsure predictions.
     """
     us, confidence = found
 
@@ -117,9 +120,7 @@ def details(
 
 
 def timed(profile: Profile, precision: str, report: LatencyReport) -> None:
-    """Compare with layers for which cuDNN timed its algorithms: how much faster its choice is, and what the argmin
-    makes of it.
-    """
+    """Compare with cuDNN's timed algorithms: its choice, and the argmin's score."""
     samples = profile.convolutions(precision)
     chosen, guessed = (
         samples.of("timed"),
@@ -137,7 +138,7 @@ def timed(profile: Profile, precision: str, report: LatencyReport) -> None:
 
 
 def whole_cases(profile: Profile, precision: str, report: LatencyReport, turns: int = 4) -> None:
-    """Score cases of which nothing was trained on, a quarter of all cases at a time."""
+    """Score wholly held-out cases, a quarter of all at a time."""
     samples = profile.convolutions(precision)
     cases = sorted(set(samples.of("held").cases))
     predicted, measured = [], []
@@ -151,7 +152,7 @@ def whole_cases(profile: Profile, precision: str, report: LatencyReport, turns: 
 
 
 def networks(profile: Profile, precision: str, report: LatencyReport) -> None:
-    """Compare whole networks with what was measured as one recorded graph."""
+    """Compare whole networks with the measured recorded graph."""
     measured = [each for each in load_networks(profile.name) if each.precision == precision]
     gap = fitted_gap(measured)
     print(f"\n{precision}: networks, {gap:.2f} us between kernels (fitted on {', '.join(KNOWN)})")

@@ -1,4 +1,7 @@
-"""A made-up library of kernels with tiles, and a made-up way to choose among them: profiles whose truth is known."""
+"""Artificial library of tiled kernels and a heuristic choice.
+
+Its profiles have a known truth.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def layers(count: int = 1200, seed: int = 0, batch: int = 16) -> Convolutions:
 
 
 def choice(each: Convolutions) -> np.ndarray:
-    """Return the kernel that the library takes: a rule on sizes that is not the fastest kernel's."""
+    """Return the library's kernel by a rule on sizes.
+
+    It is not the fastest kernel.
+    """
     narrow, small = each.n <= 48, each.m * each.n < 132 * 64 * 64 * 4
     return np.where(narrow, "sgemm_128x32", np.where(small, "sgemm_64x64", "sgemm_128x128"))
 

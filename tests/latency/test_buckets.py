@@ -1,4 +1,4 @@
-"""Buckets cover every size, waste no more than allowed, and are as few as can be."""
+"""Buckets: coverage of every size, bounded waste, minimal number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ times = st.lists(st.floats(1.0, 100.0), min_size=1, max_size=9)
 
 
 @given(times, st.sampled_from([0.0, 0.05, 0.5]))
-def test_buckets_cover_every_size_and_waste_no_more_than_allowed(us: list[float], tolerance: float) -> None:
+def test_buckets_cover_every_size_within_allowed_waste(us: list[float], tolerance: float) -> None:
     found = buckets(range(len(us)), np.array(us), tolerance)
     assert [s for each in found for s in range(each.first, each.last + 1)] == list(range(len(us)))
     for each in found:

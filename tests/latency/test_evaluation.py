@@ -1,4 +1,7 @@
-"""Accuracy of the whole models, as `tests/latency/report.py` wrote it: fitting them is too slow for every commit."""
+"""Accuracy of the whole models, from the file of `tests/latency/report.py`.
+
+Fitting them is too slow for every commit.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ BASELINES = (
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_held_out_layers_are_predicted_and_baselines_are_clearly_behind(precision: str) -> None:
+def test_held_out_layers_are_predicted_beyond_baselines(precision: str) -> None:
     rows = VALUES[precision]["layers"]
     assert rows["all"]["within"] >= 0.91
     assert rows["all"]["inside"] >= 0.9

@@ -1,4 +1,4 @@
-"""Equations 1 to 4 against a library of kernels whose tiles and coefficients are known."""
+"""Equations 1 to 4 against a library with known tiles and coefficients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cuts.latency.kernel_model import KernelFit
 from cuts.tests.latency.simulator import KERNELS, layers, profile
 
 
-def test_sizes_of_the_product_are_those_of_the_paper() -> None:
+def test_product_sizes_are_those_of_the_paper() -> None:
     row = Convolutions([convolution({"N": 16, "C": 64, "H": 56, "K": 128, "R": 3, "stride": 2})])
     assert (row.p[0], row.q[0], row.m[0], row.n[0], row.k[0]) == (28, 28, 16 * 28 * 28, 128, 576)
     assert row.m_in[0] == 16 * 64 * 56 * 56 + 128 * 576
@@ -60,7 +60,7 @@ def test_tiles_that_were_used_explain_every_grid(blk_m: int, blk_n: int, form: s
     assert np.array_equal(found.blocks(each), blocks)
 
 
-def test_a_grid_grows_by_a_tile_and_never_shrinks() -> None:
+def test_a_grid_grows_monotonically_by_tiles() -> None:
     sweep = Convolutions([convolution({"N": 4, "C": 64, "H": 28, "K": k, "R": 3}) for k in range(1, 300)])
     blocks = grid_size(sweep, 128, 64)
     assert set(np.flatnonzero(np.diff(blocks)) % 64) == {63}
@@ -103,7 +103,7 @@ def test_outliers_do_not_move_the_coefficients() -> None:
     assert found.t_k == pytest.approx(KERNELS["sgemm_128x128"].t_k, rel=1e-3)
 
 
-def test_waves_are_found_where_a_library_runs_in_waves() -> None:
+def test_waves_of_a_library_are_found() -> None:
     each = layers()
     tiles = KERNELS["sgemm_64x64"].tiles
     blocks = tiles.blocks(each)

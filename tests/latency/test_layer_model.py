@@ -1,4 +1,4 @@
-"""The whole model on a made-up library, whose choice is not the fastest kernel."""
+"""Whole model on an artificial library with suboptimal choices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_kernels_and_times_of_unseen_layers_are_found(fitted: LayerModel) -> Non
     assert score(predicted, us).within > 0.95
 
 
-def test_every_baseline_is_behind_on_a_curve_with_steps(fitted: LayerModel) -> None:
+def test_every_baseline_is_worse_on_stepped_curves(fitted: LayerModel) -> None:
     others = layers(500, seed=7)
     _, _, us = profile(others, noise=0.0)
     train = samples()
@@ -64,14 +64,14 @@ def test_every_baseline_is_behind_on_a_curve_with_steps(fitted: LayerModel) -> N
         )
 
 
-def test_the_argmin_is_no_model_of_a_library_that_does_not_take_the_fastest() -> None:
+def test_the_argmin_mispredicts_suboptimal_libraries() -> None:
     others = layers(500, seed=7)
     train = samples()
     naive = LayerModel(ablations(Options())["as in the paper, argmin"]).fit(train, "cold", NAMES)
     assert np.mean(named(naive.predict(others)[1]) == choice(others)) < 0.8
 
 
-def test_what_intervals_are_made_of_was_not_trained_on() -> None:
+def test_intervals_come_from_held_out_data() -> None:
     train = samples(600)
     test, us, confidence = unseen(train, "cold", NAMES, FEW)
     assert 0 < len(test) < len(train)
@@ -80,7 +80,7 @@ def test_what_intervals_are_made_of_was_not_trained_on() -> None:
     assert np.mean(np.abs(np.log(us / test.cold)) <= widths) >= 0.85
 
 
-def test_a_choice_of_two_kernels_takes_as_long_as_both() -> None:
+def test_an_unsure_choice_averages_both_kernels() -> None:
     train = samples()
     twice = np.array([f"{each}+9.0" for each in train.choices])
     for parts, share in ((train.cold_parts, 1.0), (train.warm_parts, 0.9), (train.blocks, 1.0)):
@@ -91,7 +91,7 @@ def test_a_choice_of_two_kernels_takes_as_long_as_both() -> None:
     assert score(model.predict(both.layers)[0], both.cold).within > 0.95
 
 
-def test_likely_choices_that_take_as_long_are_taken_together() -> None:
+def test_likely_choices_of_equal_times_are_joined() -> None:
     every = np.array([[200.0, 100.0, 101.0]])
     options = np.array([["a", "b", "c"]])
     us, chosen, confidence = _agreed(every, options, np.array([[0.4, 0.35, 0.25]]))
@@ -124,7 +124,7 @@ def test_a_model_that_was_kept_is_the_model(
     assert len(asked) == 3
 
 
-def test_trees_as_arrays_say_what_the_library_s_say() -> None:
+def test_trees_as_arrays_equal_the_librarys() -> None:
     ensemble = pytest.importorskip("sklearn.ensemble")
     draw = np.random.default_rng(0)
     rows, labels = draw.normal(size=(300, 5)), draw.integers(0, 4, 300)

@@ -1,4 +1,7 @@
-"""`cuts predict` and `cuts.latency.predict` on the profile in the package: what users see, and what is refused."""
+"""`cuts predict` and `cuts.latency.predict` on the package's profile.
+
+The tests cover output and refusals.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def fitted_small() -> Iterator[None]:
 LAYER = {"N": 16, "C": 72, "H": 56, "K": 128, "R": 3}
 
 
-def test_a_layer_has_a_time_an_interval_and_kernels() -> None:
+def test_a_layer_has_time_interval_and_kernels() -> None:
     found = latency.predict("conv2d", LAYER, "h200")
     assert found.low < found.us < found.high
     assert 100 < found.us < 600
@@ -39,7 +42,7 @@ def test_a_layer_has_a_time_an_interval_and_kernels() -> None:
     assert found.warnings == ()
 
 
-def test_most_held_out_layers_are_predicted_even_by_a_small_model() -> None:
+def test_a_small_model_predicts_most_held_out_layers() -> None:
     held = load_profile("h200").convolutions("fp32").of("held")
     some = held.where(np.arange(len(held)) % 5 == 0)
     found = latency.find_predictor("h200", "fp32", "cold").convolutions(some.layers)
@@ -58,7 +61,7 @@ def test_layers_that_are_scored_were_not_trained_on() -> None:
     ("change", "named"),
     [({"N": 4096}, "N=4,096"), ({"C": 6000}, "C=6,000"), ({"R": 31, "H": 64}, "R=31"), ({"groups": 2}, "groups=2")],
 )
-def test_outside_of_the_profile_is_said_and_widens_the_interval(change: dict[str, int], named: str) -> None:
+def test_predictions_outside_the_profile_have_wider_intervals(change: dict[str, int], named: str) -> None:
     inside, outside = (latency.predict("conv2d", LAYER | each, "h200") for each in ({}, change))
     assert named in outside.warnings[0]
     assert outside.high / outside.us >= max(2.0, inside.high / inside.us)
@@ -101,7 +104,7 @@ def test_a_sweep_shows_steps_and_buckets(capsys: pytest.CaptureFixture[str]) -> 
     assert "kernels for 29 sizes" in " ".join(text.split())
 
 
-def test_a_sweep_as_json_has_every_point_and_its_buckets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_sweep_has_points_and_buckets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "conv2d", "N=16", "C=64,100", "H=56", "K=64..128:16", "R=3", "--buckets", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [curve["fixed"]["C"] for curve in values["curves"]] == [64, 100]
@@ -159,7 +162,7 @@ def test_sizes_of_an_operation_go_by_their_names() -> None:
     assert found == turned == latency.predict("linear", (256, 1024, 64), "h200")
 
 
-def test_kernels_of_cuts_are_predicted_from_those_that_were_tuned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_of_cuts_are_predicted_from_tuned_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["predict", "conv2d", "N=16", "C=128", "H=28", "K=64..256:64", "R=3", "--kernels", "cuts", "--json"]) == 0
     )
@@ -187,13 +190,16 @@ def test_tuned_layers_that_were_left_out_are_predicted() -> None:
         ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float>(Params)", "internal::gemvx::kernel"),
     ],
 )  # fmt: skip
-def test_names_of_kernels_are_cut_to_what_people_read(name: str, read: str) -> None:
+def test_names_of_kernels_are_shortened_for_reading(name: str, read: str) -> None:
     assert short((name,)) == read
     assert short((name, "Memset (Device)")) == f"{read} (+1)"
 
 
 def write_model(path: Path) -> None:
-    """Write a small network: convolution, ReLU, an operation that was not profiled, a pool, a product."""
+    """Write a small network with an operation outside of the profile.
+
+    It has a convolution, ReLU, that operation, a pool, and a product.
+    """
     onnx = pytest.importorskip("onnx", reason="the model is an ONNX file")
     make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     draw = np.random.default_rng(0)
@@ -221,7 +227,7 @@ def test_a_model_is_predicted_layer_by_layer(
     states = []
 
     def find(target: str, precision: str, state: str) -> Predictor:
-        """Note the state, and take the models of an empty cache, which other tests have fitted."""
+        """Record the state; start with an empty cache, not another test's models."""
         states.append(state)
         return predictor(target, precision, "cold")
 
@@ -238,13 +244,13 @@ def test_a_model_is_predicted_layer_by_layer(
     assert "no such operation was profiled" in values["warnings"][0]
 
 
-def test_timed_plans_are_predicted_by_those_of_other_networks() -> None:
+def test_timed_plans_of_other_networks_predict_plans() -> None:
     found = [(plan.whole, made.us) for plan, made in unseen_plans(read_plans(load_profile("h200")))]
     assert len(found) >= 14
     assert all(abs(predicted / measured - 1) < 0.1 for measured, predicted in found)
 
 
-def test_a_model_by_kernels_of_cuts_is_the_plan_that_is_made_without_measurements(
+def test_predictions_of_models_use_the_unmeasured_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(tmp_path / "small.onnx")

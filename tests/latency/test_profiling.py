@@ -1,4 +1,7 @@
-"""Profiling of layers without a GPU: the calls run on the CPU, a fake recorder returns the kernels."""
+"""Profiling of layers without a GPU.
+
+The calls run on the CPU, a fake recorder returns the kernels.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MARK = TracedKernel("at::cuda::(anonymous namespace)::spin_kernel(long)", us=1.0
 
 
 class FakeRecorder:
-    """Between two markers ran one kernel, which took as many microseconds as calls came before it."""
+    """Recorder of one kernel between markers, with the call count in microseconds."""
 
     def __init__(self) -> None:
         self.kernels: list[TracedKernel] = []
@@ -92,7 +95,7 @@ def test_repeated_calls_are_summed_up_by_medians() -> None:
     assert summary([*calls, (TracedKernel("c", us=99.0),)])["odd"] == 1
 
 
-def test_digests_tell_kernels_apart_and_are_written_once_a_file() -> None:
+def test_digests_identify_kernels_and_are_written_once() -> None:
     names = KernelDigests()
     small, large = TracedKernel("a", registers=32), TracedKernel("a", registers=64)
     assert names.launches((small, small))[0] != names.launches((large,))[0]
@@ -101,19 +104,19 @@ def test_digests_tell_kernels_apart_and_are_written_once_a_file() -> None:
     assert len(names.fresh("two")) == 2
 
 
-def test_no_evaluation_has_input_channels_of_a_training_sweep() -> None:
+def test_evaluation_and_training_have_distinct_input_channels() -> None:
     trained = {task.shape[1] for task in layer_tasks.edges()}
     assert trained <= set(TRAINED)
     assert not trained & {task.shape[1] for task in (*layer_tasks.held(), *layer_tasks.sweep())}
 
 
-def test_tasks_are_reasonable_and_told_apart() -> None:
+def test_tasks_are_reasonable_and_unique() -> None:
     tasks = [task for make in SETS.values() for task in make()]
     assert len({task.key for task in tasks}) >= 0.98 * len(tasks)
     assert all(layer_tasks.reasonable(task.shape) for task in tasks if task.op == "conv2d")
 
 
-def test_chunks_are_the_same_every_time_and_hold_every_task_in_both_precisions() -> None:
+def test_chunks_are_reproducible_and_complete() -> None:
     first = layer_tasks.chunks(["held", "pointwise"])
     assert first == layer_tasks.chunks(["held", "pointwise"])
     held = [task.precision for chunk in first for task in chunk.tasks if task.kind == "held"]
@@ -121,7 +124,7 @@ def test_chunks_are_the_same_every_time_and_hold_every_task_in_both_precisions()
     assert all(task.precision == chunk.precision for chunk in first for task in chunk.tasks)
 
 
-def test_keys_of_layers_make_chunks_in_their_order_the_precisions_in_turn() -> None:
+def test_keys_make_ordered_chunks_with_alternating_precisions() -> None:
     tasks = [
         LayerTask("edges", "r2", "conv2d", (1, c, 9, 9, 8, 3, 3, 2, 2, 1, 1, 1, 1), precision)
         for precision, count in (("fp32", 4), ("tf32", 8))
@@ -135,7 +138,7 @@ def test_keys_of_layers_make_chunks_in_their_order_the_precisions_in_turn() -> N
     )
 
 
-def test_layers_are_added_to_a_data_set_and_a_later_measurement_counts() -> None:
+def test_later_measurements_replace_layers_of_data_sets() -> None:
     old = [("edges", "r2", "conv2d", "fp32", "1x2", "0", 1.0), ("held", "r2", "conv2d", "fp32", "1x2", "0", 2.0)]
     new = [("edges", "r2", "conv2d", "fp32", "1x2", "1", 3.0), ("edges", "r2", "conv2d", "tf32", "1x2", "1", 4.0)]
     assert [row[-1] for row in tables.merged(old, new)] == [3.0, 2.0, 4.0]
@@ -168,7 +171,7 @@ def test_every_operation_is_measured_cold_and_warm(bench: profile.LayerBench) ->
     assert rows[-1]["tasks"] == len(tasks)
 
 
-def test_a_task_that_fails_is_reported_and_the_rest_measured(bench: profile.LayerBench) -> None:
+def test_a_failing_task_is_reported_and_others_measured(bench: profile.LayerBench) -> None:
     bad = LayerTask("held", "r2", "conv2d", (1, 4, 9, 9, 8, 30, 30, 1, 1, 0, 0, 1, 1))
     with torch.no_grad():
         rows = profile.measure_chunk(bench, Chunk(0, "fp32", (bad, *small_tasks()[:1])))
@@ -202,12 +205,12 @@ def test_networks_are_measured_layer_by_layer(
     json.dumps(layers)
 
 
-def test_the_networks_of_the_evaluation_are_none_of_those_trained_on() -> None:
+def test_evaluation_networks_are_not_trained_on() -> None:
     assert len(UNKNOWN) == 10
     assert not set(KNOWN) & set(UNKNOWN)
 
 
-def test_a_file_that_was_cut_short_is_read_as_far_as_it_goes(
+def test_a_truncated_file_is_read_to_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "layers.jsonl"
@@ -217,7 +220,7 @@ def test_a_file_that_was_cut_short_is_read_as_far_as_it_goes(
     assert not list(trace.kernels_of([]))
 
 
-def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile.LayerBench) -> None:
+def test_a_profiler_with_wrong_records_is_detected(bench: profile.LayerBench) -> None:
     with torch.no_grad():
         profile.probe(bench)
         bench.recorder.mark = lambda: bench.recorder.kernels.append(TracedKernel("other"))
@@ -225,7 +228,7 @@ def test_a_profiler_that_records_something_else_is_found_at_once(bench: profile.
             profile.probe(bench)
 
 
-def test_records_become_rows_with_runs_of_one_kernel_taken_together(bench: profile.LayerBench) -> None:
+def test_runs_of_one_kernel_become_one_row(bench: profile.LayerBench) -> None:
     with torch.no_grad():
         profile.measure_layers(bench, [Chunk(0, "fp32", tuple(small_tasks()[:2]))], "layers.jsonl")
     records = list(profile.finished(bench.folder / "layers.jsonl"))

@@ -12,7 +12,7 @@ def test_one_layer_is_a_curve_of_one_size() -> None:
     assert (curve.along, curve.sizes, len(curve.layers)) == ("K", (128,), 1)
 
 
-def test_the_last_range_varies_along_curves_of_a_few_values_of_those_before_it() -> None:
+def test_the_last_range_varies_along_sampled_curves() -> None:
     curves = sweep(["N=16", "C=64..512", "H=56", "K=64..1024", "R=3"])
     assert [curve.fixed["C"] for curve in curves] == [64, 213, 363, 512]
     assert curves[0].sizes == tuple(range(64, 1025))

@@ -1,4 +1,4 @@
-"""Which tensors change the order of their dims, and that models compute the same then."""
+"""Dim orders of tensors: the choice, and unchanged results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def with_constants(made: Graph, *names: str) -> Graph:
 
 
 def chain(size: int = 14, batch: int = 2, kind: DType = DType.F16) -> Graph:
-    """Two convolutions with taps and one without, a residual, a pool and a dense layer."""
+    """Return two convolutions with taps and one without, and other layers.
+
+    These are a residual, a pool and a dense layer.
+    """
     pads = {"pads": (1, 1, 1, 1)}
     lines = (
         op("a", "conv", "x", "u", **pads), op("b", "relu", "a"), op("c", "conv", "b", "v", **pads),
@@ -88,7 +91,7 @@ def test_reduced_axes_and_constants_follow_the_image() -> None:
     assert "v in order 0, 2, 3, 1" in units["n2"].reads
 
 
-def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
+def test_reduced_axes_follow_the_image_of_large_filters() -> None:
     pads = {"pads": (1, 1, 1, 1)}
     lines = op("a", "conv", "x", "v", **pads), op("b", "relu", "a"), op("y", "conv", "b", "w", **pads)
     made = graph({"x": half(1, 64, 7, 7), "v": half(64, 64, 3, 3), "w": half(64, 64, 3, 3)}, *lines, out="y")
@@ -99,7 +102,7 @@ def test_reduced_axes_follow_the_image_where_the_filter_is_larger() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_what_an_output_is_transposed_from_lies_as_the_output_does(batch: int) -> None:
+def test_a_transposed_outputs_source_has_its_layout(batch: int) -> None:
     lines = (
         op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("a", "conv", "c", "w", pads=(1, 1, 1, 1)),
         op("b", "relu", "a"), op("y", "transpose", "b", perm=(0, 2, 3, 1)),
@@ -125,12 +128,12 @@ def test_without_atoms_images_lie_beside_their_pixels(size: int) -> None:
     assert laid_out(made, "tf32").orders["b"] == LAST
 
 
-def test_a_single_image_stays_as_it_is_without_atoms() -> None:
+def test_a_single_image_stays_without_matrix_instructions() -> None:
     programs = build_programs(chain(batch=1, kind=DType.F32), REGISTRY)
     assert choose_layouts(programs, GPU) is programs
 
 
-def test_nothing_that_is_added_up_comes_innermost_without_atoms() -> None:
+def test_reduced_axes_are_outer_without_matrix_instructions() -> None:
     made = graph({"x": TensorType(DType.F32, (8, 16, 7, 7)), "w": TensorType(DType.F32, (16, 16, 3, 3))},
                  op("a", "relu", "x"), op("b", "conv", "a", "w"), op("c", "relu", "b"),
                  op("y", "reduce_mean", "c", axes=(0, 2, 3), keepdims=False), out="y")  # fmt: skip
@@ -138,7 +141,7 @@ def test_nothing_that_is_added_up_comes_innermost_without_atoms() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"lockstep": False}, {"on_host": True}])
-def test_nothing_changes_where_lanes_do_not_move_neighbours_together(changes: dict[str, bool]) -> None:
+def test_nothing_changes_without_coalesced_lanes(changes: dict[str, bool]) -> None:
     programs = build_programs(chain(batch=8), REGISTRY)
     assert choose_layouts(programs, evolve(GPU, atoms=(), **changes)) is programs
 
@@ -157,7 +160,7 @@ def test_products_of_matrices_stay_as_they_are() -> None:
     assert not laid_out(made).orders
 
 
-def test_a_view_has_the_order_of_what_it_shows() -> None:
+def test_a_view_has_its_sources_order() -> None:
     made = graph({"x": half(4, 32, 64), "w": half(64, 64)}, op("k", "matmul", "x", "w"),
                  op("t", "transpose", "k", perm=(0, 2, 1)), op("y", "matmul", "x", "t"), out="y")  # fmt: skip
     programs = laid_out(made)
@@ -171,13 +174,13 @@ def test_an_output_keeps_its_order() -> None:
     assert "b" not in programs.orders and programs.orders["e"] == LAST
 
 
-def test_what_an_output_is_copied_from_keeps_its_order() -> None:
+def test_a_copied_outputs_source_keeps_its_order() -> None:
     lines = op("a", "conv", "x", "w", pads=(1, 1, 1, 1)), op("y", "reshape", "a", shape=(2, -1))
     programs = laid_out(graph({"x": half(2, 16, 7, 7), "w": half(16, 16, 3, 3)}, *lines, out="y"))
     assert not programs.orders
 
 
-def test_a_dense_block_is_one_buffer_with_channels_innermost() -> None:
+def test_a_dense_block_is_one_channels_last_buffer() -> None:
     pads = {"pads": (1, 1, 1, 1)}
     shapes = {"x": half(2, 16, 9, 9), "u": half(16, 16, 3, 3), "v": half(16, 32, 3, 3), "w": half(8, 48, 3, 3)}
     made = graph(shapes, op("r", "relu", "x"), op("a", "conv", "r", "u", **pads), op("j", "concat", "r", "a", axis=1),
@@ -191,7 +194,10 @@ def test_a_dense_block_is_one_buffer_with_channels_innermost() -> None:
 
 
 def first_layer(batch: int) -> Graph:
-    """A layer over three channels with large taps, a pool, and a convolution."""
+    """Return a layer over three channels, a pool, and a convolution.
+
+    The layer has large taps.
+    """
     given_ = {"x": TensorType(DType.F32, (batch, 3, 64, 64)), "u": half(32, 3, 7, 7), "w": half(32, 32, 3, 3)}
     lines = (op("h", "cast", "x", to="f16"), op("a", "conv", "h", "u", pads=(3, 3, 3, 3), strides=(2, 2)),
              op("b", "relu", "a"), op("p", "max_pool", "b", kernel_shape=(2, 2), strides=(2, 2)),
@@ -199,10 +205,10 @@ def first_layer(batch: int) -> Graph:
     return with_constants(graph(given_, *lines, out="y"), "u", "w")
 
 
-def test_a_first_layer_has_images_innermost_where_there_are_many() -> None:
+def test_first_layers_have_many_images_innermost() -> None:
     programs = laid_out(first_layer(16))
     assert programs.orders["h"] == (1, 2, 3, 0) and programs.orders["b"] == programs.orders["p"] == LAST
-    # Rows are numbered as the images lie, images fastest; what they are written to lies otherwise.
+    # Rows are numbered as the images lie, images fastest; their target lies otherwise.
     (conv,) = (s for u in programs.units for s in u.statements if "h" in {r.tensor for r in s.reads})
     assert [a.extent for a in conv.axes] == [32, 32, 16, 32] and conv.write[0] == as_index(conv.axes[2])
     alone = laid_out(first_layer(1))
@@ -224,12 +230,15 @@ def test_what_loops_touch_keeps_its_order() -> None:
     assert not any(t in programs.orders for u in programs.units if u.repeat for t in (*u.reads, *u.writes))
 
 
-# ---- what is computed
+# ---- results
 
 
 @st.composite
 def networks(draw: st.DrawFn) -> Graph:
-    """A few convolutions of any stride, padding, dilation and groups, with what stands between them in networks."""
+    """Draw a few convolutions with typical operations between them.
+
+    They have any stride, padding, dilation and groups.
+    """
     size, batch = draw(st.sampled_from([5, 7, 8, 9])), draw(st.sampled_from([1, 2, 8]))
     channels = draw(st.sampled_from([3, 8, 16]))
     shapes: dict[str, TensorType] = {"x": half(batch, channels, size, size)}
@@ -278,7 +287,7 @@ def networks(draw: st.DrawFn) -> Graph:
 
 
 def check(made: Graph, mode: Any, math: str = "", target: Target = GPU) -> None:
-    """Compare the groups of a graph with layouts with the reference, in float64."""
+    """Compare groups with layouts with the float64 reference."""
     programs = laid_out(made, math, target)
     verify_programs(programs)
     views = find_views(programs)
@@ -317,7 +326,10 @@ def test_algorithms_of_a_convolution_compute_the_reference() -> None:
 
 
 def opencl(policy: str) -> Any:
-    """An OpenCL device that is said to have matrix atoms, which the dialect emulates; in strict f32 one of warps."""
+    """OpenCL device with emulated matrix instructions.
+
+    In strict f32 it has warps instead.
+    """
     if policy == "fp32":
         return evolve(find_target("opencl"), lockstep=True, on_host=False)
     kind = {"fp16": "m16n8k16_f16", "bf16": "m16n8k16_bf16", "tf32": "m16n8k8_tf32"}[policy]
@@ -330,7 +342,7 @@ BATCHES = [("fp16", 2), ("bf16", 1), ("tf32", 2), ("fp32", 4), ("fp16", 1), ("bf
 
 @needs_opencl
 @pytest.mark.parametrize(("policy", "batch"), BATCHES if NIGHTLY else BATCHES[:4])
-def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
+def test_a_reopened_plan_equals_the_reference(
     policy: Any, batch: int, tmp_path: Any
 ) -> None:
     made = chain(size=9, batch=batch, kind=DType.F32)
@@ -353,7 +365,7 @@ def test_a_plan_computes_the_reference_and_is_the_same_when_opened_again(
         np.testing.assert_array_equal(opened.run(given_)[name], value)
 
 
-def test_tiles_of_a_convolution_are_fetched_sixteen_bytes_at_a_time() -> None:
+def test_convolution_tiles_are_loaded_by_sixteen_bytes() -> None:
     pads = {"pads": (1, 1, 1, 1)}
     shapes = {"x": (8, 64, 28, 28), "u": (64, 64, 3, 3), "v": (128, 64, 3, 3), "w": (64, 128, 1, 1)}
     made = graph(shapes, op("a", "conv", "x", "u", **pads), op("b", "relu", "a"),

@@ -1,4 +1,4 @@
-"""What lies between products of constants, where threads multiply numbers."""
+"""Values between products of constants, where threads number the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def f32(*shape: int) -> TensorType:
 
 
 def network(rows: int = 64, batch: int = 1) -> Graph:
-    """Two dense layers with a function between them, whose rows are those of several samples."""
+    """Two dense layers with a function between them.
+
+    Their rows are those of several samples.
+    """
     types = {"x": f32(rows, 128), "u": f32(128, 256), "b": f32(256), "v": f32(256, 128)}
     return graph(types, op("h", "gemm", "x", "u", "b"), op("r", "reshape", "h", shape=(batch, rows // batch, 256)),
                  op("g", "gelu", "r"), op("s", "reshape", "g", shape=(rows, 256)),
@@ -39,7 +42,7 @@ def laid_out(made: Graph, sms: int = 1) -> Programs:
     return programs
 
 
-def test_what_the_next_product_adds_up_along_lies_outermost() -> None:
+def test_the_next_products_reduced_axis_is_outermost() -> None:
     """The rows of all samples stay on end."""
     orders = laid_out(with_constants(network(batch=4), *"ubv")).orders
     assert {name: orders[name] for name in "hrgs"} == {"h": (1, 0), "r": (2, 0, 1), "g": (2, 0, 1), "s": (1, 0)}
@@ -66,13 +69,16 @@ def attention(*before: object, **types: TensorType) -> Graph:
     return graph(types, *before, *lines, out="y")
 
 
-def test_products_of_two_computed_factors_stay_as_they_are() -> None:
+def test_products_of_two_computed_factors_stay_unchanged() -> None:
     made = attention(op("t", "relu", "x"), x=f32(4, 128, 64))
     assert not laid_out(made).orders
 
 
-def test_dims_that_select_a_product_are_told_from_those_of_a_factor() -> None:
-    """Samples of an attention each have products of their own, those that a matrix of weights multiplies do not."""
+def test_batch_dims_differ_from_dims_of_a_factor() -> None:
+    """Samples of an attention have products of their own.
+
+    Samples that a matrix of weights multiplies do not.
+    """
     made = attention(op("t", "matmul", "x", "w"), x=f32(4, 128, 64), w=f32(64, 64))
     programs = build_programs(with_constants(made, "w"), REGISTRY)
     aliases = find_aliases(programs)

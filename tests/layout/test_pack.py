@@ -76,7 +76,7 @@ def test_a_matrix_times_few_vectors_keeps_its_layout(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("depth", "stored"), [(16, (64, 16)), (18, (18, 64))])
-def test_what_atoms_multiply_lies_along_the_depth_in_whole_vectors(depth: int, stored: tuple[int, int]) -> None:
+def test_factors_lie_along_the_depth_in_vectors(depth: int, stored: tuple[int, int]) -> None:
     make = builder()
     x, w = make.input(32, depth, dtype=DType.F16), make.input(depth, 64, dtype=DType.F16)
     make.node("matmul", x, w)
@@ -85,8 +85,8 @@ def test_what_atoms_multiply_lies_along_the_depth_in_whole_vectors(depth: int, s
     assert graph.constants[name].shape == stored
 
 
-def test_each_reader_has_a_constant_in_its_own_order() -> None:
-    """One product wants the columns of a matrix innermost, one its rows, and what only copies it reads it as it is."""
+def test_each_reader_has_its_constants_own_order() -> None:
+    """One product has columns innermost, one rows, a copy neither."""
     make = builder()
     x, y, w = make.input(32, 24), make.input(32, 64), make.input(24, 64)
     there, back = make.node("matmul", x, make.node("exp", w)), make.node("gemm", y, w, trans_b=True)
@@ -102,7 +102,7 @@ def test_each_reader_has_a_constant_in_its_own_order() -> None:
     _computes(graph, programs, {t: rng.standard_normal(graph.types[t].shape) for t in graph.inputs})
 
 
-def test_weights_of_a_loop_are_packed_where_its_turns_read_them() -> None:
+def test_weights_of_loops_are_packed_for_iterations() -> None:
     make = builder()
     x, w, r = make.input(5, 32, 24), make.input(1, 64, 24), make.input(1, 64, 64)
     y = make.node("rnn", x, w, r)

@@ -1,4 +1,4 @@
-"""Which runs of dims may be numbered in another order, and that they are where this makes accesses wide."""
+"""Runs of dims in another order, where this widens accesses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .test_choose_layouts import GPU, IMAGES, chain, with_constants
 
 
 def tiled(*behind: tuple[str, str, str, int], batch: int = 8, out: str = "y") -> Graph:
-    """A product over the pixels of all images in one run, between convolutions; `behind` reads the run too."""
+    """A product over all images' pixels in one run, between convolutions.
+
+    `behind` reads the run too.
+    """
     pads = {"pads": (1, 1, 1, 1)}
     lines = (
         op("a", "conv", "x", "f", **pads), op("b", "transpose", "a", perm=(1, 0, 2, 3)),
@@ -54,12 +57,12 @@ def test_the_tiles_of_all_images_are_a_run() -> None:
     assert choose_layouts(alone, GPU) is alone, "rows of a single image stay in front of its columns"
 
 
-def test_a_run_whose_order_somebody_knows_stays() -> None:
+def test_a_run_with_a_known_order_stays() -> None:
     assert not runs(tiled(("z", "cumsum", "d", 1), out="y z")), "a sum of what comes before"
     assert not runs(tiled(out="y d")), "the caller takes it"
 
 
-def test_images_come_innermost_in_a_run_and_copies_stay_views() -> None:
+def test_images_come_innermost_and_copies_stay_views() -> None:
     programs = laid_out(tiled())
     assert programs.orders["h"] == IMAGES
     statements = {s.target: s for unit in programs.units for s in unit.statements}
@@ -69,7 +72,7 @@ def test_images_come_innermost_in_a_run_and_copies_stay_views() -> None:
     assert views["c"].buffer == views["b"].buffer == "a" and views["g"].buffer == views["e"].buffer == "d"
 
 
-def test_an_algorithm_by_itself_lies_as_it_does_in_a_network() -> None:
+def test_a_lone_algorithm_has_its_network_layout() -> None:
     made, instances = chain(batch=8, kind=DType.F32), REGISTRY.instances
     node = made.nodes[2]
     alone = Graph("alone", ("b",), ("c",), {v: made.types[v] for v in "bvc"}, (node,), {"v": made.constants["v"]})

@@ -1,4 +1,4 @@
-"""The second opinion: each operation of the vocabulary and its counterpart in another library.
+"""Counterparts of the vocabulary's operations in other libraries: a second opinion.
 
 A counterpart has never seen a declaration. It takes the attributes of an instance and its operands, floats in double
 precision, and returns a result or several; None where the library has no such use.
@@ -34,7 +34,7 @@ WITHOUT: dict[str, str] = {
 
 @frozen
 class Departure:
-    """A meant difference from a counterpart: where results may differ, the reason, and values that are left out."""
+    """Intended difference from a counterpart, with its reason and excluded values."""
 
     allowed: Callable[[Array, Array], Array]
     reason: str
@@ -100,7 +100,7 @@ SINGLE = frozenset(("shrink", "thresholded_relu", "rotary"))
 
 
 def needed(op: str) -> str:
-    """Return the reason why the counterpart of an operation cannot be asked here; empty where it can."""
+    """Return the reason against calling a counterpart; empty without one."""
     if op in ("deform_conv", "roi_align") and torchvision is None:
         return "torchvision is not installed"
     if op in (*SINGLE, "reverse_sequence") and onnxruntime is None:
@@ -117,7 +117,7 @@ COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 
 
 def opinion(op: str, attributes: Attributes, operands: list[Array | None]) -> list[Array] | None:
-    """Return the results of an operation's counterpart; None where it has no such use."""
+    """Return an operation's results by its counterpart, or None without one."""
     operands = [None if o is None else np.asarray(o) for o in operands]
     if op not in OWN:
         return second_opinion(op, attributes, operands)

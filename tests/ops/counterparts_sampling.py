@@ -19,7 +19,10 @@ OPSET = 23
 
 
 def node(op: str, **attributes: str) -> Counterpart:
-    """Return a node of ONNX as ONNX Runtime computes it; `attributes` maps its attributes to ours."""
+    """Return a node as ONNX Runtime computes it.
+
+    `attributes` maps its attributes to ours.
+    """
 
     def apply(a: Attributes, *operands: Array | None) -> Any:
         return _computed(op, {theirs: a[ours] for theirs, ours in attributes.items()}, *operands)

@@ -1,4 +1,6 @@
-"""PyTorch's own functions as counterparts of operations: of all attributes of a use, and its operands as NumPy arrays.
+"""PyTorch's own functions as counterparts of operations.
+
+They take all attributes of a use, and its operands as NumPy arrays.
 
 Floats come and go in double precision. A counterpart gives nothing where PyTorch has no such use.
 """
@@ -22,7 +24,10 @@ F: Any = torch and torch.nn.functional
 
 
 def tensor(array: Array | None) -> Any:
-    """Return an array as a tensor; unsigned integers that PyTorch lacks as those of 64 bits."""
+    """Return an array as a tensor.
+
+    Unsigned types that PyTorch lacks become 64 bits.
+    """
     if array is None:
         return None
     wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
@@ -51,7 +56,10 @@ def _array(result: Any) -> Array:
 
 
 def named(name: str, **attributes: str) -> Counterpart:
-    """Return a function of one tensor by its name; `attributes` maps its parameters to ours."""
+    """Return a function of one tensor by its name.
+
+    `attributes` maps its parameters to ours.
+    """
 
     def apply(a: Attributes, x: Any) -> Any:
         module = F if hasattr(F, name) and not name.startswith("erf") else torch

@@ -9,7 +9,7 @@ from .counterparts_torch import Attributes, Counterpart, F, of_tensors, torch
 
 
 def pads(a: Attributes, rank: int) -> tuple[int, ...] | None:
-    """Return pads as PyTorch writes them, the last axis first; none where some are negative."""
+    """Return PyTorch's pads, last axis first; none where some are negative."""
     listed = a["pads"]
     if min(listed, default=0) < 0:
         return None

@@ -1,5 +1,7 @@
-"""Random recurrences as declarations: several states, reads of earlier turns and of other tensors, conditions on the
-turn, results of each turn, either direction.
+"""Random recurrences as declarations, in either direction.
+
+They have several states, reads of earlier iterations and of other tensors, conditions on the iteration, and results of
+each iteration.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ BUILTIN = Registry.builtin()
 
 @frozen
 class Recurrence:
-    """A declaration `t` of operands x (rows by turn), r and i (rows of x by turn), and how many turns it has."""
+    """Declaration `t` of operands x, r and i, and its iteration count.
+
+    x has rows by iteration; r has rows of x by iteration, as i has.
+    """
 
     text: str
     steps: int
@@ -35,7 +40,7 @@ class Recurrence:
 
 @st.composite
 def recurrences(draw: st.DrawFn) -> Recurrence:
-    """Draw a recurrence of up to three states, each of which may look back by several turns."""
+    """Draw a recurrence of up to three states with several iterations' lookback."""
     steps = draw(st.integers(2, STEPS))
     back = draw(st.lists(st.integers(1, 2), min_size=1, max_size=3))
     names = [f"s{n}" for n in range(len(back))]
@@ -68,7 +73,7 @@ def recurrences(draw: st.DrawFn) -> Recurrence:
 
 
 def _value(names: list[str], back: list[int], new: list[str]) -> st.SearchStrategy[str]:
-    """Draw what a turn computes: of states of earlier turns, of this one's, and of other tensors."""
+    """Draw an iteration's expression of earlier states, its own ones, and other tensors."""
     states = [f"{name}[t + {k}][n]" for name, b in zip(names, back, strict=True) for k in range(b)]
     sums = [f"(sum[q < N] r[n, q] * {name}[t][q])" for name in names]
     others = [

@@ -1,4 +1,7 @@
-"""Derived work and traffic: against enumeration, and against Tables 6 to 8 of DeepCuts, formula beside formula."""
+"""Derived work and traffic, against enumeration and DeepCuts' Tables 6 to 8.
+
+The tables are compared formula by formula.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def program(op: str, *shapes: tuple[int, ...], **attributes: Any) -> Program:
 
 
 def tile_of(statement: Statement, **extents: int) -> dict[Var, int]:
-    """Return a tile by the names of axes; the others keep their full extent."""
+    """Return a tile by axis names; other axes keep their full extent."""
     return {v: extents.get(v.name, v.extent) for v in (*statement.axes, *statement.reduce)}
 
 
@@ -99,7 +102,7 @@ H_IN, W_IN = (H - 1) * S + (F - 1) * D + 1, (W - 1) * S + (F - 1) * D + 1
 
 @frozen
 class Row:
-    """A row of a table: what it is about, the paper's formula, the corrected one, its value, and the derived value."""
+    """Row of a table: paper's and corrected formula, printed and derived value."""
 
     title: str
     paper: str
@@ -142,7 +145,10 @@ def traffic(op: str, what: str) -> int:
 
 
 def table_6() -> list[Row]:
-    """Operations. The paper leaves out what a norm does per channel: var + eps, its root, times scale."""
+    """Operations.
+
+    The paper leaves out a norm's work per channel: var + eps, its root, times scale.
+    """
     same = "the same"
     return [
         Row("convolution", "2 N C K H W FH FW", same, 2 * N * C * K * H * W * F * F, work("conv")),
@@ -172,8 +178,9 @@ def table_7() -> list[Row]:
 
 
 def table_8() -> list[Row]:
-    """Transactions. None spans two rows: the division by TRANS is rounded up per row. `H W / (W / TRANS)` means H
-    ceil(W / TRANS).
+    """Transactions, none of them across two rows.
+
+    The division by TRANS is rounded up per row. `H W / (W / TRANS)` means H ceil(W / TRANS).
     """
 
     def row(title: str, op: str, paper: str, corrected: str, expected: int) -> Row:

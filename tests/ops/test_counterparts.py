@@ -1,4 +1,6 @@
-"""The reference agrees with other libraries, for every operation, element type, size and special value.
+"""Reference against other libraries, for every operation.
+
+It covers every element type, size and special value.
 
 By day each operation has a fixed part of the cases, chosen by a hash; at night it has all of them.
 """
@@ -46,7 +48,7 @@ USES = (
 
 @frozen
 class Case:
-    """A use of an operation, and the kind of values of its operands."""
+    """Use of an operation, and the kind of its operands' values."""
 
     sample: Sample
     values: str
@@ -68,7 +70,7 @@ def size_of(sample: Sample, number: int) -> str:
 
 
 def cases_of(op: str) -> Iterator[Case]:
-    """Yield the cases of an operation: each of its element types at each class of sizes, of all kinds of values."""
+    """Yield an operation's cases by element type, class of sizes, values."""
     for slot in (slot for slot in slots(REGISTRY) if slot.op == op):
         yield from (case for case in _cases_of_slot(slot) if case.values not in left_out(op))
     yield from special_cases(op)
@@ -80,7 +82,7 @@ def left_out(op: str) -> frozenset[str]:
 
 
 def special_cases(op: str) -> Iterator[Case]:
-    """Yield the cases of an operation that are not left out by day."""
+    """Yield the cases of an operation that the daily profile includes."""
     for use in USES:
         if use.op == op:
             yield from (
@@ -125,7 +127,7 @@ def _mask_rows(arrays: Mapping[str, Array], axis: int) -> None:
 
 
 def fault(case: Case) -> str:
-    """Return the first difference of a case; nothing where both agree, or the counterpart has no such use."""
+    """Return a case's first difference; nothing without one or without a counterpart."""
     instance = case.sample.instance(REGISTRY)
     given = values_of(case)
     wanted = opinion(
@@ -148,7 +150,7 @@ def fault(case: Case) -> str:
 
 
 def agrees(ours: Array, theirs: Array, dtype: DType, single: bool, sums: bool) -> Array:
-    """Return where results agree: integers exactly, floats but for the rounding of the precision that both share."""
+    """Compare integers exactly, floats within the precision that both share."""
     if not dtype.is_float:
         return np.asarray(ours == theirs)
     good = near(ours, theirs, DType.F32 if single else DType.F64, 1 << (4 if single else 12))

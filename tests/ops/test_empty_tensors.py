@@ -1,5 +1,7 @@
-"""A dim of 0: results of no elements need no kernel, reductions over nothing are their identity, and what has no
-meaning says so.
+"""Dims of 0.
+
+Results without elements need no kernel, reductions over nothing are their identity, and operations without a meaning
+there say so.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def test_a_reduction_over_nothing_is_its_identity(op: str) -> None:
 def test_empty_parts_of_a_concatenation_vanish(widths: list[int], rows: int, relu: bool) -> None:
     parts = [f(rows, width) for width in widths]
     made = graph("concat", *parts, axis=1)
-    if relu:  # what writes the parts vanishes with them
+    if relu:  # the statement that writes the parts vanishes with them
         nodes = tuple(Node(f"relu {n}", "relu", (f"x{n}",), (f"r{n}",)) for n in range(len(parts)))
         types = made.types | {f"r{n}": made.types[f"x{n}"] for n in range(len(parts))}
         joined = Node("node", "concat", tuple(f"r{n}" for n in range(len(parts))), ("y0",), {"axis": 1})
@@ -142,7 +144,7 @@ def test_what_has_no_meaning_says_so(
 
 
 @needs_opencl
-def test_a_plan_with_empty_tensors_is_saved_and_read(tmp_path: Any) -> None:
+def test_a_plan_with_empty_tensors_is_reopened(tmp_path: Any) -> None:
     plan = cuts.build(graph("concat", f(2, 0), f(2, 3), axis=1), target="opencl")
     plan.save(tmp_path / "p")
     inputs = {"x0": f(2, 0), "x1": f(2, 3)}

@@ -44,7 +44,7 @@ def errors(text: str) -> list[str]:
 
 
 def refused(op: str, operands: list[Any], text: str = "", **attributes: Any) -> str:
-    """Return the message with which an op of the vocabulary, or of a text, refuses its operands."""
+    """Return the vocabulary's or a text's error message for its operands."""
     registry = REGISTRY.extend(Source("op.cuts", text)) if text else REGISTRY
     with pytest.raises((GraphError, SpecError)) as caught:
         registry[op].instantiate(operands, attributes)
@@ -75,7 +75,7 @@ LONG = {
 }
 
 
-def test_every_op_has_a_summary_and_at_most_fifteen_lines() -> None:
+def test_every_operation_is_summarised_and_short() -> None:
     for op in REGISTRY.values():
         assert op.summary
         own = [item for item in op.items if item.span.source is op.span.source and item.span.start > op.span.start]
@@ -84,7 +84,7 @@ def test_every_op_has_a_summary_and_at_most_fifteen_lines() -> None:
         ), op.name
 
 
-def test_all_errors_of_a_file_are_reported_at_once() -> None:
+def test_all_errors_of_a_file_come_together() -> None:
     assert errors(
         """\
 op one : nothing "unknown family" { in x: f32[N] out y: f32[N] y = x }
@@ -220,7 +220,7 @@ def test_attributes_that_do_not_fit_are_explained() -> None:
     )
 
 
-def test_what_only_shapes_can_show_points_into_the_declaration() -> None:
+def test_shape_errors_point_into_the_declaration() -> None:
     head = 'op t "t" {\n  in x: f32[N]\n  out y: f32[N]\n  '
     assert refused("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
         "op.cuts:4:10: error: op 't' of (f32[4]): 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, "
@@ -248,7 +248,7 @@ def test_user_files_get_what_built_in_ones_get(tmp_path: Path) -> None:
     assert "twice" not in REGISTRY
 
 
-def test_value_of_a_constant_operand_can_give_a_shape() -> None:
+def test_constant_operands_can_give_a_shape() -> None:
     import numpy as np
 
     text = 'op fill "zeros of a shape" { in shape: i64[R] let s = value(shape) out y: f32[...s]  y = 0 }'
@@ -259,7 +259,7 @@ def test_value_of_a_constant_operand_can_give_a_shape() -> None:
         decl.instantiate([shape])
 
 
-def test_the_manual_names_every_function_and_its_example_holds() -> None:
+def test_the_manual_names_functions_with_valid_examples() -> None:
     manual = SPEC.joinpath("README.md").read_text()
     words = set(re.findall(r"[a-z_0-9]+", manual))
     assert {*BUILTINS, *FUNCTIONS} - words - {

@@ -1,4 +1,4 @@
-"""The vocabulary that comes with the package is parsed as it is needed, and is what parsing all of it gives."""
+"""Lazy parsing of the package's vocabulary, which equals parsing all of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What is too large for a declaration is an error that names the limit, within moments; and what a mistake means is
-said.
+"""Limits of declarations.
+
+An excess is an error that names the limit, within moments, with a hint on the cause.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ X = [TensorType(DType.F32, (8,)), TensorType(DType.I64, (8,))]
 
 
 def refused(lines: str, **attributes: object) -> str:
-    """Return the error of a declaration with some lines, as `line:column message`, and its hint; it must come soon."""
+    """Return a declaration's error as `line:column message`, and its hint.
+
+    It must come soon.
+    """
     start = time.monotonic()
     with pytest.raises(CutsError) as caught:
         REGISTRY.extend(Source("op.cuts", f"{HEAD}  {lines}\n}}\n"))["t"].instantiate(X, attributes)  # type: ignore[arg-type]
@@ -99,7 +103,7 @@ def test_an_attribute_that_no_machine_holds_is_refused(name: str) -> None:
     )
 
 
-def test_an_attribute_of_a_document_that_no_machine_holds_is_refused() -> None:
+def test_an_oversized_attribute_of_a_document_is_refused() -> None:
     text = (
         '{"format": "cuts.graph", "version": 1, "name": "g", "outputs": ["y"],\n'
         '"inputs": [{"name": "x", "dtype": "f32", "shape": [4]}],\n'
@@ -124,7 +128,7 @@ def test_element_types_are_listed_as_operands_are() -> None:
 
 
 @pytest.mark.parametrize("subscript", ["i[n] + 1", "n + i[n]", "i[n] * 2"])
-def test_an_element_that_takes_part_in_an_index_needs_a_function(subscript: str) -> None:
+def test_an_element_in_an_index_needs_a_function(subscript: str) -> None:
     column = 10
     assert refused(f"y[n] = x[{subscript}] outside 0") == (
         f"5:{column} {OF}a subscript is an index or an element of an integer tensor, found an element value;"

@@ -1,4 +1,4 @@
-"""Sums with constant coefficients are worth the same however they are put together."""
+"""Sums with constant coefficients, equal in value for every combination."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def total(row: list[float]) -> Expr:
 
 
 def combined(rows: list[list[float]]) -> np.ndarray[Any, Any]:
-    """Return what the sums are worth once they are combined, as the matrix of their coefficients."""
+    """Return combined sums' values as the matrix of their coefficients."""
     made = LinearCombiner(TENSORS, Folder(TENSORS)).combine([total(row) for row in rows])
     return np.array([[float(Vector(unit).value(body)) for unit in np.eye(WIDTH)] for body in made])
 
@@ -57,7 +57,10 @@ def test_combined_sums_keep_their_coefficients(rows: list[list[float]]) -> None:
 
 
 def test_tiny_coefficients_are_not_taken_for_each_other() -> None:
-    """Their ratios to large ones are near zero, which makes them no less different."""
+    """Their ratios to large ones are near zero.
+
+    They differ nevertheless.
+    """
     rows = [[2e-16, -0.5, -0.7, 1.0, 0.7], [2e-16, 0.5, 0.7, 1.0, 0.7]]
     np.testing.assert_allclose(combined(rows), rows, rtol=1e-9)
 

@@ -1,4 +1,4 @@
-"""The manual, as `docs/make_ops.py` and `cuts ops --markdown` write it from the declarations."""
+"""The manual of `docs/make_ops.py` and `cuts ops --markdown`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
 REGISTRY = Registry.builtin()
 
 
-def test_the_manual_has_every_operation_once_under_the_file_that_declares_it() -> None:
+def test_the_manual_lists_operations_by_declaring_file() -> None:
     text = manual(REGISTRY)
     assert sorted(re.findall(r"^### (\w+)$", text, flags=re.MULTILINE)) == sorted(REGISTRY)
     for part in text.split("\n## ")[1:]:
@@ -23,13 +23,13 @@ def test_the_manual_has_every_operation_once_under_the_file_that_declares_it() -
         assert [name for name in names if not REGISTRY[name].span.source.name.endswith(file)] == []
 
 
-def test_the_manual_begins_with_what_it_is_and_holds_every_entry_whole() -> None:
+def test_the_manual_has_an_introduction_and_whole_entries() -> None:
     text = manual(REGISTRY)
     assert text.startswith("# Operations\n")
     assert [name for name, decl in REGISTRY.items() if entry(decl, REGISTRY) not in text] == []
 
 
-def test_an_entry_says_what_a_product_of_matrices_costs() -> None:
+def test_an_entry_states_costs_of_matrix_products() -> None:
     text = entry(REGISTRY["matmul"])
     assert "in a: T[...s], b: T[...t]" in text
     assert "y[...i, ...m, ...n] = sum[k < K] a[...fit(i, p), ...m, k] * b[...fit(i, q), k, ...n]" in text
@@ -38,7 +38,7 @@ def test_an_entry_says_what_a_product_of_matrices_costs() -> None:
     assert "d_a[i0, i1] = sum[r0 < 3] d_y[i0, r0] * b[i1, r0]" in text
 
 
-def test_an_entry_lists_algorithms_with_their_guards_and_steps() -> None:
+def test_an_entry_lists_algorithms_guards_and_steps() -> None:
     text = entry(REGISTRY["conv"])
     assert "Algorithm `winograd_2x2`, when `R == [3, 3]" in text
     assert "`winograd_filter`, `winograd_input`, `reshape`, `matmul`, `winograd_output`." in text
@@ -61,7 +61,7 @@ def test_an_entry_says_which_operands_have_a_gradient(op: str, lines: list[str])
 
 
 @pytest.mark.parametrize("op", REGISTRY)
-def test_an_entry_says_of_gradients_what_the_uses_of_its_operation_show(op: str) -> None:
+def test_an_entry_lists_gradients_of_its_uses(op: str) -> None:
     gradients = Gradients(REGISTRY)
     said = {*differentiability(REGISTRY[op]).derived, *differentiability(REGISTRY[op]).stated}
     asked, found = set[str](), set[str]()
@@ -79,7 +79,8 @@ def test_an_entry_says_of_gradients_what_the_uses_of_its_operation_show(op: str)
 
 
 def operands(names: set[str]) -> set[str]:
-    """Return the operands of a declaration behind formal names: of any number of operands, each has the number of its
-    place.
+    """Return a declaration's operands with formal names.
+
+    Of any number of operands, each has the number of its place.
     """
     return {name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name for name in names}

@@ -1,4 +1,7 @@
-"""The greatest and least elements of rows, whole or cut into parts: in order, ties and NaN included."""
+"""Greatest and least elements of rows, whole or cut into parts.
+
+Order, ties and NaN are included.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ def program_of(n: int, dtype: DType = DType.F32, **attributes: Any) -> Program:
 
 
 def comparisons(program: Program) -> int:
-    """Return how many a program takes: none for ranks that rows are sorted instead of, the steps of a network for these
-    rows.
+    """Return the number of comparisons of a program.
+
+    It is zero for sorted ranks, and the steps of a network for these rows.
     """
     found = mark_orders(program)
     sorts = [s for s in found.statements if s.along is not None]
@@ -52,7 +56,7 @@ def wanted(draw: Any) -> tuple[int, dict[str, Any], DType]:
 
 @settings(max_examples=examples(60, 1500), deadline=None)
 @given(wanted(), st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_elements_come_in_order_and_of_equals_the_first(
+def test_elements_come_in_stable_order(
     case: tuple[int, dict[str, Any], DType], seed: int, kinds: int
 ) -> None:
     n, attributes, dtype = case
@@ -71,7 +75,10 @@ def test_elements_come_in_order_and_of_equals_the_first(
 
 @pytest.mark.parametrize(("n", "k", "most"), [(32000, 8, 300), (1000, 5, 80), (50257, 1, 2000), (1024, 1024, 4200)])
 def test_few_of_many_take_few_comparisons(n: int, k: int, most: int) -> None:
-    """Of an element, in the mean; integers of eight bytes, which are not sorted, are compared in short parts too."""
+    """The count is the mean for an element.
+
+    Integers of eight bytes, which are not sorted, are compared in short parts too.
+    """
     assert comparisons(program_of(n, k=k)) < 2 * n * 2 * most
     assert comparisons(program_of(n, DType.I64, k=k)) < 2 * n * 2 * most
 

@@ -1,4 +1,4 @@
-"""A repetition that became a loop means what its turns, written out one by one, mean."""
+"""Loop rolling: a loop means the same as its unrolled iterations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .recurrences import Recurrence, recurrences
 
 
 def program(case: Recurrence, short: int) -> Program:
-    """Return the program of a recurrence; up to `short` assignments are written out."""
+    """Return a recurrence's program; up to `short` assignments are unrolled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "SHORT", short)
         return case.registry["t"].instantiate(case.types, {}).program
@@ -35,7 +35,7 @@ def drawn(found: Program) -> dict[str, np.ndarray]:
 
 
 def results(found: Program) -> dict[str, np.ndarray]:
-    """Return what a program computes of random operands."""
+    """Return the results of a program for random operands."""
     return evaluate(found, drawn(found))
 
 
@@ -63,14 +63,15 @@ def test_a_loop_written_out_again_computes_the_same(case: Recurrence) -> None:
 
 
 def type_of(name: str, values: np.ndarray) -> TensorType:
-    """Return the type of an operand, which is computed in more digits than it has."""
+    """Return an operand's type; computation has more digits."""
     dtype = DType.BOOL if values.dtype == bool else DType.I32 if name == "i" else DType.F32
     return TensorType(dtype, values.shape)
 
 
 def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.ndarray]:
-    """Return the gradients of x and r, given some of the results; with `keep` from what the loop holds, if there is
-    one.
+    """Return gradients of x and r, given those of some results.
+
+    With `keep` they read the loop's held values, if there is one.
     """
     registry = case.registry
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +96,7 @@ def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.n
 @pytest.mark.parametrize("keep", [False, True])
 @settings(max_examples=8)
 @given(case=recurrences())
-def test_the_gradient_of_a_loop_is_that_of_its_turns(case: Recurrence, keep: bool) -> None:
+def test_loop_gradients_equal_those_of_unrolled_iterations(case: Recurrence, keep: bool) -> None:
     expected = gradient(case, 10**9)
     found = gradient(case, 0, keep)
     assert found.keys() >= expected.keys()
@@ -117,7 +118,7 @@ def test_the_gradient_of_a_recurrence_is_a_recurrence(op: str, gates: int) -> No
 
 
 @pytest.mark.parametrize(("op", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
-def test_the_forward_loop_runs_once_where_its_inside_is_kept(op: str, gates: int) -> None:
+def test_the_forward_loop_runs_once_with_stored_states(op: str, gates: int) -> None:
     shapes = ((10_000, 2, 3), (1, 4 * gates, 3), (1, 4 * gates, 4))
     registry = Registry.builtin()
     instance = registry[op].instantiate([TensorType(DType.F32, shape) for shape in shapes], {})
@@ -135,7 +136,7 @@ def test_the_forward_loop_runs_once_where_its_inside_is_kept(op: str, gates: int
     assert [v.extent for v, _ in runs(back.statements) if v] == [10_000 - 1]
 
 
-def test_a_state_that_is_copied_lies_in_memory_once() -> None:
+def test_a_copied_state_is_stored_once() -> None:
     text = """op t "t" {
       in x: f32[S, N], r: f32[N, N]  out y: f32[N]  temp c[t < S + 1]: f32[N], h[t < S + 1]: f32[N], u[t < S]: f32[N]
       c[0][n] = 0
@@ -159,7 +160,7 @@ TYPES = [TensorType(DType.F32, (100, 4)), TensorType(DType.F32, (4, 4))]
 
 
 def stepped(lines: str) -> tuple[list[str], list[str]]:
-    """Return the tensors that statements around the loop write, and those that its turns do."""
+    """Return tensors written by statements around a loop, and by its iterations."""
     text = f'op t "t" {{ {HEAD.replace("h[0] = x", "h[0][n] = 0")}  {lines}  y[n] = h[S][n] }}'
     found = Registry.builtin().extend(Source("op.cuts", text))["t"].instantiate(TYPES, {}).program
     loops = [run for step, run in runs(found.statements) if step is not None]
@@ -168,17 +169,17 @@ def stepped(lines: str) -> tuple[list[str], list[str]]:
     return [s.target for s in found.statements if s.step is None], inside
 
 
-def test_a_product_that_needs_no_state_is_computed_for_all_turns_at_once() -> None:
+def test_stateless_products_are_computed_for_all_iterations() -> None:
     around, inside = stepped("each t < S: h[t + 1][n] = h[t][n] + (sum[q < N] r[n, q] * x[t, q])")
     assert (around, inside) == (["h", "h_sum", "y"], ["h"])
 
 
-def test_what_depends_on_the_turn_alone_is_computed_ahead() -> None:
+def test_values_of_the_iteration_alone_are_hoisted() -> None:
     around, inside = stepped("each t < S: h[t + 1][n] = h[t][n] * f32(t) + (x[t - 1, n] outside 0)")
     assert (sorted(around), inside) == (["h", "h_ahead", "h_ahead2", "y"], ["h"])
 
 
-def test_what_no_turn_needs_comes_behind() -> None:
+def test_values_that_no_iteration_needs_come_last() -> None:
     lines = "temp v[t < S]: f32[N]  out z: f32[S, N]  each t < S { h[t + 1] = h[t] * 2  v[t][n] = h[t + 1][n] + 1 }"
     around, inside = stepped(f"{lines}  each t < S: z[t, n] = v[t][n]")
     assert (around, inside) == (["h", "v", "z", "y"], ["h"])
@@ -199,7 +200,7 @@ def test_a_first_or_last_turn_may_differ(value: str) -> None:
     assert inside == ["h"]
 
 
-def test_a_turn_that_no_slice_fits_is_written_out() -> None:
+def test_an_iteration_without_slices_is_unrolled() -> None:
     _, inside = stepped("each t < S: h[t + 1][n] = h[t // 2][n]")
     assert inside == []
 

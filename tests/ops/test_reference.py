@@ -1,4 +1,4 @@
-"""The reference derived from each declaration equals ONNX's own reference, on odd shapes."""
+"""The declarations' reference against ONNX's own, on odd shapes."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_winograd_transforms_make_a_convolution() -> None:
     close(run("winograd_output", product.astype(np.float32), sizes=(7, 6)), run("conv", x, w, pads=(1, 1, 1, 1)), 1e-4)
 
 
-def test_pool_with_ceil_mode_drops_a_window_that_starts_in_padding() -> None:
+def test_ceil_mode_pools_drop_windows_in_padding() -> None:
     x = f(1, 1, 5, 5)
     (y,) = run("max_pool", x, kernel_shape=(2, 2), strides=(3, 3), pads=(0, 0, 1, 1), ceil_mode=True)
     assert y.shape == (1, 1, 2, 2)
@@ -266,7 +266,7 @@ def test_integers_stay_exact() -> None:
     np.testing.assert_array_equal(run("div", i64(-7, 7), i64(2, -2))[0], i64(-3, -3))
 
 
-def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
+def test_an_algorithm_equals_its_declaration() -> None:
     x, w = f(2, 3, 7, 6), f(5, 3, 3, 3)
     attributes = {"pads": (1, 0, 1, 2)}
     types = [TensorType(dtype_of_numpy(v.dtype), v.shape) for v in (x, w)]
@@ -283,21 +283,24 @@ def test_an_algorithm_equals_the_declaration_it_stands_in_for() -> None:
     assert not REGISTRY["conv"].instantiate(types, {"strides": (2, 2), "dilations": (2, 2)}).algorithms
 
 
-def test_an_infinity_is_not_taken_out_of_a_sum() -> None:
-    """A sum of products is made as a product of sums where a factor does not vary, but inf - inf is no number."""
+def test_an_infinity_is_not_factored_from_sums() -> None:
+    """A sum of products with a constant factor is factored.
+
+    inf - inf is no number.
+    """
     x, w = np.array([[np.inf]], np.float32), np.array([[1.0], [-2.0]], np.float32)
     assert np.isnan(run("einsum", x, w, left=(0, 2), right=(1, 0), sizes=(1, 2, 1), results=0)[0]).all()
     ones = np.ones((2, 1), np.float32)
     assert run("einsum", x, ones, left=(0, 2), right=(1, 0), sizes=(1, 2, 1), results=0)[0] == np.inf
 
 
-def test_a_linear_resize_reads_no_second_neighbour_where_every_place_is_an_element() -> None:
+def test_exact_linear_resizes_read_one_neighbour() -> None:
     x = np.array([[[np.inf, 1, 2, 3, 4]]], np.float32)
     (found,) = run("resize_linear", x, sizes=(1, 1, 3), coordinate_transformation_mode="align_corners")
     assert found.tolist() == [[[np.inf, 2, 4]]]  # of axes of one element too
 
 
-def test_indices_that_are_none_are_the_nearest_or_equal_none_where_nobody_checks() -> None:
+def test_unchecked_invalid_indices_clamp_or_match_nothing() -> None:
     x, places = np.arange(4.0, dtype=np.float32), i64(2**32, -(2**33), 3, -1)
     types = [TensorType(dtype_of_numpy(a.dtype), a.shape) for a in (x, places)]
     gather = REGISTRY["gather"].instantiate(types, {}).program

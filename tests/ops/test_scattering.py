@@ -1,5 +1,6 @@
-"""Slices added up at places that integers name: exact, in a fixed order, and without asking every element for every
-slice.
+"""Slices added at indices: exact, and in a fixed order.
+
+The work is not one test of every element for every slice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from hypothesis import strategies as st
 def drawn(
     seed: int, lead: int, rows: int, places: tuple[int, ...], width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Slices, their places (some negative, many equal), and the sums that NumPy makes."""
+    """Draw slices and indices, and return NumPy's sums.
+
+    Some indices are negative, many equal.
+    """
     rng = np.random.default_rng(seed)
     dy = rng.standard_normal((lead, *places, width)).astype(np.float32)
     ids = rng.integers(-rows, rows, places)
@@ -96,7 +100,7 @@ def test_the_gradient_of_what_was_scattered_is_gathered() -> None:
     np.testing.assert_allclose(found[training.gradients["updates"]], weights[ids[:, 0]], rtol=1e-6)
 
 
-def test_the_work_does_not_grow_with_rows_times_slices() -> None:
+def test_work_grows_less_than_rows_times_slices() -> None:
     rows, slices, width = 4096, 512, 64
     operands = [TensorType(DType.F32, (slices, width)), TensorType(DType.I64, (slices,))]
     instance = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": rows})

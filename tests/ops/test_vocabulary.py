@@ -1,4 +1,7 @@
-"""Operations that ONNX's suite does not cover, against NumPy written out plainly, on the reference and on kernels."""
+"""Operations without tests in ONNX's suite, against plain NumPy.
+
+The reference and kernels are compared.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ OCTAVE = {
 }
 VALID = np.arange(5) < ENDS[:, None]
 
-#: name: (operation, operands, attributes, what it computes)
+#: name: (operation, operands, attributes, expected result)
 CASES: dict[str, tuple[str, Arrays, dict[str, Any], Callable[[], Any]]] = {
     "attention": ("attention", {"q": Q, "k": K, "v": V}, {}, lambda: attention(Q, K, V, None, False)),
     "attention, causal": ("attention", {"q": Q, "k": K, "v": V}, {"causal": True},
@@ -163,7 +166,7 @@ def test_octave_convolution_is_two_kernels_at_most(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_dropout_keeps_the_share_it_should_and_depends_on_the_seed_alone(target: str) -> None:
+def test_dropout_depends_on_the_seed_alone(target: str) -> None:
     x = np.ones((64, 64), np.float32)
     y, kept = run("dropout_training", {"x": x, "seed": np.uint32(7)}, 2, target, ratio=0.25)
     assert abs(kept.mean() - 0.75) < 0.03

@@ -1,4 +1,7 @@
-"""Convolutions and pools of random shapes, strides, pads, dilations and groups equal ONNX Runtime's."""
+"""Convolutions and pools of random shapes against ONNX Runtime.
+
+Strides, pads, dilations and groups are random, too.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ PROPERTY = settings(deadline=None, max_examples=60)
 
 @frozen
 class Windows:
-    """Spatial sizes, windows and how they move; the first window fits, and pads stay below the window."""
+    """Spatial sizes, windows and their movement.
+
+    The first window fits, and pads stay below the window.
+    """
 
     sizes: tuple[int, ...]
     kernel: tuple[int, ...]

@@ -1,4 +1,7 @@
-"""Worker processes that check one graph each, and the report of one that ends or hangs instead."""
+"""Worker processes that check one graph each.
+
+They report a process that ends or hangs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ LIMIT = 120.0
 
 
 def asked(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
-    """Return the report of a process; the error of one that ends instead."""
+    """Return a process's report, or the error of an ended process."""
     try:
         report = child.call(seconds, method, *arguments)
     except Lost as lost:

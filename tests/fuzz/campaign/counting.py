@@ -1,4 +1,7 @@
-"""Counts of a run of the fuzzer: graphs, nodes, kernels, findings and the machines that kernels ran on."""
+"""Counts of a run of the fuzzer.
+
+They cover graphs, nodes, kernels, findings, and the machines of the kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cuts.tests.fuzz.service import Report
 
 @define
 class GraphCounts:
-    """What a run has seen so far."""
+    """Totals of a run."""
 
     graphs: int = 0
     nodes: int = 0
@@ -27,7 +30,7 @@ class GraphCounts:
     begin: float = field(factory=time.monotonic)
 
     def add(self, graph: Graph, report: Report) -> None:
-        """Count a graph and what became of it."""
+        """Count a graph and its outcome."""
         self.graphs += 1
         self.nodes += len(graph.nodes)
         self.operations.update(node.op for node in graph.nodes)

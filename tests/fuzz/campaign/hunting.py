@@ -1,9 +1,11 @@
-"""How many planted bugs are found: each is planted in a process of its own, which then checks graphs until one shows
-it, or batches of the sweep, or runs the tests that hold the law which it breaks (`Bug.seen`).
+"""Detection rate of planted bugs.
 
-Of the ways in which the fuzzer compares a graph, two are tried, for they see most for their time: interpreted normal
-forms (milliseconds, so on all graphs, unless the bug sits behind them), then kernels at points drawn by chance (on a
-tenth of the graphs, or on half of them).
+Each bug is planted in a process of its own, which then checks graphs until one shows it, or batches of the sweep, or
+runs the tests that hold the law which it breaks (`Bug.seen`).
+
+Two of the fuzzer's comparisons are tried, for they detect most for their time: interpreted normal forms (milliseconds,
+so on all graphs, unless the bug sits in later stages), then kernels at random points (on a tenth of the graphs, or on
+half of them).
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ from cuts.tests.fuzz.sweep.running import batches_of_round
 
 #: Seconds that a batch of the sweep or a file of tests may take; the sweep's seed, and sets of numbers.
 LAWS, SEED, SETS = 600.0, 1, 8
-#: Modules that work on what normal forms are lowered to.
+#: Modules that work on the results of lowering.
 BEHIND = ("passes.lowering.", "passes.assemble", "passes.fusion.groups:form_key", "backends.", "runtime.", "ir.vector")
 
 
 @frozen
 class Catch:
-    """What became of a planted bug: the kind of finding and the number of the graph that showed it, or nothing."""
+    """Outcome of a planted bug.
+
+    It holds the kind of finding and the number of the graph that showed it, or nothing.
+    """
 
     bug: Bug
     tried: int
@@ -55,7 +60,7 @@ class Catch:
 
 @define
 class Hunt:
-    """What to try on every bug: graphs, and batches of the sweep; and what is clean without one."""
+    """Graphs and batches to try on every bug, and those without findings."""
 
     target: str
     graphs: Sequence[tuple[int, Graph]]
@@ -90,7 +95,7 @@ class Hunt:
         return Catch(bug, len(calls), time.monotonic() - begin)
 
     def _tells(self, call: tuple[Any, ...]) -> bool:
-        """Whether the compiler as it is has something wrong with a batch or a file of tests."""
+        """Return whether the unchanged compiler fails on a batch or a file of tests."""
         with self.lock:
             if call not in self.told:
                 self.told[call] = bool(asked(self.sound, LAWS, *call).kind)
@@ -112,7 +117,7 @@ class Hunt:
         return Catch(bug, tried, time.monotonic() - begin)
 
     def _is_clean(self, number: int, graph: Graph, way: str) -> bool:
-        """Whether the compiler as it is has nothing wrong with a graph."""
+        """Return whether the unchanged compiler passes a graph."""
         with self.lock:
             if (number, way) not in self.clean:
                 self.clean[number, way] = checked(self.sound, self.target, graph, number, (way,)).kind in (
@@ -123,7 +128,7 @@ class Hunt:
 
 
 def hunt(options: argparse.Namespace) -> int:
-    """Plant every bug that is asked for; return 1 where one in twenty is not found."""
+    """Plant every requested bug; return 1 where one in twenty stays unfound."""
     bugs = [b for b in BUGS if any(text in f"{b.area}: {b.name}" for text in options.bug.split("|"))]
     begin = time.monotonic()
     graphs = list(drawn(options.seed, options.first, options.graphs if any(b.seen == "graphs" for b in bugs) else 0))
@@ -154,7 +159,7 @@ def hunt(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, caught: Sequence[Catch], begin: float) -> None:
-    """Write what became of the bugs; those that the file has from an earlier run, and that are still planted, stay."""
+    """Write the outcomes of the bugs; those of an earlier run stay while the bugs are still planted."""
     facts = {"target": options.target, "seed": options.seed, "of": options.graphs}
     rows = {row["name"]: row for row in json.loads(options.out.read_text())["bugs"]} if options.out.exists() else {}
     rows |= {c.bug.name: {"name": c.bug.name, **c.record, **facts} for c in caught}

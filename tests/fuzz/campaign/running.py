@@ -1,4 +1,6 @@
-"""Runs of the fuzzer over numbered graphs: workers, a ledger that later runs continue, findings that are shrunk.
+"""Runs of the fuzzer over numbered graphs.
+
+They have workers, a ledger that later runs continue, and reduced findings.
 
 Each graph is one job of a worker process; a job that crashes is run again twice, one that hangs once, and is a finding
 if it never ends otherwise. A finding is shrunk and written as a graph that `--replay` runs again.
@@ -34,7 +36,7 @@ PART = 50
 
 
 def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
-    """Check the graphs that are asked for and yield what became of each, as it is known."""
+    """Check the given graphs and yield each report on completion."""
     workers = Workers(options.jobs, SERVICE)
     source = drawn(options.seed, options.first, options.graphs)
     end = time.monotonic() + options.limit
@@ -67,7 +69,10 @@ def _job(options: argparse.Namespace, number: int, graph: Graph) -> Job:
 
 
 def ways_of(kind: str, number: int) -> tuple[str, ...]:
-    """Return the ways in which a graph is computed: all, or without a device and in one of those with it, in turn."""
+    """Return the ways of computing a graph.
+
+    These are all of them, or in turn the ways without a device plus one way with it.
+    """
     interpreted, *launched = WAYS
     return WAYS if kind == "all" else (interpreted, launched[number % len(launched)])
 
@@ -80,7 +85,7 @@ def _report(done: Done) -> Report:
 
 
 def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Report) -> tuple[Graph, Report]:
-    """Return the least graph that shows the same kind of finding, and what it shows."""
+    """Return the smallest graph with the same finding, and its outcome."""
     child = Child(SERVICE)
     known: dict[str, Report] = {}
 
@@ -105,7 +110,10 @@ def fuzz(options: argparse.Namespace) -> int:
 
 
 def fuzz_on(options: argparse.Namespace) -> int:
-    """Go on where the ledger ends, part by part, until it has as many graphs of the seed as are asked for."""
+    """Continue a ledger until it has the requested number of graphs.
+
+    The ledger is written after each part.
+    """
     path: Path = options.ledger
     rows = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else []
     known = {"seed": options.seed, "target": find_target(options.target).name, "ways": options.ways}
@@ -136,7 +144,7 @@ def _record(options: argparse.Namespace, counts: GraphCounts) -> dict[str, Any]:
 
 
 def counted(options: argparse.Namespace) -> GraphCounts:
-    """Check the graphs that are asked for, and write the shrunk form of each that shows something."""
+    """Check the given graphs, and write the reduced form of each finding."""
     counts = GraphCounts()
     found: list[tuple[int, Graph, Report]] = []
     for number, graph, report in reports(options):

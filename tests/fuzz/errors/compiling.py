@@ -1,4 +1,4 @@
-"""One compilation of a random graph: settings drawn beside it, and the exception that it ends with, if any.
+"""Compilation of a random graph with drawn settings, and its exception.
 
 A graph that its declarations accept compiles, or is refused by a `CutsError`: any other exception is a finding, and so
 is an error of a stage, which a legal graph should not meet.
@@ -38,14 +38,17 @@ from .growing import grow_graph
 TARGETS = ("opencl", "cuda:sm_75", "cuda:sm_80", "cuda:sm_90")
 MODES: tuple[Mode, ...] = get_args(Mode)
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "tf32", "fp16")
-#: How many of a hundred compilations differentiate the graph, limit the memory, store tensors in drawn orders, and
-#: recompute contractions whatever the cache holds.
+#: Percentages of compilations that differentiate the graph, limit the memory, store tensors in random orders, and
+#: recompute contractions for any cache size.
 TRAINED, LIMITED, ORDERED, RECOMPUTED = 15, 10, 30, 40
 
 
 @frozen
 class CompileSettings:
-    """How a graph is compiled; `deciding` says who decides, `seed` is what chance and orders are drawn by."""
+    """Compile settings; `seed` is that of random decisions and orders.
+
+    `deciding` names the selector.
+    """
 
     target: str
     mode: Mode
@@ -64,14 +67,17 @@ class CompileSettings:
         return evolve(target, l2_bytes=1) if self.recomputed else target
 
     def selector(self) -> Selector | None:
-        """Return who decides in the place of measurements."""
+        """Return the selector that replaces measurements."""
         if self.deciding == "model":
             return None
         return ByModel(self.machine) if self.deciding == "measured" else Chance(self.machine, seed=self.seed)
 
 
 def draw_settings(seed: int, number: int) -> CompileSettings:
-    """Return the settings of a graph of a seed; targets, modes and precisions take turns."""
+    """Return the settings of a graph of a seed.
+
+    Targets, modes and precisions take turns.
+    """
     rng = np.random.default_rng([seed, number, 5])
     target = TARGETS[number % len(TARGETS)]
     asked = PRECISIONS[number // len(TARGETS) // len(MODES) % len(PRECISIONS)]
@@ -91,7 +97,10 @@ def draw_settings(seed: int, number: int) -> CompileSettings:
 
 @frozen
 class Outcome:
-    """What a compilation ended with: nothing, "refused" with a reason, or the kind of a finding with its traceback."""
+    """Outcome of a compilation.
+
+    It is empty, "refused" with a reason, or the kind of a finding with its traceback.
+    """
 
     settings: CompileSettings
     kind: str = ""
@@ -99,7 +108,7 @@ class Outcome:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the compilation broke the law."""
+        """Return whether the compilation broke the law."""
         return self.kind not in ("", "refused")
 
     def record(self, graph: Graph) -> dict[str, Any]:
@@ -156,7 +165,7 @@ def _gradient(graph: Graph, loss: str) -> Training:
 
 @contextmanager
 def drawn_orders(settings: CompileSettings) -> Iterator[None]:
-    """Store the tensors between kernels with their dims in an order that is drawn, where the settings say so."""
+    """Store tensors between kernels in random dim orders where the settings ask."""
 
     def orders(programs: Programs, *_: object, **__: object) -> Programs:
         return reordered(programs, np.random.default_rng(settings.seed))

@@ -1,7 +1,9 @@
-"""Random graphs of operations that are chosen by role and fitted to values that exist, from declarations alone.
+"""Random graphs of operations by role, from declarations alone.
+
+Operations are fitted to existing values.
 
 Graph number `n` of a seed is the same in every process. Sizes are 0, 1, small primes and those of tiles; an operation
-with algorithms stands between whatever neighbours were drawn, or has one of its algorithms in its place already.
+with algorithms stands between random neighbours, or is replaced by one of its algorithms.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ TRIES, MAX_NODES, MAX_ELEMENTS, MAX_TERMS, MAX_STATEMENTS = 40, 7, 40_000, 4_000
 
 @frozen
 class Windows(Shapes):
-    """Extents that are often equal, and lists that may be a window of an earlier list's rank."""
+    """Extents with frequent equalities, and lists shaped as windows of earlier lists."""
 
     def single(self, name: str) -> int:
         """Return the extent of a name."""
@@ -67,7 +69,7 @@ class Windows(Shapes):
 
 @define
 class GraphGrowth:
-    """A graph under construction: each node is fitted to a value that exists."""
+    """Growth of a graph; each node is fitted to an existing value."""
 
     rng: np.random.Generator
     registry: Registry
@@ -96,7 +98,7 @@ class GraphGrowth:
         return any(self._fitted(self._one(roles()[role]), role) for _ in range(tries))
 
     def graph(self) -> Graph:
-        """Return the graph; values that nothing reads are outputs, and some that are read."""
+        """Return the graph; unread values and some others are outputs."""
         read = {v for node in self.nodes for v in node.operands}
         made = [v for node in self.nodes for v in node.outputs]
         outputs = [v for v in made if v not in read or not self.rng.integers(6)]
@@ -159,7 +161,7 @@ class GraphGrowth:
         return self._operand(type_, bool(self.rng.integers(3) == 0))
 
     def _types(self, decl: OpDecl, first: TensorType) -> list[TensorType | None] | None:
-        """Draw the types of a node's operands, one of which is given; None where the given one fits none."""
+        """Draw the types of a node's operands, one of them fixed; None where the fixed one is illegal."""
         if not decl.operands:
             return None
         place = 0 if self.rng.integers(3) else int(self.rng.integers(len(decl.operands)))
@@ -220,7 +222,10 @@ def grow_graph(seed: int, number: int) -> Graph:
 
 
 def force_algorithms(graph: Graph, rng: np.random.Generator) -> Graph:
-    """Return the graph with algorithms in the place of some nodes that list any; steps that do not fit are left."""
+    """Replace some nodes by one of their algorithms; return the graph.
+
+    Nodes whose steps do not fit stay.
+    """
     instances = Registry.builtin().instances
     for node in graph.nodes:
         names = list(instances.of_node(node, graph).algorithms)

@@ -1,4 +1,4 @@
-"""Roles of operations in a network, read from their declarations: no operation is asked for by its name."""
+"""Roles of operations in networks, by their declarations instead of their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cuts.passes.fusion.cutting import copied
 
 from ..sweep.samples import Slot, draw, known_uses, slots
 
-#: What an operation does to its operands: listed algorithms, products, sums over axes, moved elements, one element for
+#: Effect of an operation on its operands: listed algorithms, products, sums over axes, moved elements, one element for
 #: each, something else.
 Role = Literal["algorithms", "contraction", "reduction", "movement", "pointwise", "other"]
 #: Samples of an operation without a known use that are drawn before its role is "other".
@@ -21,7 +21,7 @@ TRIES = 4
 
 
 def role_of(decl: OpDecl, instance: Instance) -> Role:
-    """Return the role of an operation as one of its instances shows it."""
+    """Return an operation's role, as one of its instances shows it."""
     if decl.algorithms:
         return "algorithms"
     statements = instance.program.statements

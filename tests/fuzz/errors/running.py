@@ -1,4 +1,7 @@
-"""Runs of compilations over numbered graphs: findings are cut down, and written with their settings."""
+"""Runs of compilations over numbered graphs.
+
+Findings are reduced, and written with their settings.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ TESTED_SECONDS = 30.0
 
 
 def compile_many(seed: int, numbers: Sequence[int], limit: float) -> Iterator[tuple[int, Graph, Outcome]]:
-    """Yield the outcome of each graph of a seed; none begins after `limit` seconds."""
+    """Yield the outcomes of a seed's graphs; none begins after `limit` seconds."""
     end = time.monotonic() + limit
     for number in numbers:
         if time.monotonic() > end:
@@ -36,13 +39,13 @@ def compile_many(seed: int, numbers: Sequence[int], limit: float) -> Iterator[tu
 
 
 def executed(graph: Graph, seed: int) -> str:
-    """Compute a graph on an OpenCL device and return how it departs from the reference; empty where it does not."""
+    """Return an OpenCL result's difference from the reference; empty without one."""
     (outcome,) = Bench("opencl").check(graph, seed, ("fused",))
     return "" if outcome.ill else "; ".join(outcome.wrong)
 
 
 def smallest(graph: Graph, outcome: Outcome, most: int = SHRINKING) -> Graph:
-    """Return the least graph that ends with the same kind of exception under the same settings."""
+    """Return the smallest graph with the same exception under the same settings."""
     return reduced(graph, lambda candidate: compile_one(candidate, outcome.settings).kind == outcome.kind, most)
 
 

@@ -1,4 +1,7 @@
-"""A graph that its declarations accept compiles or is refused by a `CutsError`; no other exception reaches a user."""
+"""Compilation errors of valid graphs are `CutsError`.
+
+A graph that its declarations accept compiles or is refused; no other exception reaches a user.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Every operation in every element type, at ordinary and extreme values, against the reference; the reference against
-NumPy.
+"""Sweep of every operation in every element type against the reference.
+
+Values are ordinary and extreme; NumPy checks the reference.
 
     python -m cuts.tests.fuzz.sweep --target opencl --jobs 2 --out sweep_out
     python -m cuts.tests.fuzz.sweep --target cuda --jobs 16 --out sweep_out
     python -m cuts.tests.fuzz.sweep --target reference --out sweep_out
     python -m cuts.tests.fuzz.sweep --target opencl --replay sweep_out/differences.json
 
-A batch is compiled as one graph and runs on many sets of numbers; batch n of a seed is the same everywhere. What each
-came to is a line of `batches-<target>.jsonl` in the folder; a batch that the file has is not run again, so a run can be
-broken off and goes on with the same command. A batch that crashes or hangs is run again sample by sample. Nothing ends
-at a difference: they are collected, cut down to the numbers that show them, and listed last.
+A batch is compiled as one graph and runs on many sets of numbers; batch n of a seed is the same everywhere. Its outcome
+is a line of `batches-<target>.jsonl` in the folder; recorded batches are not run again, so a run can be interrupted and
+continued with the same command. A batch that crashes or hangs is run again sample by sample. Nothing ends at a
+difference: differences are collected, reduced to the numbers that show them, and listed last.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Row = dict[str, Any]
 
 @define
 class SweepCounts:
-    """What all batches of a file came to."""
+    """Outcome of all batches of a file."""
 
     rows: list[Row] = field(factory=list)
 
@@ -81,7 +82,7 @@ class SweepCounts:
 
 
 def rows(options: argparse.Namespace, known: set[int]) -> Iterator[Row]:
-    """Judge the batches that are asked for and not known, and yield what each came to."""
+    """Judge the requested unknown batches, and yield their outcomes."""
     workers = Workers(options.jobs, SERVICE)
     wanted = iter(n for n in range(options.first, options.first + options.batches) if n not in known)
     end = time.monotonic() + options.limit
@@ -106,7 +107,7 @@ def _job(options: argparse.Namespace, number: int, alone: int = -1) -> Job:
 
 
 def _answered(options: argparse.Namespace, workers: Workers, done: Done, parts: dict[int, list[Row]]) -> Iterator[Row]:
-    """Yield the row of a batch that is finished; one that was lost is taken apart."""
+    """Yield the row of a finished batch; a lost one is divided."""
     number, alone = done.job.owner
     if done.error and alone < 0:
         print(f"batch {number}: {done.error}; sample by sample", flush=True)
@@ -171,7 +172,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Judge the samples of a file of differences, each alone; return 1 where one still differs."""
+    """Judge a file's samples, each alone; return 1 at a remaining difference."""
     registry, count = Registry.builtin(), 0
     for record in json.loads(options.replay.read_text(encoding="utf-8")):
         sample, sets = Sample.of(record), range(max(options.sets, record["data"] + 1))

@@ -1,10 +1,10 @@
-"""Which elements of a result are wrong, where neither the type's rounding nor that of single steps explains them.
+"""Wrong elements of a result, beyond the effects of rounding.
 
 Integers and conditions are exact. A float may be off by some units in its last place, as library functions are. Where
-it is off by more, the declaration itself is asked: evaluated in the precision that kernels compute in, with and without
-rounding between statements, and with every operand and every step moved by a rounding error. What the declaration loses
-in one of these ways a kernel may lose too, and an infinity or a NaN that it makes there (an overflow on the way) is one
-that a kernel may make.
+it is off by more, the declaration itself is evaluated in the precision of kernels, with and without rounding between
+statements, and with every operand and every step moved by a rounding error. A kernel may lose as much as the
+declaration does in one of these ways, and may return an infinity or a NaN that the declaration returns (an overflow on
+the way).
 
 Moving every step at random shows how much of a result is digits: J. Vignes, "A stochastic arithmetic for reliable
 scientific computation", Mathematics and Computers in Simulation 35 (1993), section 3.
@@ -30,7 +30,7 @@ from .values import adds_up
 Array = np.ndarray[Any, Any]
 #: Units in the last place that a library's function may be off by; several of them in one operation.
 ULPS = 16
-#: How many times what the declaration loses by itself is still taken for rounding.
+#: Factor by which the declaration's own error still counts as rounding.
 MARGIN = 8
 #: How often operands and steps are moved by a rounding error, and roundings that a step is moved by.
 MOVES, STEP = 5, 2.0
@@ -42,7 +42,10 @@ EXACT = frozenset(
 
 @define
 class Judge:
-    """The truth of one program and one data set, and what rounding makes of it, worked out once it is asked for."""
+    """Exact results of a program on a data set, with rounding.
+
+    Both are computed on first use.
+    """
 
     program: Program
     operands: Mapping[str, Array]
@@ -74,7 +77,7 @@ class Judge:
         return bad & ~(np.isfinite(_distance(found, expected)) & (_distance(found, expected) <= MARGIN * lost))
 
     def explanations(self) -> list[dict[str, Array]]:
-        """Return what the declaration makes of the operands in the precision of kernels."""
+        """Return the declaration's results in the precision of kernels."""
         if self._explained is None:
             narrow = working_type(self.program)
             ways = [
@@ -96,7 +99,10 @@ class Judge:
 
 
 def summed_in(kind: np.dtype[Any]) -> Callable[[str, Array], Array]:
-    """Return what rounds sums alone to a type, as fused multiply-adds do: what both lose together is a number there."""
+    """Return a rounder of sums alone, as in fused multiply-adds.
+
+    A number that both variants lose is a number there.
+    """
 
     def step(fn: str, values: Array) -> Array:
         if fn not in ("add", "sub") or values.dtype.kind != "f":
@@ -108,7 +114,7 @@ def summed_in(kind: np.dtype[Any]) -> Callable[[str, Array], Array]:
 
 
 def working_type(program: Program) -> np.dtype[Any]:
-    """Return the narrowest type that kernels compute the floats of a program in."""
+    """Return the narrowest type in which kernels compute a program's floats."""
     types = {t.dtype for t in program.tensors.values()}
     types |= {n.dtype for st in program.statements for n in distinct(st.body) if isinstance(n, Cast)}
     widths = [d.arithmetic.size for d in types if d.is_float]
@@ -116,7 +122,7 @@ def working_type(program: Program) -> np.dtype[Any]:
 
 
 def with_literals(program: Program, kind: np.dtype[Any]) -> Program:
-    """Return a program whose literals are those that kernels have, which compute in `kind`."""
+    """Return a program with the literals of kernels that compute in `kind`."""
 
     def leaf(node: Expr) -> Expr:
         if not isinstance(node, Const) or not node.dtype.is_float:
@@ -128,14 +134,17 @@ def with_literals(program: Program, kind: np.dtype[Any]) -> Program:
 
 
 def stored_epsilon(program: Program) -> float:
-    """Return the rounding error of the narrowest floats that a program keeps between its statements, or computes."""
+    """Return the rounding error of a program's narrowest stored or computed floats."""
     kept = {st.target for st in program.statements} - set(program.outputs)
     widths = [program.tensors[name].dtype.element.epsilon for name in kept if program.tensors[name].dtype.is_float]
     return max([float(np.finfo(working_type(program)).eps), *widths])
 
 
 def near(found: Array, expected: Array, dtype: DType, ulps: float) -> Array:
-    """Return where a result is its truth, but for rounding and what the type cannot hold; all zeros are one."""
+    """Compare a result with its truth, within rounding and the type's range.
+
+    All zeros are equal.
+    """
     if not dtype.is_float:
         return np.asarray(found == expected)
     info = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
@@ -151,8 +160,8 @@ def near(found: Array, expected: Array, dtype: DType, ulps: float) -> Array:
 
 
 def _may_overflow(found: Array, expected: Array, made: Array) -> Array:
-    """Return where an infinity, or no number, may be what some ways make of an overflow: they disagree themselves, and
-    one of them has no number, or one of that sign. A step that is fused with the next overflows in its own way.
+    """Return where an infinity, or NaN, may result from an overflow: the ways disagree themselves, and one of them has
+    a NaN, or an infinity of that sign. A step that is fused with the next overflows in its own way.
     """
     disagree = (_class(made) != _class(expected)).any(axis=0)
     likely = np.isnan(found) | np.isnan(made).any(axis=0) | (np.signbit(made) == np.signbit(found)).any(axis=0)
@@ -165,7 +174,7 @@ def _class(values: Array) -> Array:
 
 
 def _distance(found: Array, expected: Array) -> Array:
-    """Return how far two results lie apart; infinitely where one of them is no finite number."""
+    """Return the distance of two results; infinite where one of them is no finite number."""
     with np.errstate(all="ignore"):
         apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
     return np.where(np.isfinite(apart), apart, np.inf)
@@ -173,7 +182,10 @@ def _distance(found: Array, expected: Array) -> Array:
 
 @define
 class Moving:
-    """Moves floats by a rounding error: operands all upwards or all downwards, steps by chance where they round."""
+    """Perturbation of floats by a rounding error.
+
+    Operands move all upwards or all downwards, steps at random where they round.
+    """
 
     seed: int
     eps: float
@@ -183,9 +195,11 @@ class Moving:
         self.rng = np.random.default_rng(self.seed)
 
     def array(self, array: Array) -> Array:
-        """Return an array moved as a whole; one of floats in double precision.
+        """Return an array moved as a whole.
 
-        Elements are not moved apart: what is equal stays so, or a variance of equal elements would be no fault.
+        Floats come in double precision.
+
+        Elements are not moved separately: equal ones stay equal, or a variance of equal elements would be no fault.
         """
         if not is_real(array) or self.seed > 1:
             return array

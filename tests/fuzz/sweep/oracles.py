@@ -1,4 +1,6 @@
-"""What NumPy makes of an operation, without a look at its declaration: the second opinion on the reference.
+"""NumPy's version of each operation, independent of its declaration.
+
+It is the second opinion on the reference.
 
 An oracle takes the attributes of an instance and its operands, floats as doubles, and returns a result or several. Most
 operations that NumPy has a word for are here; `neural.py` asks PyTorch for the rest.
@@ -332,7 +334,7 @@ ORACLES: dict[str, Oracle] = {
 
 
 def second_opinion(op: str, attributes: Attributes, operands: list[Array | None]) -> list[Array] | None:
-    """Return what NumPy makes of an operation; None where it has no word for it."""
+    """Return NumPy's results of an operation, or None without a version."""
     oracle = ORACLES.get(op)
     if oracle is None:
         return None

@@ -1,4 +1,6 @@
-"""Running samples: many in one graph, each on many data sets, against the reference; the reference against NumPy.
+"""Execution of samples: many in one graph, each on many data sets.
+
+Kernels are compared with the reference, the reference with NumPy.
 
 A case is one sample on one data set. A difference is cut down to the numbers that show it, by running the same kernels
 again on simpler ones.
@@ -33,14 +35,14 @@ from .values import Array, adds_up, operands
 BATCH = 32
 #: How often simpler numbers are tried on a difference.
 SIMPLER = 60
-#: Digits that the reference and NumPy share of what both add up in doubles, in any order.
+#: Digits that the reference and NumPy share in sums of doubles, in any order.
 _DOUBLE = 1e-9
 _MODES: tuple[Mode, ...] = ("no-fusion", "mixed")
 
 
 @frozen
 class Difference:
-    """A sample whose result is wrong: against what, on which numbers, and where."""
+    """Sample with a wrong result: comparison, numbers, and elements."""
 
     sample: Sample
     against: str
@@ -57,7 +59,7 @@ class Difference:
 
 @define
 class Report:
-    """What became of a batch."""
+    """Outcome of a batch."""
 
     samples: int = 0
     cases: int = 0
@@ -71,7 +73,10 @@ class Report:
 
 @frozen
 class Bound:
-    """A sample in a graph: its meaning, the graph's names of its operands and results, and where its numbers begin."""
+    """A sample in a graph, with its meaning, names and first data.
+
+    Names are those of its operands and results in the graph.
+    """
 
     sample: Sample
     instance: Instance
@@ -97,7 +102,10 @@ class Bound:
 
 
 def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
-    """Return the samples of a batch: batches go through all slots in a random order, then through all of them again."""
+    """Return the samples of a batch.
+
+    Batches go through all slots in a random order, then through all of them again.
+    """
     every = slots(registry)
     rounds, first = divmod(batch, batches_of_round(registry))
     order = np.random.default_rng([seed, rounds]).permutation(len(every))[first * BATCH : (first + 1) * BATCH]
@@ -106,8 +114,9 @@ def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
 
 
 def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
-    """Return a batch of the samples whose operations, types and attributes that are on some words name; the rest of it
-    is by chance.
+    """Return a batch of samples related to some words, filled up randomly.
+
+    Words name operations, types and enabled attributes.
     """
     every = [draw(registry, slot, seed, rounds) for rounds in range(4) for slot in slots(registry)]
     near = [slot for slot in slots(registry) if slot.op in words and str(slot.dtype) in words]
@@ -125,7 +134,7 @@ def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sampl
 
 
 def batches_of_round(registry: Registry) -> int:
-    """Return how many batches there are until every operation was drawn in every element type."""
+    """Return the number of batches that draw every operation and type."""
     return -(-len(slots(registry)) // BATCH)
 
 
@@ -147,7 +156,7 @@ def compiled(registry: Registry, uses: Sequence[Bound], target: str, mode: Mode)
 
 
 def made_for(registry: Registry, samples: Sequence[Sample], target: str, turn: int = 0) -> CompiledGraph:
-    """Return the kernels of samples together, for a machine that need not be here."""
+    """Return the kernels of samples together, for a possibly absent machine."""
     graph, options = _graph(bound(registry, samples)), CompileOptions(mode=_MODES[turn % len(_MODES)], verify=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CutsWarning)
@@ -168,7 +177,7 @@ def _graph(uses: Sequence[Bound]) -> Graph:
 
 
 def judge_reference(registry: Registry, samples: Sequence[Sample], sets: range) -> Report:
-    """Compare the reference with NumPy, where NumPy has a word for an operation."""
+    """Compare the reference with NumPy's version, if there is one."""
     report = Report(len(samples))
     for use in bound(registry, samples):
         for data in sets:
@@ -190,7 +199,7 @@ def _opinion(use: Bound, given: Mapping[str, Array]) -> list[Array] | None:
 
 
 def _against_opinion(use: Bound, judge: Judge, opinion: Sequence[Array]) -> str:
-    """Return where the reference is not what NumPy says; nothing where they agree."""
+    """Return the differences of the reference from NumPy; empty where they agree."""
     program = use.instance.program
     for name, wanted in zip(use.instance.outputs, opinion, strict=True):
         found, dtype = judge.expected[name], program.tensors[name].dtype
@@ -222,7 +231,10 @@ def _shown(given: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def judge_target(registry: Registry, samples: Sequence[Sample], sets: range, target: str, turn: int = 0) -> Report:
-    """Compare kernels with the reference; where samples do not compile together, each is tried alone."""
+    """Compare kernels with the reference.
+
+    Where samples do not compile together, each is tried alone.
+    """
     uses = bound(registry, samples)
     mode = _MODES[turn % len(_MODES)]
     try:
@@ -269,7 +281,7 @@ def _fault(use: Bound, judge: Judge, found: Mapping[str, Any]) -> str:
 def _simplest(
     plan: CompiledPlan, use: Bound, given: Mapping[str, Mapping[str, Array]], text: str
 ) -> tuple[Mapping[str, Array], str]:
-    """Return operands with as many ones as still show a difference, and what it is then."""
+    """Return operands with as many ones as still show a difference, and that difference."""
     whole = {mark + n: a for mark, arrays in given.items() for n, a in arrays.items()}
 
     def shows(arrays: Mapping[str, Array]) -> str:
@@ -282,7 +294,10 @@ def _simplest(
 def simplified(
     arrays: Mapping[str, Array], shows: Callable[[Mapping[str, Array]], str], text: str, most: int = SIMPLER
 ) -> tuple[Mapping[str, Array], str]:
-    """Replace parts of arrays by ones, large parts first, as long as `shows` still tells a difference."""
+    """Replace parts of arrays by ones while `shows` holds.
+
+    Large parts come first.
+    """
     arrays, asked = dict(arrays), 0
     parts = [(name, 0, array.size) for name, array in arrays.items() if array.size]
     while parts and asked < most:

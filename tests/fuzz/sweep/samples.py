@@ -1,8 +1,8 @@
 """Uses of operations drawn from their declarations: element types, shapes and attributes.
 
-Nothing here knows an operation. Dims are drawn by their names, shapes that must broadcast by varying an earlier one,
-attributes by their types; what the declaration refuses is drawn again. A use in `tests/operations.py` helps where that
-never succeeds: its types and sizes are changed instead, equal sizes to equal sizes.
+Nothing here depends on an operation. Dims are drawn by their names, shapes that must broadcast by varying an earlier
+one, attributes by their types; values that the declaration refuses are drawn again. A use in `tests/operations.py`
+helps where that never succeeds: its types and sizes are changed instead, equal sizes to equal sizes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cuts.ops.language.binding import CLASSES, bind_attribute, bind_operands
 from cuts.ops.language.evaluator import ExpressionEvaluator
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR, Use
 
-#: Extents: one, primes, what fills a vector or a warp, nothing.
+#: Extents: one, primes, multiples of a vector or a warp, zero.
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17)
 #: Elements that all tensors of a use have at most, terms of its sums, and statements: one use takes milliseconds.
 MOST_ELEMENTS, MOST_TERMS, MOST_STATEMENTS = 3000, 400_000, 80
 #: How often a use is drawn before a known one is varied, and how often that is.
 TRIES, VARIATIONS = 24, 40
-#: The round in which lists of dims are drawn alike, and large enough for any two ends of a type to meet.
+#: The round in which lists of dims are drawn equal, and large enough for any two ends of a type to meet.
 WIDE_ROUND, WIDE = 1, (17, 17)
 #: Attributes that are real numbers.
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-5, 0.25, 100.0, math.inf, -math.inf)
@@ -38,14 +38,17 @@ _INTS = (0, 1, 2, 3, -1, 4, 5, 7, -2, 16)
 
 @frozen
 class Sample:
-    """A use of an operation: the types of its operands, and its attributes."""
+    """A use of an operation.
+
+    The types of its operands, and its attributes.
+    """
 
     op: str
     types: tuple[TensorType | None, ...]
     attributes: Mapping[str, Any] = field(factory=dict)
 
     def instance(self, registry: Registry) -> Instance:
-        """Return what the operation means here."""
+        """Return the meaning of the operation here."""
         return registry[self.op].instantiate(self.types, self.attributes)
 
     @property
@@ -70,7 +73,10 @@ class Sample:
 
 @frozen
 class Slot:
-    """An operation and the element type that its first type parameter stands for; none where it has no parameter."""
+    """Operation and element type of its first type parameter.
+
+    The type is none without a parameter.
+    """
 
     op: str
     dtype: DType | None
@@ -89,12 +95,15 @@ def _first_types(decl: OpDecl) -> tuple[DType | None, ...]:
 
 @cache
 def known_uses(op: str) -> tuple[Use, ...]:
-    """Return the uses of an operation that the tests of gradients and kernels have."""
+    """Return an operation's uses in the tests of gradients and kernels."""
     return tuple(use for use in (*DIFFERENTIABLE, *SCALAR, *FLAT) if use.op == op)
 
 
 def draw(registry: Registry, slot: Slot, seed: int, number: int) -> Sample | None:
-    """Return sample `number` of a slot, the first ones being known uses in its element type; None where none exists."""
+    """Return sample `number` of a slot, or None without any.
+
+    The first ones are known uses in its element type.
+    """
     rng = np.random.default_rng([seed, number, zlib.crc32(f"{slot.op} {slot.dtype}".encode())])
     decl, uses = registry[slot.op], known_uses(slot.op)
     known = uses[number : number + 1] if number != WIDE_ROUND else ()
@@ -131,7 +140,7 @@ def _legal(registry: Registry, sample: Sample | None) -> Sample | None:
 
 
 def draw_dtypes(decl: OpDecl, slot: Slot, rng: np.random.Generator) -> dict[str, DType]:
-    """Draw element types for the parameters of a declaration; the first is the slot's."""
+    """Draw types for a declaration's parameters; the first is the slot's."""
     chosen = {}
     for number, (name, classes) in enumerate(decl.element_types.items()):
         options = list(dict.fromkeys(d for c in classes for d in CLASSES[c]))
@@ -141,7 +150,10 @@ def draw_dtypes(decl: OpDecl, slot: Slot, rng: np.random.Generator) -> dict[str,
 
 @frozen
 class Shapes:
-    """Dims by name: extents of single ones, lists of those that are spread."""
+    """Dims by name.
+
+    A dim has an extent, or a list of extents where it is spread.
+    """
 
     rng: np.random.Generator
     small: bool
@@ -150,7 +162,7 @@ class Shapes:
     lists: dict[str, tuple[int, ...]] = field(factory=dict)
 
     def extent(self) -> int:
-        """Draw an extent: mostly a small one, seldom none at all."""
+        """Draw an extent: mostly a small one, seldom zero."""
         if self.rng.integers(40) == 0:
             return 0
         return EXTENTS[int(self.rng.integers(5 if self.small else len(EXTENTS)))]
@@ -164,7 +176,10 @@ class Shapes:
         return self.extents[name]
 
     def several(self, name: str) -> tuple[int, ...]:
-        """Return the extents of a name that is spread: new ones, or a variation of an earlier list."""
+        """Return the extents of a spread name.
+
+        They are new ones, or a variation of an earlier list.
+        """
         if self.wide is not None:
             return self.lists.setdefault(name, self.wide)
         if name not in self.lists:
@@ -176,7 +191,10 @@ class Shapes:
         return self.lists[name]
 
     def varied(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a shape as it is, with axes of one element, with fewer leading axes, or of the same rank."""
+        """Return a shape, varied by broadcasting.
+
+        It stays, has axes of one element or fewer leading axes, or is another one of the same rank.
+        """
         how = int(self.rng.integers(5))
         if how == 0:
             return shape
@@ -214,7 +232,10 @@ def _fresh(
 
 
 def draw_shape(operand: s.Operand, shapes: Shapes) -> tuple[int, ...] | None:
-    """Return a shape of the declared dims; a computed one is as long as drawn."""
+    """Return a shape of the declared dims.
+
+    A computed dim has any length.
+    """
     found: list[int] = []
     for dim in operand.dims:
         node = dim.value if isinstance(dim, s.Spread) else dim
@@ -232,8 +253,9 @@ def draw_shape(operand: s.Operand, shapes: Shapes) -> tuple[int, ...] | None:
 def draw_attributes(
     decl: OpDecl, types: Sequence[TensorType | None], rng: np.random.Generator, stated: int = 3
 ) -> dict[str, Any]:
-    """Draw attributes one after another, `stated` of five that have a default; raise `CutsError` where one does not
-    fit.
+    """Draw attributes in order; raise `CutsError` where one does not fit.
+
+    Of attributes with a default, `stated` of five are drawn.
     """
     evaluator = ExpressionEvaluator()
     bind_operands(decl, types, evaluator)
@@ -319,6 +341,6 @@ def _retyped(decl: OpDecl, use: Use, slot: Slot, rng: np.random.Generator, sizes
 
 
 def _spread_out(decl: OpDecl, count: int) -> list[s.Operand]:
-    """Return the declared operand behind each of `count` operands."""
+    """Return the declared operand of each of `count` operands."""
     extra = count - len(decl.operands)
     return [o for o in decl.operands for _ in range(1 + max(extra, 0) if o.variadic else 1)][:count]

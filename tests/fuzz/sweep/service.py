@@ -1,4 +1,7 @@
-"""What a worker process does for the sweep: one batch after another."""
+"""Worker service of the sweep.
+
+It judges one batch after another.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from .running import judge_reference, judge_target, samples_of
 
 
 class Sweeper:
-    """Judges batches by number; what became of one is told as JSON values."""
+    """Judge of batches by number, with outcomes as JSON values."""
 
     def __init__(self) -> None:
         os.nice(5)
         self.registry = Registry.builtin()
 
     def batch(self, target: str, seed: int, number: int, sets: int, alone: int = -1) -> dict[str, Any]:
-        """Judge a batch, or one sample of it alone, on some data sets."""
+        """Judge a batch, or one sample of it, on some data sets."""
         start = time.monotonic()
         samples = samples_of(self.registry, seed, number)
         chosen = samples if alone < 0 else samples[alone : alone + 1]

@@ -1,10 +1,10 @@
-"""Values that operands are given: tame numbers, the ends of their types, and what lies between.
+"""Values of operands: ordinary numbers, ends of types, and values between.
 
-A program decides what it may be given. Where floats are added or multiplied up, the order decides what overflows on the
+A program decides its possible values. Where floats are added or multiplied up, the order decides about overflows on the
 way, so the greatest finite numbers are left out there; infinities and NaN are not. Where floats become integers they
-are numbers that every integer type holds: what becomes of others is no matter of operations. What is multiplied by the
-zeros of a table, or of what indices alone make, is left out of sums (transforms are made short so), and with it an
-infinity or a NaN: there numbers are tame.
+are numbers that every integer type holds; other numbers have no defined conversion. Factors of the zeros of a table, or
+of values of indices alone, are left out of sums (transforms are shortened so), and with it an infinity or a NaN: there
+numbers are ordinary.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
 
 
 def adds_up(program: Program) -> bool:
-    """Whether a program adds or multiplies up floats, in a reduction or where a scatter's elements meet."""
+    """Return whether a program accumulates floats in a reduction or scatter."""
     return any(
         {st.combine, st.into} & {"sum", "prod"} and program.tensors[st.target].dtype.is_float
         for st in program.statements
@@ -56,7 +56,7 @@ def adds_up(program: Program) -> bool:
 
 
 def transforms(program: Program) -> bool:
-    """Whether a program has factors that the compiler knows: tables, and what is computed from indices alone."""
+    """Return whether a program has constant factors: tables, functions of indices."""
     known = set(program.constants)
     for st in program.statements:
         known |= {st.target} if set(st.tensors_read) <= known else set()
@@ -141,5 +141,5 @@ def _paired(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
         return values[places // len(values) ** order % len(values)].reshape(type_.shape).astype(type_.dtype.numpy)
 
 
-#: What data sets are made of, in turn; behind them come pairs.
+#: Contents of data sets, in turn; pairs come next.
 KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _alike, _whole, _small)
